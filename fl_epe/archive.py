@@ -43,9 +43,10 @@ from numpy.typing import NDArray
 from fl_epe.checks import raise_invalid
 from fl_epe.files import printable, whole_file
 
+# Environment variable: most MiB that a file may unpack to.
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
-"""Environment variable: most MiB that a file may unpack to."""
 
+# What reading a file raises if it is something else, or damaged.
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
     AttributeError,
@@ -63,7 +64,6 @@ UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading a file raises if it is something else, or damaged."""
 
 _CHECKSUMS, _FREE, _RATIO, _KINDS = "checksums", 256 << 20, 32, "biufU"
 
@@ -230,8 +230,10 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
     if schema is not None and about.get("schema") != schema:
-        found = repr(about.get("schema"))[:40]
-        raise ValueError(f"it is of schema={found}, and this version of fl_epe reads {schema}")
+        raise ValueError(
+            f"it is of schema={about.get('schema')!r:.40}, and this version of fl_epe reads "
+            f"{schema}"
+        )
     if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
         raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")
 

@@ -24,8 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
+# The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1
-"""The largest whole number that NumPy counts with."""
 
 
 class ArgumentError(ValueError):
@@ -58,8 +58,8 @@ class ArgumentError(ValueError):
                 return place[0]
             value = self.values[place[1]]
             text = repr(value) if isinstance(value, str) else str(value)
-            most = 400  # characters: a file may hold anything
-            return f"{spelling(place[1])}={text[:most]}{'…' * (len(text) > most)}"
+            # At most 400 characters: a file may hold anything.
+            return f"{spelling(place[1])}={text[:400]}{'…' * (len(text) > 400)}"
 
         return re.sub(r"{([^{}]+)}", filled, self.text)
 
@@ -175,8 +175,8 @@ def check_probability(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1)")
 
 
+# Noise multipliers between which all that is computed from them fits into floating point.
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
-"""Noise multipliers between which all that is computed from them fits into floating point."""
 
 
 def check_noise(name: str, value: float) -> None:

@@ -143,11 +143,12 @@ class RunConfig:
         if self.stop_when is None:
             return
         if not _STOP_RULE.fullmatch(self.stop_when):
-            wanted = (
+            raise_invalid(
+                "stop_when",
+                self.stop_when,
                 "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
-                "ends of an interval that holds at every round at once"
+                "ends of an interval that holds at every round at once",
             )
-            raise_invalid("stop_when", self.stop_when, wanted)
         if self.inclusion == "coin":
             raise ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
@@ -164,12 +165,10 @@ class RunConfig:
     @property
     def cohort_size(self) -> float:
         """Expected number n of real clients and canaries in a round: the mean's denominator."""
-        taking_part: float = self.num_canaries
-        if self.inclusion == "coin":
-            taking_part = (self.num_canaries + self.unobserved) / 2
+        coin = self.inclusion == "coin"
+        taking_part = (self.num_canaries + self.unobserved) / 2 if coin else self.num_canaries
         per_round = self.canary_schedule().participations() / self.rounds
-        clients = self.client_schedule().cohort_size(self.clients)
-        return clients + taking_part * per_round
+        return self.client_schedule().cohort_size(self.clients) + taking_part * per_round
 
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""
@@ -216,8 +215,12 @@ class RunConfig:
             return FixedClip(self.clip_norm)
         voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
-        names = {"initial_norm": "clip_norm", "quantile": "clip_quantile", "rate": "clip_rate"}
-        with rename_arguments(**names, count_std="clip_count_std"):
+        with rename_arguments(
+            initial_norm="clip_norm",
+            quantile="clip_quantile",
+            rate="clip_rate",
+            count_std="clip_count_std",
+        ):
             return AdaptiveClip(
                 self.clip_norm, self.clip_quantile, self.clip_rate, count_std, voters
             )
@@ -238,9 +241,11 @@ class RunConfig:
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
         with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
-            if self.server_optimizer == "adam":
-                return ServerAdam(self.server_learning_rate)
-            return ServerSGD(self.server_learning_rate, self.server_momentum)
+            return (
+                ServerAdam(self.server_learning_rate)
+                if self.server_optimizer == "adam"
+                else ServerSGD(self.server_learning_rate, self.server_momentum)
+            )
 
 
 @functools.lru_cache(maxsize=16)

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+# How the name of a file ends while it is being written.
 PART = ".fl-epe-part"
-"""How the name of a file ends while it is being written."""
 
+# The file in a run's folder that says that the run is finished.
 RECORD = "record.npz"
-"""The file in a run's folder that says that the run is finished."""
 
+# The file in a run's folder while the run is under way.
 CHECKPOINT = "checkpoint.npz"
-"""The file in a run's folder while the run is under way."""
 
 _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
@@ -81,8 +81,7 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
-    mode = 0o600 if private else 0o666
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -73,19 +73,16 @@ _drawn = {"wanted": False}
 @pytest.fixture(autouse=True, scope="session")
 def pictures_on_demand():
     """Reports have blank pictures, as real ones take seconds; a test with `pictures` draws them."""
-    from fl_epe.reporting import page, report
+    from fl_epe.reporting import report
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name, blank in (
-            (report, "picture", b"\x89PNG"),
-            (page, "still", "data:image/svg+xml,"),
-        ):
-            real = getattr(module, name)
+        for name, blank in (("picture", b"\x89PNG"), ("still", "data:image/svg+xml,")):
+            real = getattr(report, name)
 
             def drawn(*what, real=real, blank=blank):
                 return real(*what) if _drawn["wanted"] else blank
 
-            patch.setattr(module, name, drawn)
+            patch.setattr(report, name, drawn)
         yield
 
 

@@ -21,6 +21,7 @@ import functools
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary

@@ -14,7 +14,7 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.cli.sizes import check_limit
+from fl_epe.cli.guards import check_limit
 from fl_epe.files import RECORD
 from fl_epe.limit import (
     canaries_for_epsilon,
@@ -96,8 +96,7 @@ class Noise:
         )
         setting = setting_like(run, advice.noise_multiplier)
         if self.json:
-            more = {"adversary": self.adversary, "setting": setting}
-            print_json(vars(advice) | more)
+            print_json(vars(advice) | {"adversary": self.adversary, "setting": setting})
             return 0
         lines = advice_lines(advice)
         if setting is not None:
@@ -182,7 +181,7 @@ class Canaries:
         from fl_epe.reporting import canary_lines
 
         z = self.noise_multiplier
-        tried = _PARTICIPATIONS_TRIED if z is not None else (1,)
+        tried = (1,) if z is None else _PARTICIPATIONS_TRIED
         found = [
             canaries_for_epsilon(
                 gaussian_epsilon(z, self.delta, participations) if z else self.true_epsilon or 0.0,
@@ -251,9 +250,11 @@ class Log:
                 "rounds": trace.rounds,
                 "clients": trace.population,
                 "participations": len(trace.client_ids),
+                "levels": found.levels(),
+                "top": found.top(self.top),
+                "caps": found.caps,
             }
-            lists = {"levels": found.levels(), "top": found.top(self.top), "caps": found.caps}
-            print_json(values | lists)
+            print_json(values)
             return 0
         console = terminal()
         for table in exposure_tables(found, self.top):

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from fl_epe.checks import check_count
-from fl_epe.cli.console import ProgressLine, output_directory, print_whole, terminal
-from fl_epe.cli.errors import NOT_MEASURED
+from fl_epe.cli.console import NOT_MEASURED, ProgressLine, output_directory, print_whole, terminal
+from fl_epe.cli.guards import check_limit, check_memory, exit_status, locked
 from fl_epe.cli.options import Group, description_of, texts_of
-from fl_epe.cli.sizes import check_limit, check_memory
-from fl_epe.cli.stopping import exit_status, locked
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
 from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, write_comparison

@@ -70,8 +70,9 @@ class New:
         """Write the file."""
         path = self.file
         if path.suffix != ".py" or not path.stem.isidentifier():
-            wanted = "to be a name that Python can import, such as my_task.py"
-            raise_invalid("file", str(path), wanted)
+            raise_invalid(
+                "file", str(path), "to be a name that Python can import, such as my_task.py"
+            )
         if path.exists():
             raise_invalid("file", str(path), "not to exist: name another one")
         if self.data is None and (self.targets or self.by):
@@ -81,8 +82,7 @@ class New:
         else:
             text = self._of_table(self.data)
         write_text(path, text)
-        there = str(path.parent)
-        go = "" if there == "." else f"cd {shlex.quote(there)} && "
+        go = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))} && "
         print_whole(f"{path}: a task of your own", f"Next: {go}fl-epe run {path.stem}:task")
         return 0
 
@@ -98,18 +98,21 @@ class New:
                 raise_invalid(name, column, f"to be a column of {data}: {columns}")
         inputs = [one for one in number_columns(rows) if one not in (self.targets, self.by)]
         if not inputs:
-            wanted = (
+            raise_invalid(
+                "data",
+                str(data),
                 f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
-                f"write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md"
+                "write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
             )
-            raise_invalid("data", str(data), wanted)
         clients = min(_CLIENTS if self.by is None else len(set(rows[self.by])), len(rows))
         outputs, loss = class_count((rows, held_out), self.targets), {}
         if outputs is None:
             values = read_column(rows, self.targets, "targets").double()
             deviation = values.std(correction=0).item() or 1.0
-            text = _LOSS.format(mean=values.mean().item(), deviation=deviation)
-            loss = {"loss": text, "own_loss": "    loss=loss,\n"}
+            loss = {
+                "loss": _LOSS.format(mean=values.mean().item(), deviation=deviation),
+                "own_loss": "    loss=loss,\n",
+            }
         return _filled(
             self.file,
             inputs,

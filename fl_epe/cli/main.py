@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import fl_epe
-from fl_epe.cli import errors
+from fl_epe.cli import console
+from fl_epe.cli.guards import exit_status, signals_stop
 from fl_epe.cli.options import Parser, add_options, description_of, make
-from fl_epe.cli.stopping import exit_status, signals_stop
 
 # Environment variables that keep Flower and Ray from calling home, unless the user set them.
 SILENCE = {
@@ -31,7 +31,7 @@ COMMANDS = {
     "advise noise": ("advise:Noise", "the noise at which canaries measure a wanted ε"),
     "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
     "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
-    "estimate": ("estimate:Estimate", "every estimate and bound that a file of scores allows"),
+    "estimate": ("report:Estimate", "every estimate and bound that a file of scores allows"),
     "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
     "new": ("data:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),
@@ -72,14 +72,14 @@ def _carried_out(words: list[str]) -> int:
         status: int = make(arguments.command, arguments)(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        errors.close_stdout()
-        return errors.NO_READER
+        console.close_stdout()
+        return console.NO_READER
     except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
-        status = errors.report(error, parser.prog, parser.names, debug="--debug" in words)
+        status = console.report_error(error, parser.prog, parser.names, debug="--debug" in words)
         try:
             sys.stdout.flush()
         except OSError:  # a full disk, or a pipe that was closed
-            errors.close_stdout()
+            console.close_stdout()
     return status
 
 

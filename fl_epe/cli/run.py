@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import ProgressLine, output_directory, print_whole
-from fl_epe.cli.errors import FAILED, on_one_line, say
+from fl_epe.cli.console import FAILED, ProgressLine, on_one_line, output_directory, print_whole, say
+from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import exit_status_of, print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
-from fl_epe.cli.sizes import check_training
-from fl_epe.cli.stopping import exit_status, locked, signals_stop
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
 from fl_epe.seeding import Seeds
@@ -303,8 +301,9 @@ def _text(progress: Progress) -> str:
     value, found = progress.accuracy, progress.estimate
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    if found is None:  # a line is short
-        shown = f"clip {progress.clip_norm:.3g}"
-    else:
-        shown = f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+    shown = (  # either, as a line is short
+        f"clip {progress.clip_norm:.3g}"
+        if found is None
+        else f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
+    )
     return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"

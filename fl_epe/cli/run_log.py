@@ -57,13 +57,16 @@ class RunLog:
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line; numbers that are infinite or unknown become ``null``."""
-        known = {n: finite(v) if isinstance(v, float) else v for n, v in values.items()}
-        known = {"time": now(), "event": event, **known}
         if self._lost:
             return
+        line = {
+            "time": now(),
+            "event": event,
+            **{n: finite(v) if isinstance(v, float) else v for n, v in values.items()},
+        }
         try:
             with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
-                file.write(json.dumps(known, allow_nan=False, default=str) + "\n")
+                file.write(json.dumps(line, allow_nan=False, default=str) + "\n")
         except OSError as error:
             self._lost = True
             self._warn(f"{self._path} cannot be written ({error}); the run goes on without a log.")

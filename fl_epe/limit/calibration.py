@@ -131,8 +131,11 @@ def noise_for_epsilon(
         num_canaries * float(law.shares @ law.expected_scores**2)
     )
     often = counts.largest(clients, confidence) if worst_case else counts.mean
-    found = upper_bounds(schedule, z, delta, clients)
-    bounds = [bound for bound in found if not (worst_case and bound.averages)]
+    bounds = [
+        bound
+        for bound in upper_bounds(schedule, z, delta, clients)
+        if not (worst_case and bound.averages)
+    ]
     both = [tightest(bounds, rounds_known=known) for known in (True, False)]
     return NoiseAdvice(
         noise_multiplier=z,
@@ -180,7 +183,6 @@ class _Client:
         return float(epsilon_two_gaussians(0.0, 1.0, scale * largest, 1.0, self.delta))
 
     def law(self, noise_multiplier: float) -> ExpectedScoreLaw:
-        """The law of the expected score at z."""
         z, real = max(noise_multiplier, _LEAST_NOISE), self.setting.get("real")
         if real is not None and self.adversary.sees == "all":
             return self._computed(z)

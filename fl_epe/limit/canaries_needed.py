@@ -117,9 +117,11 @@ def canaries_for_epsilon(
     exact = participations == 1
     audits = _Audits(shift_of(true_epsilon, delta), delta, confidence, exact)
     enough, reached, tested = None, 0.0, _FRESH * _DRAWS
-    least: float = math.inf
-    if claimed < true_epsilon:
-        least = _least(lambda count: audits.enough(count, claimed, power))
+    least = (
+        _least(lambda count: audits.enough(count, claimed, power))
+        if claimed < true_epsilon
+        else math.inf
+    )
     # The draws that chose a number flatter it: others say whether it is enough.
     for number in _NUMBERS:
         if number < least:
@@ -185,8 +187,7 @@ class _Audits:
         if method is None:
             return False
         scores = self.scores(count, draw)
-        found = lower_bound(scores, self.delta, confidence=self.confidence, method=method)
-        return found > claimed
+        return lower_bound(scores, self.delta, confidence=self.confidence, method=method) > claimed
 
     def enough(self, count: int, claimed: float, power: float) -> bool:
         """Whether so many audits succeed; stops as soon as that is decided."""

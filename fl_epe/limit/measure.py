@@ -135,8 +135,8 @@ def quantiles(plan: ComparisonPlan) -> tuple[float, float]:
     The test is at the plan's confidence for all comparisons together (Bonferroni).
     """
     tests = 3 * len(plan.schedules) * len(plan.noise_multipliers) * len(plan.participations)
-    confidence = plan.confidence
-    usual, strict = scipy.special.ndtri([(1 + confidence) / 2, 1 - (1 - confidence) / tests])
+    levels = [(1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / tests]
+    usual, strict = scipy.special.ndtri(levels)
     return float(usual), float(strict)
 
 

@@ -96,8 +96,8 @@ def _table(plan: ComparisonPlan, rows: Sequence[Row]) -> Table:
     table = plain_table(
         f"ε by schedule: z = {noise:g}, participations {participations:g}{at}", _COLUMNS
     )
-    table.columns[0].overflow, table.columns[0].min_width = "fold", 12
-    table.columns[0].no_wrap = False
+    first = table.columns[0]
+    first.overflow, first.min_width, first.no_wrap = "fold", 12, False
     for row in here:
         bad = row.above or row.failed is not None
         table.add_row(row.schedule, *cells_of(row), style="red" if bad else "")
@@ -169,11 +169,10 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     """What a reader must know about the numbers."""
     lines = []
     if over := [row for row in rows if row.above]:
-        names = ", ".join(_named(row) for row in over[:5])
         lines.append(
             f"Warning: {len(over)} of {len(rows)} rows lie above their analytical ε by more than "
-            f"chance allows ({names}): a guarantee does not hold, or the noise is not what it "
-            "claims to be."
+            f"chance allows ({', '.join(map(_named, over[:5]))}): a guarantee does not hold, or "
+            "the noise is not what it claims to be."
         )
     failed = [f"{_named(row)}: {row.failed}." for row in rows if row.failed is not None]
     lines += failed[:5]
@@ -187,8 +186,7 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     else:
         how += f"model, with the clip norms, server and real updates of {plan.like}."
     lines.append(how)
-    drawn = dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated)
-    if drawn:
+    if drawn := dict.fromkeys(row.schedule for row in rows if row.final and row.final.simulated):
         lines.append(
             f"“{_DRAWN}”: no law in closed form is known for {', '.join(drawn)}, so its clients "
             "were drawn, the same ones for every noise multiplier."
@@ -216,8 +214,8 @@ def _named(row: Row) -> str:
 def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     noise, participations, here = _reference(plan, rows)
     drawn = [row for row in here if row.final is not None]
-    height = 1.6 + 0.42 * len(drawn)
-    chart = drawn and render(lambda figure: _by_schedule(figure, drawn), (9, height))
+    size = 9, 1.6 + 0.42 * len(drawn)
+    chart = drawn and render(lambda figure: _by_schedule(figure, drawn), size)
     return render_page(
         "compare.html.j2",
         plan=plan,
@@ -237,7 +235,6 @@ def _page(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
 
 
 def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
-    """Draw ε of each row: of a client drawn at random, the worst case and the bound."""
     left, right = figure.subplots(1, 2, sharey=True)
     for y, row in enumerate(rows):
         _whisker(left, y, row.final, _MEAN)
@@ -245,8 +242,7 @@ def _by_schedule(figure: Figure, rows: Sequence[Row]) -> None:
         _whisker(right, y + 0.18, row.unknown_rounds, _UNKNOWN)
     left.set_yticks(range(len(rows)), [row.schedule.replace(":", ":\n", 1) for row in rows])
     left.tick_params(axis="y", labelsize=7)
-    left.set(title="adversary sees the final model")
-    left.set_ylim(len(rows) - 0.5, -0.5)
+    left.set(title="adversary sees the final model", ylim=(len(rows) - 0.5, -0.5))
     right.set(title="adversary sees every round's model")
     for axes in (left, right):
         axes.set(xscale="log", xlabel="ε")
@@ -276,6 +272,5 @@ def _whisker(axes: Axes, y: float, value: Epsilon | None, color: str) -> None:
     axes.plot(middle, y, "o", color=color, ms=4)
     if value.worst_case is not None:
         axes.plot(max(_FLOOR, value.worst_case), y, "D", color=_EXPOSED, ms=4, mfc="none")
-    if math.isfinite(value.analytical.epsilon):
-        bound = max(_FLOOR, value.analytical.epsilon)
-        axes.plot(bound, y, "|", color=_ANALYTICAL, ms=11, mew=2)
+    if math.isfinite(bound := value.analytical.epsilon):
+        axes.plot(max(_FLOOR, bound), y, "|", color=_ANALYTICAL, ms=11, mew=2)

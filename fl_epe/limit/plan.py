@@ -22,12 +22,13 @@ from fl_epe.checks import (
 from fl_epe.config import RunConfig
 from fl_epe.schedules import log_of, parse_schedule
 
+# Rounds of a plan in the limit that does not say how many.
 ROUNDS = 512
-"""Rounds of a plan in the limit that does not say how many."""
 
+# Clients of a plan in the limit that does not say how many.
 CLIENTS = 10_000
-"""Clients of a plan in the limit that does not say how many."""
 
+# One of each kind that needs no file.
 DEFAULT_SCHEDULES = (
     "epochs",
     "cyclic",
@@ -41,7 +42,6 @@ DEFAULT_SCHEDULES = (
     "capped:of=poisson,per_run=8",
     "drop-out:of=epochs,rate=0.2",
 )
-"""One of each kind that needs no file."""
 
 _OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
 COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
@@ -154,11 +154,8 @@ class ComparisonPlan:
 
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
-        replicates = range(self.replicates)
-        grid = itertools.product(
-            self.schedules, self.noise_multipliers, self.participations, replicates
-        )
-        return (Cell(*values) for values in grid)
+        grid = (self.schedules, self.noise_multipliers, self.participations)
+        return (Cell(*values) for values in itertools.product(*grid, range(self.replicates)))
 
     def key(self, cell: Cell) -> str:
         """Names a training: the same key, the same result, whatever else the plan holds."""
@@ -179,8 +176,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         FileNotFoundError: if there is no such log.
         ValueError: if a file holds no log.
     """
-    found: dict[str, Any] = {}
-    given = dict(values)
+    found, given = dict[str, Any](), dict(values)
     for spec in values.get("schedules", ()):
         with argument_context("schedules", spec):
             log = log_of(spec)
@@ -193,10 +189,12 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
             )
         asked = given.get("participations", ())
         if asked and not any(math.isclose(p, participations, rel_tol=1e-6) for p in asked):
-            wanted = f"to be left out, or to hold {participations:g} as in {spec}"
-            raise_invalid("participations", list(asked), wanted)
+            raise_invalid(
+                "participations",
+                list(asked),
+                f"to be left out, or to hold {participations:g} as in {spec}",
+            )
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)
-    if given.get("task") is not None:
-        found = {}
-    return found | {name: value for name, value in given.items() if value is not None}
+    known = {name: value for name, value in given.items() if value is not None}
+    return known if "task" in known else found | known

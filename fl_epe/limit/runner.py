@@ -108,8 +108,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         record = AuditRecord.load(path)
     else:
         seeds = Seeds.derive(int(plan.key(cell), 16) % 2**63)
-        checkpoint = path.with_name(CHECKPOINT)
-        job = Job(task, config, seeds, config.rounds)
+        checkpoint, job = path.with_name(CHECKPOINT), Job(task, config, seeds, config.rounds)
         record = simulate(job, workers=nodes, checkpoint=checkpoint)
         record.save(path)
         remove_checkpoint(checkpoint)
@@ -180,7 +179,6 @@ def told(reasons: Sequence[str | None]) -> str | None:
 def _epsilon(
     plan: ComparisonPlan, parts: Sequence[Scored], bound: UpperBound, delta: float, clients: int
 ) -> Epsilon:
-    """For known rounds, from the scores of trainings."""
     usual, _ = quantiles(plan)
     counts = np.array([part.count for part in parts])
     middle = float(np.average([part.mean for part in parts], weights=counts))
@@ -277,7 +275,6 @@ def carry_out(
 
 
 def _row(plan: ComparisonPlan, found: list[tuple[Cell, Row | Training]]) -> Row:
-    """The row of the replicates of a cell."""
     trainings = [result for _, result in found if isinstance(result, Training)]
     if len(trainings) == len(found):
         return pooled(plan, found[0][0], trainings)

@@ -80,8 +80,11 @@ class RealUpdates:
         unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))
         if not (np.all(unit > 0) and 0 < weighted < math.inf):
-            least = np.min(mechanism.clip_norms, initial=math.inf)
-            raise_invalid("clip_norms", least, "and the server steps of the record > 0 and known")
+            raise_invalid(
+                "clip_norms",
+                np.min(mechanism.clip_norms, initial=math.inf),
+                "and the server steps of the record > 0 and known",
+            )
         every_round = (norms.means / unit) ** 2 / record.dim - z**2
         final = norms.displacement**2 / weighted / record.dim - z**2
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
@@ -150,8 +153,9 @@ class _Signal:
         variance = noise_multiplier**2 + real.every_round
         final = float(np.sqrt(noise_multiplier**2 + real.final))
         if not np.all(variance > 0) or not final > 0:
-            wanted = "> 0, or real updates in every round"
-            raise_invalid("noise_multiplier", noise_multiplier, wanted)
+            raise_invalid(
+                "noise_multiplier", noise_multiplier, "> 0, or real updates in every round"
+            )
         steps = sgd_weights(rates, momentum) * norms
         server, moved = ServerStep("sgd", rates, momentum), float(np.linalg.norm(steps) * final)
         return cls(norms, server, np.sqrt(variance), steps, final, moved)
@@ -229,13 +233,12 @@ def limit_record(
     # Schedules treat all clients alike, so the first of them can be the canaries.
     here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
     rng = generator(seed, _SCORES)
-    observed = _cosines(signal, num_canaries, rng, here)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)
     return AuditRecord(
         dim=_DIM,
         delta=delta,
-        observed=observed,
+        observed=_cosines(signal, num_canaries, rng, here),
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
         norms=Norms(lengths, _deltas(lengths, signal.server), final=moved, displacement=moved),

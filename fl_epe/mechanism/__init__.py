@@ -14,7 +14,7 @@ Examples:
     array([1. , 0.5])
 """
 
-from fl_epe.mechanism.dp_fedavg import (
+from fl_epe.mechanism.one_round import (
     AdaptiveClip,
     ClipNorm,
     ClippedSum,

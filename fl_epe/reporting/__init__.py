@@ -9,12 +9,13 @@ Examples:
 """
 
 from fl_epe.reporting.advice import advice_lines, canary_lines, exposure_lines, exposure_tables
+from fl_epe.reporting.headline import NOT_MEASURED
 from fl_epe.reporting.numbers import as_json, number
-from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import write_figures
 from fl_epe.reporting.report import (
     as_text,
     print_report,
+    render_page,
     score_notes,
     score_tables,
     write_report,
@@ -22,7 +23,6 @@ from fl_epe.reporting.report import (
 )
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
-from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.still import plain_ticks, render
 from fl_epe.reporting.summary import summarize, summarize_unmeasured
 from fl_epe.reporting.summary_types import RunSummary

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from fl_epe.checks import finite
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_parts import SEES
 from fl_epe.reporting.tables import plain_table
 from fl_epe.reporting.verdict import most_text
-from fl_epe.reporting.verdict_types import SEES
 
 if TYPE_CHECKING:
     from fl_epe.accounting import UpperBound
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
     """The noise multiplier, its meaning, what a run with it would report, and its assumptions."""
-    confidence = f"{advice.confidence:.0%}"
     whom = "the worst case of all clients" if advice.worst_case else "a client drawn at random"
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
@@ -29,7 +28,8 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         f"sees {SEES[advice.adversary.sees]}, and knows who took part when",
         f"This is for {whom}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
-        f"{number(advice.measured_low)} – {number(advice.measured_high)} ({confidence} interval)",
+        f"{number(advice.measured_low)} – {number(advice.measured_high)} "
+        f"({advice.confidence:.0%} interval)",
         *(f"• {note}" for note in advice.notes),
         *map(_theory_line, advice.analytical),
     ]
@@ -37,10 +37,10 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
 
 def _theory_line(bound: UpperBound) -> str:
     whom = "a client drawn at random" if bound.averages else "every client"
-    known = "known" if bound.rounds_known else "unknown"
     return (
         f"• Theory guarantees ε ≤ {number(finite(bound.epsilon))} at that z for {whom}, whatever "
-        f"the attack, with rounds {known} ({bound.assumption}; {bound.adjacency} adjacency)."
+        f"the attack, with rounds {'known' if bound.rounds_known else 'unknown'} "
+        f"({bound.assumption}; {bound.adjacency} adjacency)."
     )
 
 
@@ -80,12 +80,13 @@ def canary_lines(found: Sequence[CanaryAdvice], power: float) -> list[str]:
 
 def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
     """How exposed clients are, the ``top`` worst case ones, and what caps would change."""
-    title = (
-        f"ε at δ = {exposure.delta:.2g} and noise multiplier {exposure.noise_multiplier:g} of "
-        f"{exposure.trace.population:,} clients"
-    )
     return [
-        _clients(title, "client", exposure.levels()),
+        _clients(
+            f"ε at δ = {exposure.delta:.2g} and noise multiplier {exposure.noise_multiplier:g} of "
+            f"{exposure.trace.population:,} clients",
+            "client",
+            exposure.levels(),
+        ),
         _clients("Worst case", "client_id", exposure.top(top)),
         _caps(exposure.caps),
     ]
@@ -120,7 +121,7 @@ def _caps(effects: Sequence[CapEffect]) -> Table:
     table = plain_table("Caps: ε of the worst-case client, and z that keeps it as it is", headings)
     for effect in effects:
         table.add_row(
-            _cap(effect),
+            f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}",
             f"{effect.refused:.1%}",
             f"{effect.touched:.1%}",
             number(effect.epsilon_final),
@@ -129,10 +130,6 @@ def _caps(effects: Sequence[CapEffect]) -> Table:
             _rounded_up(effect.noise_every_round),
         )
     return table
-
-
-def _cap(effect: CapEffect) -> str:
-    return f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}"
 
 
 def _times(advice: NoiseAdvice) -> str:

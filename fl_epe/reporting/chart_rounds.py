@@ -14,7 +14,6 @@ from fl_epe.reporting.chart_scores import score_charts
 from fl_epe.reporting.charts import (
     ANALYTICAL,
     BOUND,
-    JSON,
     NULL,
     OBSERVED,
     Chart,
@@ -29,7 +28,7 @@ from fl_epe.reporting.charts import (
     secrecy,
     spread_out,
 )
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import JSON, number
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 from fl_epe.reporting.tables import analytical_text
 
@@ -40,8 +39,13 @@ _FEW = 12  # rounds for which Poisson sampling's ε is computed, as each takes a
 
 def run_charts(record: AuditRecord, summary: RunSummary) -> list[Chart]:
     """All charts of a report that have something to show, in the order of the page."""
-    charts = [chart_of_rows(summary), by_round(record, summary)]
-    charts += [*score_charts(record, summary), schedule(record), *training(record)]
+    charts = (
+        chart_of_rows(summary),
+        by_round(record, summary),
+        *score_charts(record, summary),
+        schedule(record),
+        *training(record),
+    )
     return [chart for chart in charts if chart is not None]
 
 
@@ -113,7 +117,6 @@ def by_round(record: AuditRecord, summary: RunSummary) -> Chart | None:
 def _round_traces(
     found: list[RoundEstimate], theory: list[tuple[int, float]], confidence: float
 ) -> list[JSON]:
-    rounds = [e.round for e in found]
     known = [e for e in found if math.isfinite(e.estimate.high)]
     traces = [
         band(
@@ -123,7 +126,7 @@ def _round_traces(
             f"{confidence:.0%} interval, all rounds at once",
         ),
         line(
-            rounds,
+            [e.round for e in found],
             [e.estimate.epsilon for e in found],
             "ε so far",
             OBSERVED,
@@ -133,9 +136,14 @@ def _round_traces(
         | {"mode": "lines+markers", "marker": {"color": OBSERVED, "size": 5, "symbol": "circle"}},
     ]
     if theory:
-        x, y = [t for t, _ in theory], [epsilon for _, epsilon in theory]
-        hover = "round %{x}: analytical ε %{y:.3g}"
-        stepped = line(x, y, "analytical so far", ANALYTICAL, dash="dash", hover=hover)
+        stepped = line(
+            [t for t, _ in theory],
+            [epsilon for _, epsilon in theory],
+            "analytical so far",
+            ANALYTICAL,
+            dash="dash",
+            hover="round %{x}: analytical ε %{y:.3g}",
+        )
         stepped["line"]["shape"] = "hv"
         traces.append(stepped)
     return traces
@@ -258,8 +266,7 @@ def _series(name: str, title: str, y: str, series: dict[str, tuple[Floats, Float
         chosen = spread_out(len(steps), _MOST_ROUNDS)
         some = some or left_out(len(chosen), len(steps), "rounds")
         hover = "round %{x}: %{y:.4g}"
-        curve = line(steps[chosen], values[chosen], label, color, dash=dash, hover=hover)
-        traces.append(curve)
+        traces.append(line(steps[chosen], values[chosen], label, color, dash=dash, hover=hover))
         rows += [(label, f"{steps[i]:g}", *cells(float(values[i]))) for i in chosen]
         ends = cells(float(values[0]), float(values[-1]))
         told.append(f"{label}: {ends[0]} in round {steps[0]:g}, {ends[1]} in round {steps[-1]:g}")

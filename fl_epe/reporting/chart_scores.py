@@ -10,7 +10,6 @@ from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, AuditRecord, Sc
 from fl_epe.reporting.charts import (
     ANALYTICAL,
     BOUND,
-    JSON,
     NULL,
     OBSERVED,
     UNOBSERVED,
@@ -25,7 +24,7 @@ from fl_epe.reporting.charts import (
     secrecy,
     spread_out,
 )
-from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.numbers import JSON, number, signed
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary
 
 _MOST_RATES = 120  # points of a curve of error rates
@@ -46,7 +45,7 @@ def score_charts(record: AuditRecord, summary: RunSummary) -> Iterator[Chart]:
         if isinstance(part := summary.headline(adversary.sees), StatisticSummary)
     ]
     for adversary, seen, part in measured:
-        yield trade_off(part, summary, adversary.sees, seen)
+        yield _trade_off(part, summary, adversary.sees, seen)
     for place, row in enumerate(summary.rows()):
         if isinstance(row.part, StatisticSummary):
             scale = math.sqrt(record.dim) if row.name == "paper's maximum" else 1.0
@@ -80,7 +79,7 @@ def error_rates(scores: Scores) -> tuple[Floats, Floats, str]:
     return np.asarray(false_alarms), np.asarray(misses), source
 
 
-def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str) -> Chart:
+def _trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str) -> Chart:
     """Misses against false alarms, beside two Gaussians' and the region that is claimed."""
     false_alarms, misses, source = error_rates(part.scores)
     grid = np.concatenate([np.geomspace(_SMALLEST, 0.01, 40), np.linspace(0.0125, 1, 80)])
@@ -95,7 +94,7 @@ def trade_off(part: StatisticSummary, summary: RunSummary, sees: str, seen: str)
     ]
     shaded, claim = _claimed(grid, summary, sees)
     told = ", ".join(
-        f"{rate:.0%} false alarms with {_misses_at(false_alarms, misses, rate):.0%} misses"
+        f"{rate:.0%} false alarms with {misses[false_alarms <= rate].min(initial=1.0):.0%} misses"
         for rate in (0.01, 0.1, 0.5)
     )
     return Chart(
@@ -141,10 +140,6 @@ def _gaussian(part: StatisticSummary) -> tuple[float, float]:
     return (mean - null) / unit, width / unit
 
 
-def _misses_at(false_alarms: Floats, misses: Floats, rate: float) -> float:
-    return float(misses[false_alarms <= rate].min(initial=1.0))
-
-
 def histogram(scores: Scores, name: str, place: int, scale: float = 1.0) -> Chart:
     """Counts of observed and unobserved scores, and what the exact null would have."""
     observed = scale * scores.observed
@@ -159,11 +154,13 @@ def histogram(scores: Scores, name: str, place: int, scale: float = 1.0) -> Char
     if scores.standard_null:
         grid = np.linspace(min(together.min(), -3.0), max(together.max(), 3.0), 160)
         traces.append(line(grid, scipy.stats.norm.pdf(grid), "N(0, 1)", NULL, dash="dash"))
-    told = f"{len(observed):,} that took part: mean {signed(float(observed.mean()))}, deviation "
-    told += number(float(observed.std(ddof=1)))
-    if len(others):
-        told += f"; {len(others):,} that took no part: mean {signed(float(others.mean()))}, "
-        told += f"deviation {number(float(others.std(ddof=1)))}"
+    groups = (("took part", observed), ("took no part", others))
+    told = "; ".join(
+        f"{len(group):,} that {what}: mean {signed(float(group.mean()))}, deviation "
+        f"{number(float(group.std(ddof=1)))}"
+        for what, group in groups
+        if len(group)
+    )
     return Chart(
         name=f"scores-{place}",
         title=f"Scores: {name}",
@@ -217,8 +214,10 @@ def by_canary(view: View, part: StatisticSummary, seen: str) -> Chart | None:
     x, y = sizes[chosen], part.scores.observed[chosen]
     facts = [[int(ids[i]), int(times[i])] for i in chosen]
     ends = np.array([0.0, float(sizes.max())])
-    hover = "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
-    hover += "expected score %{x:.3g}<br>score %{y:.3g}"
+    hover = (
+        "canary %{customdata[0]}<br>participations %{customdata[1]}<br>"
+        "expected score %{x:.3g}<br>score %{y:.3g}"
+    )
     slope = float(sizes @ part.scores.observed / max(float(sizes @ sizes), 1e-300))
     return Chart(
         name=f"expected-scores-{view.adversary.sees}",

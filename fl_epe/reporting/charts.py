@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.numbers import JSON, number, signed
 from fl_epe.reporting.summary_types import StatisticSummary
 
-JSON = dict[str, Any]
 Floats = NDArray[np.float64]
 
+# Roles of colors.
 OBSERVED, UNOBSERVED, NULL, ANALYTICAL, BOUND, SHADE = (
     "@observed",
     "@unobserved",
@@ -27,10 +27,9 @@ OBSERVED, UNOBSERVED, NULL, ANALYTICAL, BOUND, SHADE = (
     "@bound",
     "@shade",
 )
-"""Roles of colors."""
 
+# Points of a cloud that a page holds at most.
 MOST_POINTS = 1000
-"""Points of a cloud that a page holds at most."""
 
 
 @dataclasses.dataclass(frozen=True)

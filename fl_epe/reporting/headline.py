@@ -1,4 +1,4 @@
-"""The top of a report's page, for non-experts: what was found, and what to do.
+"""The top of a report: what was found and what to do, whether the run was measured, its faults.
 
 The classes below are ours, not a standard's: they go by how often a guess at whether one client
 took part can be right, if it is as likely as not beforehand. `guess_limit` has the formula.
@@ -10,17 +10,17 @@ Examples:
 
 import dataclasses
 import math
+import shlex
 
 import numpy as np
 
-from fl_epe.auditing import EpsilonEstimate
+from fl_epe.auditing import EpsilonEstimate, FaultKind
 from fl_epe.reporting.chart_scores import error_rates
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.status import participation_mismatch, run_again
-from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
+from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary, Unmeasured
 
+# Guesses that are right at most so often count as "little" and as "some"; above, as "a lot".
 LITTLE, SOME = 0.75, 0.95
-"""Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
 _SEEN = "only the finished model", "every round's model"
 _SURE = 1 - 1e-9  # of a guess, from which on more digits say nothing
@@ -38,8 +38,7 @@ def guess_limit(epsilon: float, delta: float) -> float:
 
 def _amount(estimate: EpsilonEstimate, delta: float) -> int:
     """Place in `_AMOUNTS`, by the upper end of the interval: what cannot be excluded counts."""
-    limit = guess_limit(estimate.high, delta)
-    return 0 if limit <= LITTLE else 1 if limit <= SOME else 2
+    return sum(guess_limit(estimate.high, delta) > most for most in (LITTLE, SOME))
 
 
 def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEstimate | None]:
@@ -93,9 +92,11 @@ def headline(summary: RunSummary) -> str:
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
     if often is None:
         return told
+    option = f": participations={often[1]} of CanaryAudit, or canary_participations of RunConfig"
     return (
         f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
-        "can be told."
+        "can be told. To measure that, run again with canaries that take part as often"
+        f"{':' if run_again(summary) else f'{option}.'}"
     )
 
 
@@ -114,9 +115,8 @@ def _advice(
     # more can be told of clients than was measured
     if (often := participation_mismatch(summary)) is not None:
         return (
-            f"measure again with canaries that take part in {often[1]} rounds, as clients do "
-            f"({run_again(summary) or 'participations of CanaryAudit'}), before the model is "
-            "published"
+            f"measure again with canaries that take part in {often[1]} rounds, as clients do, "
+            "before the model is published"
         )
     publish = "publish only the finished model"
     unsure = "" if amounts[0] == 0 else f", {noise} if even that is too much"
@@ -130,11 +130,11 @@ def _advice(
     limit = summary.analytical.epsilon
     if limit is None or math.isinf(limit):
         return "by this measurement nothing has to change, but no theorem guarantees it: " + noise
-    against = ", which holds for those who do not know the rounds"
     return (
         "by this measurement nothing has to change, though other attacks may find more, up to the "
         f"limit by theory of ε = {number(limit)}"
-        f"{against if summary.analytical.rounds_known is False else ''}"
+        + ", which holds for those who do not know the rounds"
+        * (summary.analytical.rounds_known is False)
     )
 
 
@@ -204,3 +204,99 @@ def _guessed(part: Part) -> str:
         " These are limits for any guess at such an ε; guesses by the canaries' scores of this run "
         f"are right in about {right:.0%} of cases."
     )
+
+
+NOT_MEASURED = "not measured"
+"""What stands in place of a number."""
+
+# How many faults stand at the top of a report.
+FIRST_FAULTS = 5
+
+
+def status_line(summary: RunSummary) -> str | None:
+    """What stands at the top, in red, if the run diverged or was not measured; else ``None``."""
+    if summary.status == "ok":
+        return None
+    why = sentence("; ".join(summary.reasons))
+    meaning = {
+        "faulty": " ε is not that of the mechanism whose privacy is accounted for.",
+        "diverged": " No result below is that of a model that learned.",
+    }.get(summary.status, "")
+    return f"{summary.status.capitalize()}: {why}{meaning}"
+
+
+def sentence(reason: str) -> str:
+    """A reason with its full stop, unless it is a question."""
+    return reason if reason.endswith(("?", "!")) else f"{reason}."
+
+
+def fault_lines(summary: RunSummary) -> list[str]:
+    """The first faults of a run; empty if nothing went wrong."""
+    lines = list(summary.faults[:FIRST_FAULTS])
+    if (more := len(summary.faults) - FIRST_FAULTS) > 0:
+        lines.append(f"… and {more} more; report.json has all.")
+    return lines
+
+
+def fault_rows(summary: RunSummary) -> list[tuple[str, int, str]]:
+    """Each kind of fault that happened: its name, how often, and what was done about it."""
+    known = {str(kind): kind.meaning for kind in FaultKind}
+    counts = sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    return [(kind, count, known.get(kind, "")) for kind, count in counts if count]
+
+
+def measured_parts(summary: RunSummary) -> list[StatisticSummary]:
+    """The results behind the table's rows, of those that were measured."""
+    return [row.part for row in summary.rows() if isinstance(row.part, StatisticSummary)]
+
+
+def unmeasured_notes(summary: RunSummary) -> list[str]:
+    """Why rows of the table have no number, where the line at the top does not say it."""
+    return [
+        f"“{row.sees}, {row.name}” was not measured: {sentence(row.part.reason)}"
+        for row in summary.rows()
+        if isinstance(row.part, Unmeasured) and row.part.reason not in summary.reasons
+    ]
+
+
+_MORE_OFTEN = 1.2  # as often as canaries; below, ε of a real client hardly differs
+
+
+def participation_mismatch(summary: RunSummary) -> tuple[str, str] | None:
+    """How often canaries and real clients took part, where clients did so much more often.
+
+    ``None`` where they took part alike, or where it is not known.
+    """
+    mine, theirs = summary.analytical.participations, summary.analytical.client_participations
+    if not mine or theirs is None or theirs <= _MORE_OFTEN * mine:
+        return None
+    rounds = "one round" if mine == 1 else f"{mine:.3g} rounds"
+    return rounds, f"{theirs:.0f}" if theirs >= 10 else f"{theirs:.2g}"
+
+
+_OTHERWISE = ("--seed", "--output", "--canary-participations", "--num-canaries")
+_FEW_CANARIES = 20
+
+
+def run_again(summary: RunSummary) -> str | None:
+    """The command that measures clients who take part more often than the run's canaries.
+
+    ``None`` where that is not so, or where `fl-epe run` did not make the record. The words may be a
+    stranger's, so each is quoted.
+    """
+    try:
+        words = shlex.split((summary.run.get("commands") or ("",))[0])
+    except ValueError:
+        return None
+    words = [word for word in words if word != "--debug"]
+    analytical, count = summary.analytical, summary.num_canaries
+    if participation_mismatch(summary) is None or words[:2] != ["fl-epe", "run"] or count is None:
+        return None
+    kept = list[str]()
+    for before, word in zip(("", *words), words, strict=False):
+        if before not in _OTHERWISE and word.partition("=")[0] not in _OTHERWISE:
+            kept.append(shlex.quote(word))
+    share = (analytical.participations or 1.0) / (analytical.client_participations or 1.0)
+    fewer = max(_FEW_CANARIES, round(count * share))
+    more = f"--canary-participations as-clients --num-canaries {fewer}"
+    return " ".join([*kept, more])

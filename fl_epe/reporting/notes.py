@@ -11,11 +11,11 @@ from fl_epe.auditing import (
     wider_than_known,
 )
 from fl_epe.auditing.bounds import least_canaries
+from fl_epe.reporting.headline import measured_parts, unmeasured_notes
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.status import measured_parts, unmeasured_notes
+from fl_epe.reporting.summary_parts import SEES, Sees
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 from fl_epe.reporting.verdict import claim_notes
-from fl_epe.reporting.verdict_types import SEES, Sees
 
 _LARGE_SHARE = 0.02  # of other canaries in what is released; a score changes by half of it
 _MOST_SHARE = 0.5  # from here on a round's mean is more canaries than clients and noise
@@ -310,7 +310,6 @@ _INSTEAD = {
 
 
 def _gaussian_warnings(summary: RunSummary) -> Iterator[str]:
-    """One sentence for each statistic whose scores are not Gaussian, with what to use instead."""
     parts = (*summary.headlines, summary.every_round.paper)
     for (name, instead), part in zip(_INSTEAD.items(), parts, strict=True):
         if isinstance(part, StatisticSummary) and (found := _suspect_test(part)):

@@ -26,21 +26,22 @@ from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
-from fl_epe.reporting.latex import latex_table
+from fl_epe.reporting.headline import status_line
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.reporting.summary_types import RunSummary, TableRow
+from fl_epe.reporting.tables import table_rows
 
+# All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
-"""All file formats of figures."""
 
+# Columns of ``scores.csv``, each with its adversary and statistic.
 _STATISTICS: tuple[tuple[str, Adversary, str], ...] = (
     ("displacement", FINAL_MODEL, "displacement"),
     ("model", FINAL_MODEL, "model"),
     ("matched_filter", EVERY_ROUND, "matched-filter"),
     ("maximum_cosine", EVERY_ROUND, "maximum"),
 )
-"""Columns of ``scores.csv``, each with its adversary and statistic."""
 
 
 def write_figures(
@@ -75,17 +76,19 @@ def write_figures(
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for chart in run_charts(record, summary):
-        written.append(write_text(directory / f"{chart.name}.csv", chart_table(chart)))
-        for ending in dict.fromkeys(formats):
-            written.append(
-                write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
-            )
-    written.append(write_text(directory / "scores.csv", scores_table(record)))
-    written.append(write_text(directory / "table.tex", latex_table(summary)))
-    return written
+        written.append(write_text(directory / f"{chart.name}.csv", _chart_table(chart)))
+        written += [
+            write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
+            for ending in dict.fromkeys(formats)
+        ]
+    return [
+        *written,
+        write_text(directory / "scores.csv", _scores_table(record)),
+        write_text(directory / "table.tex", latex_table(summary)),
+    ]
 
 
-def chart_table(chart: Chart) -> str:
+def _chart_table(chart: Chart) -> str:
     """What a chart draws as a CSV table, a row for each point, bar or row of a heat map."""
     rows = []
     for trace in chart.traces:
@@ -96,7 +99,7 @@ def chart_table(chart: Chart) -> str:
     return table_text(rows)
 
 
-def scores_table(record: AuditRecord) -> str:
+def _scores_table(record: AuditRecord) -> str:
     """A CSV table, a row a canary: its number, participations, expected scores and scores.
 
     Scores are in standard deviations of the null, but for the cosine of the paper's maximum.
@@ -172,3 +175,101 @@ def _scores(view: View, statistic: str) -> list[np.ndarray]:
     if scores.unobserved is not None:
         others[:] = scores.unobserved
     return [observed, others]
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "θ": r"$\theta$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "∞": r"$\infty$",
+    "−": r"$-$",
+    "–": "--",
+    "“": "``",
+    "”": "''",
+    "…": r"\ldots{}",
+    "√": r"$\surd$",
+    "·": r"$\cdot$",
+}
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+
+
+def latex_table(summary: RunSummary) -> str:
+    """A ``table`` environment with a row for each of the report's; needs the package booktabs."""
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        r"\footnotesize",
+        r"\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{_caption(summary)}}}",
+        r"\label{tab:empirical-epsilon}",
+        r"\begin{tabular}{llrrrr}",
+        r"\toprule",
+        r"sees & statistic & $\varepsilon$ & "
+        rf"{summary.confidence * 100:g}\% interval & lower bound & analytical \\",
+        r"\midrule",
+        *map(_row, summary.rows(), table_rows(summary)),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: TableRow, cells: tuple[str, ...]) -> str:
+    """A row of the report's table; a dagger marks a bound of the paper's."""
+    found = [escaped(cell) for cell in cells]
+    if row.paper and cells[4] != "–":
+        found[4] += r"$^{\dagger}$"
+    return " & ".join(found) + r" \\"
+
+
+def _plain(delta: float) -> str:
+    mantissa, _, exponent = f"{delta:.3g}".partition("e")
+    return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
+
+
+def _caption(summary: RunSummary) -> str:
+    """What the numbers are of, so that the table can stand alone."""
+    noise = summary.noise_multiplier
+    facts = [
+        rf"$\delta = {_plain(summary.delta)}$",
+        "noise multiplier not known" if noise is None else rf"$z = {noise:g}$",
+    ]
+    if summary.rounds is not None:
+        facts += [
+            f"{summary.rounds} rounds",
+            f"{summary.num_canaries} observed and {summary.unobserved} unobserved canaries",
+        ]
+    task = f" of {escaped(summary.task)}" if summary.task else ""
+    line = status_line(summary)
+    status = "" if line is None else rf" \textbf{{{escaped(line)}}}"
+    analytical = summary.analytical
+    limit = (
+        f"No theorem is known to limit it ({escaped(analytical.assumption)})."
+        if analytical.epsilon is None
+        else f"Analytical: upper bound for {escaped(analytical.adjacency)} adjacency; "
+        f"it assumes: {escaped(analytical.assumption)}."
+    )
+    return (
+        rf"Empirical $\varepsilon$ of a run{task} by what an adversary sees: "
+        f"{', '.join(facts)}.{status} {limit} Estimates of $\\varepsilon$ are not bounds; "
+        f"lower bounds hold one at a time at {summary.confidence * 100:g}\\% confidence, but for "
+        r"those marked $\dagger$, which are the paper's and do not."
+    )

@@ -1,13 +1,20 @@
 """The report of a run: a table in the terminal, pictures, one HTML page and one JSON file.
 
-Use `write_report` for the files and `as_text` for plain text; both need the audit record only.
+Use `write_report` for the files and `as_text` for plain text; both need the audit record only. The
+page is one file that asks for nothing from anywhere: charts are drawn by plotly, whose script is in
+it, compressed (2.0 MB of 4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the
+still pictures.
 """
 
+import base64
 import datetime
+import functools
+import gzip
 import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,21 +24,29 @@ from fl_epe.auditing.bounds import bound_rows
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
-from fl_epe.reporting.notes import notes_by_weight
-from fl_epe.reporting.numbers import number
-from fl_epe.reporting.page import report_page
-from fl_epe.reporting.status import (
+from fl_epe.reporting.headline import (
+    FIRST_FAULTS,
+    NOT_MEASURED,
     fault_lines,
     fault_rows,
-    finding,
-    participation_warning,
+    headline,
+    meaning,
     run_again,
     status_line,
 )
-from fl_epe.reporting.still import picture
+from fl_epe.reporting.notes import notes_by_weight
+from fl_epe.reporting.numbers import JSON, number
+from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import RunSummary
-from fl_epe.reporting.tables import Terminal, interval, plain_table, table_rows
+from fl_epe.reporting.summary_types import RunSummary, Unmeasured
+from fl_epe.reporting.tables import (
+    Terminal,
+    analytical_text,
+    bound_cells,
+    interval,
+    plain_table,
+    table_rows,
+)
 from fl_epe.reporting.verdict import statement_cells, verdict_text
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
@@ -48,11 +63,7 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     """
     record = record.in_order()
     summary = summarize(record)
-    charts = run_charts(record, summary)
-    written = _day_of(directory / "record.npz")
-    page = report_page(summary, charts, written=written)
-    _write(directory, summary, charts, page)
-    return summary
+    return _write(directory, summary, run_charts(record, summary))
 
 
 def _day_of(path: Path) -> str | None:
@@ -70,11 +81,10 @@ def write_unmeasured(summary: RunSummary, directory: Path) -> RunSummary:
         summary: from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
-    _write(directory, summary, (), report_page(summary, ()))
-    return summary
+    return _write(directory, summary, ())
 
 
-def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: str) -> None:
+def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart]) -> RunSummary:
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
@@ -82,11 +92,12 @@ def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart], page: 
     for chart in charts:
         if chart.name == "epsilon":
             write_bytes(directory / "epsilon.png", picture(chart, "png"))
-    write_text(directory / "report.html", page)
+    written = None if summary.rounds is None else _day_of(directory / "record.npz")
+    write_text(directory / "report.html", _report_page(summary, charts, written))
+    return summary
 
 
-def epsilon_table(summary: RunSummary) -> Table:
-    """The summary as a table for the terminal."""
+def _epsilon_table(summary: RunSummary) -> Table:
     interval = f"{summary.confidence:.0%} interval"
     headings = ("sees", "statistic", "ε", interval, "lower bound", "analytical")
     title = f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees"
@@ -98,8 +109,7 @@ def epsilon_table(summary: RunSummary) -> Table:
     return table
 
 
-def fault_table(summary: RunSummary) -> Table:
-    """How often each kind of fault happened, as a table for the terminal."""
+def _fault_table(summary: RunSummary) -> Table:
     total = sum(summary.fault_counts.values())
     table = plain_table(f"Faults by kind, {total} in all", ("kind", "count"))
     for kind, count, _ in fault_rows(summary):
@@ -108,25 +118,23 @@ def fault_table(summary: RunSummary) -> Table:
 
 
 def as_text(summary: RunSummary, width: int = 100) -> str:
-    """The finding in a sentence, the table and the notes, as plain text."""
+    """The headline, the table and the notes, as plain text."""
     console = Terminal(file=io.StringIO(), width=width, color_system=None)
     print_report(console, summary, bullet="-")
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
 def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> None:
-    """Print the finding, the table and the notes; red at the top if the run is no success."""
+    """Print the headline, the table and the notes; red at the top if the run is no success."""
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
     if (line := status_line(summary)) is not None:
         say(line, "bold red")
-    say(finding(summary))
-    if (warning := participation_warning(summary)) is not None:
-        say(warning, "bold")
-        if command := run_again(summary):
-            console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
+    say(headline(summary))
+    if command := run_again(summary):
+        console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
     if verdict := verdict_text(summary):
         say(verdict, "bold")
     for heading, lines in (("Faults", fault_lines(summary)), ("Plan", summary.plan)):
@@ -135,8 +143,8 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
         for text in lines:
             say(f"{bullet} {text}")
     if fault_rows(summary):
-        console.print(fault_table(summary))
-    console.print(epsilon_table(summary))
+        console.print(_fault_table(summary))
+    console.print(_epsilon_table(summary))
     for name, cells in statement_cells(summary):
         say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
     first, rest = notes_by_weight(summary)
@@ -180,3 +188,80 @@ def score_notes(result: ScoreSummary) -> list[str]:
         f"Warning: if all {result.observed} canaries took part in the same release, they are "
         f"{min(share, 1):.0%} of its energy and hide each other; ε of one alone is larger."
     ]
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page from one of the templates of this room.
+
+    Args:
+        template: file name, such as "report.html.j2".
+        values: what the template shows.
+    """
+    import jinja2
+
+    loader = jinja2.PackageLoader("fl_epe", "reporting/templates")
+    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
+    return found.get_template(template).render(**values)
+
+
+def _report_page(summary: RunSummary, charts: Sequence[Chart], written: str | None) -> str:
+    first_notes, more_notes = notes_by_weight(summary)
+    return render_page(
+        "report.html.j2",
+        summary=summary,
+        status_line=status_line(summary),
+        fault_lines=fault_lines(summary),
+        fault_rows=fault_rows(summary),
+        more_faults=len(summary.faults) > FIRST_FAULTS,
+        top=headline(summary),
+        again=run_again(summary),
+        meaning=meaning(summary),
+        verdict=verdict_text(summary),
+        written=written,
+        statements=statement_cells(summary),
+        headlines=headlines(summary),
+        rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
+        bounds=bound_cells(summary),
+        first_notes=first_notes,
+        more_notes=more_notes,
+        charts=[(chart, still(chart)) for chart in charts],
+        drawn=_drawn(charts),
+        plotly=plotly_script() if charts else "",
+        config={name: value for name, value in summary.settings.items() if name != "plan"},
+    )
+
+
+@functools.cache
+def plotly_script() -> str:
+    """The script of the installed plotly, compressed with gzip and in base64."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+
+
+def _drawn(charts: Sequence[Chart]) -> str:
+    """Traces and layouts as JSON that may stand between two tags."""
+    values: JSON = {
+        chart.name: {"data": chart.traces, "layout": chart.layout, "logs": dict(chart.logs)}
+        for chart in charts
+    }
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """The numbers near the top of the page: value, meaning and interval."""
+    cards = []
+    for part, words in (
+        (summary.final.headline, "ε for somebody who has only the finished model"),
+        (summary.every_round.headline, "ε for somebody who has every round's model"),
+    ):
+        if isinstance(part, Unmeasured):
+            cards.append((NOT_MEASURED, words, part.reason))
+        else:
+            cards.append((number(part.estimate.epsilon), words, interval(part.estimate)))
+    cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
+    for name, value in summary.metrics.held_out()[:1]:
+        words = f"{name} of the model on held-out data: how well it learned, not privacy"
+        cards.append((value, words, ""))
+    return cards

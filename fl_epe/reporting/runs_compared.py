@@ -13,20 +13,20 @@ from typing import Any
 
 from fl_epe.auditing import AuditRecord, EpsilonDifference, EpsilonEstimate, epsilon_difference
 from fl_epe.checks import ArgumentError, check_probability
+from fl_epe.reporting.headline import status_line
 from fl_epe.reporting.numbers import JSON, as_json, signed
-from fl_epe.reporting.status import status_line
 from fl_epe.reporting.summary import summarize
+from fl_epe.reporting.summary_parts import Sees
 from fl_epe.reporting.summary_types import RunSummary, Unmeasured
-from fl_epe.reporting.verdict_types import Sees
 
+# What the adversary of each headline sees, in words.
 SEEN: dict[Sees, str] = {"final": "final model", "all": "every round"}
-"""What the adversary of each headline sees, in words."""
 
 _NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# How many runs a comparison may have.
 MOST_RUNS = len(_LETTERS)
-"""How many runs a comparison may have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +155,8 @@ def compare_runs(
     )
     different, same = _settings(runs)
     differences = _differences(runs, at, confidence)
-    notes = tuple(_notes(runs, at, delta, differences, confidence))
-    return RunsCompared(runs, at, confidence, different, same, differences, notes)
+    notes = _notes(runs, at, delta, differences, confidence)
+    return RunsCompared(runs, at, confidence, different, same, differences, tuple(notes))
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
@@ -284,9 +284,9 @@ def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None)
 
 def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
     pairs = max(1, len(differences) // len({found.adversary for found in differences}))
-    held = f"{confidence:.0%} of the time"
     together = (
-        f" The {pairs} intervals of one adversary hold together {held} (Bonferroni)."
+        f" The {pairs} intervals of one adversary hold together {confidence:.0%} of the time "
+        "(Bonferroni)."
         if pairs > 1
         else ""
     )

@@ -14,13 +14,13 @@ from rich.table import Table
 from fl_epe.checks import finite
 from fl_epe.files import write_text
 from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
-from fl_epe.reporting.page import render_page
 from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.report import render_page
 from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
 from fl_epe.reporting.still import still
+from fl_epe.reporting.summary_parts import SEES, Sees
 from fl_epe.reporting.summary_types import StatisticSummary
 from fl_epe.reporting.tables import analytical_text, part_cells, plain_table
-from fl_epe.reporting.verdict_types import SEES, Sees
 
 _FLOOR = 1e-2  # smaller ε are drawn there
 _MOST_SETTINGS = 12  # that differ, in the terminal
@@ -38,10 +38,8 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    written = []
-    for ending, text in (("html", _page(found)), ("json", values), ("csv", _csv(found))):
-        written.append(write_text(directory / f"comparison.{ending}", text))
-    return written
+    texts = {"html": _page(found), "json": values, "csv": _csv(found)}
+    return [write_text(directory / f"comparison.{end}", text) for end, text in texts.items()]
 
 
 def to_dict(found: RunsCompared) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def finding(found: RunsCompared) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
+def _epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     """ε, interval, lower bound and analytical ε of a run for one adversary, as text."""
     epsilon, ends, bound = part_cells(run.summary.headline(adversary))
     verdict = run.summary.verdict
@@ -97,7 +95,7 @@ def epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
     return epsilon, ends, bound + " *" * named, analytical_text(run.summary)
 
 
-def run_cells(run: ComparedRun) -> tuple[str, ...]:
+def _run_cells(run: ComparedRun) -> tuple[str, ...]:
     """What a run is, as text: directory, status, its metric, when it ended."""
     metric = run.summary.metrics.held_out()
     return (
@@ -108,8 +106,8 @@ def run_cells(run: ComparedRun) -> tuple[str, ...]:
     )
 
 
+# What the star behind a lower bound means.
 VERDICT_NOTE = "* the lower bound that was named as the verdict before the run."
-"""What the star behind a lower bound means."""
 
 
 def print_runs_compared(console: Console, found: RunsCompared) -> None:
@@ -119,7 +117,7 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
     runs.columns[1].no_wrap, runs.columns[1].overflow = False, "fold"
     for run in found.runs:
         style = "" if run.summary.status == "ok" else "red"
-        runs.add_row(run.letter, *run_cells(run), style=style)
+        runs.add_row(run.letter, *_run_cells(run), style=style)
     console.print(runs)
     console.print(_settings_table(found))
     headings = ("sees", "run", "ε", f"{found.confidence:.0%} interval", "lower bound", "analytical")
@@ -127,7 +125,7 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
     for adversary, sees in SEEN.items():
         for place, run in enumerate(found.runs):
             last = place == len(found.runs) - 1
-            cells = epsilon_cells(run, adversary)
+            cells = _epsilon_cells(run, adversary)
             table.add_row(sees if not place else "", run.letter, *cells, end_section=last)
     console.print(table)
     for pair in found.differences:
@@ -176,7 +174,7 @@ def _csv(found: RunsCompared) -> str:
     return table_text(rows)
 
 
-def forest(found: RunsCompared) -> Chart | None:
+def _forest(found: RunsCompared) -> Chart | None:
     """ε and interval of every run, one adversary below the other; ``None`` without any."""
     shown = [
         (f"{words} {run.letter}", part, run.summary)
@@ -209,14 +207,14 @@ def forest(found: RunsCompared) -> Chart | None:
 
 
 def _page(found: RunsCompared) -> str:
-    chart = forest(found)
+    chart = _forest(found)
     return render_page(
         "comparison.html.j2",
         found=found,
         finding=finding(found),
-        runs=[(run, run_cells(run)) for run in found.runs],
+        runs=[(run, _run_cells(run)) for run in found.runs],
         rows=[
-            (SEES[adversary], [(run, epsilon_cells(run, adversary)) for run in found.runs])
+            (SEES[adversary], [(run, _epsilon_cells(run, adversary)) for run in found.runs])
             for adversary in SEEN
         ],
         chart=chart,

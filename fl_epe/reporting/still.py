@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_epe.reporting.charts import JSON, Chart
+from fl_epe.reporting.charts import Chart
+from fl_epe.reporting.numbers import JSON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Colors on white; each has a contrast of at least 4.5 to 1, but for areas.
 PALETTE = {
     "@observed": "#b34700",
     "@unobserved": "#0072b2",
@@ -29,7 +31,6 @@ PALETTE = {
     "@shade": "#d6d3d1",
     "@paper": "#ffffff",
 }
-"""Colors on white; each has a contrast of at least 4.5 to 1, but for areas."""
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":", "longdash": (0, (8, 3))}
 _SYMBOLS = {"circle": "o", "circle-open": "o", "triangle-right": ">", "x": "x"}
@@ -57,9 +58,9 @@ def picture(chart: Chart, ending: str) -> bytes:
         names = _categories(chart.traces)
         width, height = _SIZE[0], max(_SIZE[1], 1.5 + 0.26 * len(names))
         figure = Figure(figsize=(width, height), dpi=_DPI)
-        bottom = 0.33 * _SIZE[1] / height
-        left = 0.32 if names else 0.15
-        figure.subplots_adjust(left=left, right=0.97, top=0.97, bottom=bottom)
+        figure.subplots_adjust(
+            left=0.32 if names else 0.15, right=0.97, top=0.97, bottom=0.33 * _SIZE[1] / height
+        )
         axes = figure.subplots()
         for trace in chart.traces:
             _DRAW[trace["type"]](axes, trace, names)
@@ -114,7 +115,7 @@ def _draw_scatter(axes: Axes, trace: JSON, names: list[str]) -> None:
     if "markers" in trace["mode"]:
         marker = trace["marker"]
         look |= {"marker": _SYMBOLS[marker["symbol"]], "color": _color(marker["color"])}
-        look |= {"markersize": 0.7 * marker["size"]}
+        look["markersize"] = 0.7 * marker["size"]
         if marker["symbol"].endswith("-open"):
             look["markerfacecolor"] = "none"
     axes.plot(x, y, **look)

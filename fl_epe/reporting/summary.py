@@ -37,8 +37,7 @@ from fl_epe.auditing import (
     wider_than_known,
 )
 from fl_epe.auditing.bounds import all_bounds, lower_bound, method_by_design
-from fl_epe.reporting.guarantee import AnalyticalSummary, analytical
-from fl_epe.reporting.metrics import MetricsSummary, metrics_of
+from fl_epe.reporting.summary_parts import AnalyticalSummary, MetricsSummary, analytical, metrics_of
 from fl_epe.reporting.summary_types import (
     Part,
     RunSummary,
@@ -49,8 +48,8 @@ from fl_epe.reporting.summary_types import (
 )
 from fl_epe.reporting.verdict import chosen_method, with_claims
 
+# The lower bound of the paper's rows; it is not valid.
 PAPER_METHOD = "jeffreys"
-"""The lower bound of the paper's rows; it is not valid."""
 
 _PAPER = {"final": "model", "all": "maximum"}
 
@@ -159,8 +158,11 @@ def _status(
     diverged: tuple[str, ...], final: SideSummary, every_round: SideSummary, faults: tuple[str, ...]
 ) -> tuple[Status, tuple[str, ...]]:
     """A run is measured if both headlines are."""
-    headlines = (final.headline, every_round.headline)
-    missing = [part.reason for part in headlines if isinstance(part, Unmeasured)]
+    missing = [
+        side.headline.reason
+        for side in (final, every_round)
+        if isinstance(side.headline, Unmeasured)
+    ]
     reasons = tuple(dict.fromkeys([*diverged, *missing, *faults]))
     status: Status = "not measured" if missing else "faulty" if faults else "ok"
     return ("diverged" if diverged else status), reasons
@@ -169,10 +171,12 @@ def _status(
 def _stopped(record: AuditRecord) -> dict[str, Any] | None:
     if (found := record.findings.stopped) is None:
         return None
-    shown = ("epsilon", "low", "high", "delta", "confidence", "method")
     return {
         "after": found.after,
-        **{name: getattr(found.estimate, name) for name in shown},
+        **{
+            name: getattr(found.estimate, name)
+            for name in ("epsilon", "low", "high", "delta", "confidence", "method")
+        },
         "rule": str(record.design.stop_when),
         "rounds": record.design.num_rounds,
     }
@@ -190,7 +194,6 @@ def _raw(view: View, delta: float, confidence: float) -> EpsilonEstimate | None:
 
 
 def _side(view: View, delta: float, confidence: float) -> SideSummary:
-    """The headline of an adversary, the paper's statistic, and what else is known."""
     record, sees = view.record, view.adversary.sees
     paper = _measured(view, _PAPER[sees], delta, confidence, paper=True)
     model = _measured(view, "model", delta, confidence) if sees == "final" else None
@@ -268,9 +271,11 @@ def _measured(
             count = record.unobserved.count
             found = "no canary was" if count == 0 else f"only {count} canary was"
             return Unmeasured(f"{found} left out for comparison; this statistic needs at least 2")
-        method: str | None = PAPER_METHOD
-        if not paper:
-            method = chosen_method(record, scores, delta, confidence, coins=_coins(record))
+        method = (
+            PAPER_METHOD
+            if paper
+            else chosen_method(record, scores, delta, confidence, coins=_coins(record))
+        )
         part = _statistic(scores, delta, confidence, method, "fitted" if paper else "known")
     except NotMeasured as error:
         return Unmeasured(str(error))
@@ -282,9 +287,7 @@ def _measured(
 def _statistic(
     scores: Scores, delta: float, confidence: float, method: str | None, variance: str = "known"
 ) -> StatisticSummary:
-    if not scores.boundable:
-        method = None
-    lower = None
+    method, lower = method if scores.boundable else None, None
     if method is not None:
         lower = lower_bound(scores, delta, confidence=confidence, method=method)
     return StatisticSummary(

@@ -13,25 +13,29 @@ from fl_epe.auditing import (
     Scores,
 )
 from fl_epe.auditing.bounds import bound_rows
-from fl_epe.reporting.guarantee import AnalyticalSummary
-from fl_epe.reporting.metrics import MetricsSummary
 from fl_epe.reporting.numbers import JSON, as_json
-from fl_epe.reporting.verdict_types import Sees, Statement, Verdict
+from fl_epe.reporting.summary_parts import (
+    AnalyticalSummary,
+    MetricsSummary,
+    Sees,
+    Statement,
+    Verdict,
+)
 
+# What a report is worth; of several the last one.
 Status = Literal["ok", "doubtful", "faulty", "not measured", "diverged"]
-"""What a report is worth; of several the last one."""
 
+# Of ``report.json``: it grows where a key gets another meaning, not where one is added.
 SCHEMA = 1
-"""Of ``report.json``: it grows where a key gets another meaning, not where one is added."""
 
 
+# Fields of a `RunSummary` that ``report.json`` has under the same name.
 _PLAIN = (
     *("status", "reasons", "task", "delta", "confidence", "dim", "rounds", "unobserved"),
     *("participation", "noise_multiplier", "cohort_size", "canary_share", "others_share"),
     *("dependence", "idle_rounds", "faults", "fault_counts", "plan", "lost_count_as_zero"),
     "versions",
 )
-"""Fields of a `RunSummary` that ``report.json`` has under the same name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +103,8 @@ class Unmeasured:
         return {**dict.fromkeys(empty), "reason": self.reason}
 
 
+# The results of a statistic, or why there are none.
 Part = StatisticSummary | Unmeasured
-"""The results of a statistic, or why there are none."""
 
 
 @dataclasses.dataclass(frozen=True)

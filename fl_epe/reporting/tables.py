@@ -11,8 +11,8 @@ from rich.table import Table
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.files import printable
+from fl_epe.reporting.headline import NOT_MEASURED
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.status import NOT_MEASURED
 from fl_epe.reporting.summary_types import Part, RunSummary, Unmeasured
 
 
@@ -54,11 +54,10 @@ def analytical_text(summary: RunSummary) -> str:
 
 def table_rows(summary: RunSummary) -> list[tuple[str, ...]]:
     """The cells of the table, as text."""
-    rows: list[tuple[str, ...]] = []
-    for row in summary.rows():
-        cells = (row.sees, row.name, *part_cells(row.part), analytical_text(summary))
-        rows.append(cells)
-    return rows
+    return [
+        (row.sees, row.name, *part_cells(row.part), analytical_text(summary))
+        for row in summary.rows()
+    ]
 
 
 def part_cells(part: Part) -> tuple[str, str, str]:

@@ -12,8 +12,8 @@ from fl_epe.auditing.bounds import (
     method_by_design,
 )
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.summary_parts import SEES, Role, Sees, Statement, Verdict
 from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, TableRow, Unmeasured
-from fl_epe.reporting.verdict_types import SEES, Role, Sees, Statement, Verdict
 
 _SUSPECT = 0.001  # of a test in every report
 _NO_LIMIT = 1e4  # above, a ceiling is that of scores that no model has
@@ -27,8 +27,7 @@ _KNOWS = {
 }
 
 
-def rule_of(record: AuditRecord) -> PrimaryBound:
-    """The verdict that a run was to have; by the design if its record names none."""
+def _rule_of(record: AuditRecord) -> PrimaryBound:
     return PrimaryBound.parse(record.design.verdict or "auto")
 
 
@@ -36,7 +35,7 @@ def chosen_method(
     record: AuditRecord, scores: Scores, delta: float, confidence: float, *, coins: bool
 ) -> str | None:
     """The method of a headline's bound, from the run's settings and its design alone."""
-    rule = rule_of(record)
+    rule = _rule_of(record)
     if rule.method == "auto":
         return method_by_design(scores, delta, confidence)
     return rule.method if rule.method in applicable_methods(scores, coins=coins) else None
@@ -44,7 +43,7 @@ def chosen_method(
 
 def with_claims(record: AuditRecord, summary: RunSummary) -> RunSummary:
     """The summary with all that a report says about its bounds besides their numbers."""
-    rule = rule_of(record)
+    rule = _rule_of(record)
     rows = summary.rows()
     at = 0 if rule.adversary == "final" else 1  # the first two rows are the headlines
     statements = tuple(
@@ -138,7 +137,7 @@ def statement_cells(summary: RunSummary) -> list[tuple[str, list[tuple[str, str]
         ]
         if row.method is not None:
             cells.append(("bound", f"{row.method}, {row.role}"))
-        if row.ceiling is not None:
+        if row.ceiling is not None and row.ceiling <= _NO_LIMIT:
             cells.append(("largest possible bound", number(row.ceiling)))
         found.append((f"{row.sees}, {row.statistic}", cells))
     return found

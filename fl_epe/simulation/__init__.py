@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
-from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.stopping import RunStoppedError, StopRequest
+from fl_epe.simulation.grids import InProcessGrid, RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:

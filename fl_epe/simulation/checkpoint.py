@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Version of the file; another one is refused.
 SCHEMA = 1
-"""Version of the file; another one is refused."""
 
 WHAT = "a checkpoint of fl-epe"
 
@@ -74,8 +74,7 @@ class Job:
             "seeds": dataclasses.asdict(self.seeds),
             "evaluate_every": self.evaluate_every,
         }
-        found: dict[str, Any] = json.loads(json.dumps(values))
-        return found
+        return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
         """Names of what another job's `to_dict` has with other values than this one."""
@@ -146,8 +145,9 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
         job: JSON values by name.
         state: named arrays; none before the first checkpoint with a model.
     """
-    previous = previous_of(path)
-    write_archive(path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous)
+    write_archive(
+        path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous_of(path)
+    )
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -167,7 +167,6 @@ def previous_of(path: Path) -> Path:
 
 
 def _damaged(path: Path) -> Path:
-    """Where a newest checkpoint is kept that turned out to be broken."""
     return path.with_name(f"{path.stem}-damaged{path.suffix}")
 
 
@@ -204,8 +203,9 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
         try:
             found = read(older)
         except UnreadableFileError as other:
-            text = f"{error} The one before it cannot be used either: {other}"
-            raise UnreadableFileError(text) from error
+            raise UnreadableFileError(
+                f"{error} The one before it cannot be used either: {other}"
+            ) from error
         if go_on:
             logger.warning("%s The run goes on from the checkpoint before it, %s.", error, older)
             with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written

@@ -12,8 +12,8 @@ from flwr.serverapp import ServerApp
 
 from fl_epe.flower import DecodedArray
 
+# Flower's error code for a client app that raised.
 CLIENT_RAISED = 2
-"""Flower's error code for a client app that raised."""
 
 
 def ensure_task_identity(node_id: int) -> None:

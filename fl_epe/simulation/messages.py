@@ -122,8 +122,9 @@ class PartialAggregate(ClippedSums):
             raise RefusedError(f"Expected {error} in the reply.") from error
         except pydantic.ValidationError as error:
             wrong = error.errors()[0]
-            text = f"Expected {wrong['loc'][0]}={wrong['input']!r:.40} of its type: {wrong['msg']}."
-            raise RefusedError(text) from error
+            raise RefusedError(
+                f"Expected {wrong['loc'][0]}={wrong['input']!r:.40} of its type: {wrong['msg']}."
+            ) from error
         except UNREADABLE as error:
             raise RefusedError(f"Expected a readable reply: {one_line(error)}.") from error
 
@@ -147,8 +148,10 @@ class PartialAggregate(ClippedSums):
             total = getattr(self, name)
             if total is None or total.shape != order.theta.shape or total.dtype != np.float64:
                 found = "nothing" if total is None else f"{total.dtype} {total.shape}"
-                text = f"Expected {name} to be float64 {order.theta.shape}, got {found}."
-                raise RefusedError(text, FaultKind.WRONG_SHAPE)
+                raise RefusedError(
+                    f"Expected {name} to be float64 {order.theta.shape}, got {found}.",
+                    FaultKind.WRONG_SHAPE,
+                )
             length = norm(total)
             if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
                 raise RefusedError(

@@ -28,8 +28,13 @@ from fl_epe.simulation.checkpoint import (
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
-from fl_epe.simulation.in_process_grid import InProcessGrid
-from fl_epe.simulation.stopping import EndedError, RunStoppedError, StopRequest, WatchedGrid
+from fl_epe.simulation.grids import (
+    EndedError,
+    InProcessGrid,
+    RunStoppedError,
+    StopRequest,
+    WatchedGrid,
+)
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 
@@ -96,7 +101,6 @@ class _Session:
         return DPFedAvg(self.job.config, self.job.seeds, client_sizes=self.job.task.sizes)
 
     def initial(self) -> ArrayRecord:
-        """The initial model, or that of the checkpoint."""
         path, task = self._checkpoint, self.job.task
         theta = task.initial(self.job.seeds.initial)
         if path is not None and has_checkpoint(path):
@@ -172,20 +176,18 @@ class _Session:
         try:
             write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
-            text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
+            self.strategy.log.fault(
+                FaultKind.NOT_SAVED, f"the checkpoint could not be written: {error}", done
+            )
             return False
         self._kept = done
         return True
 
     def stopped(self) -> RunStoppedError:
-        """Keep the rounds done, and say that the run stopped after them."""
-        kept = self.keep()
-        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=kept)
+        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=self.keep())
 
     def _progress(self, done: int, rounds: int) -> Progress:
-        elapsed = time.monotonic() - self._began
-        log = self.strategy.log
+        elapsed, log = time.monotonic() - self._began, self.strategy.log
         return Progress(
             round=done,
             rounds=rounds,
@@ -202,7 +204,6 @@ class _Session:
         )
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
-        """Score what is left and make the record."""
         series = {name: np.array(values, float) for name, values in self._series.items()}
         record = self.strategy.record(arrays, series)
         done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
@@ -216,8 +217,9 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
-        return record.with_values(design=design, stopped=stopped)
+        return record.with_values(
+            design=Design.of({**about, **record.design.to_settings()}), stopped=stopped
+        )
 
 
 def run_on_grid(

@@ -27,6 +27,7 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import check_arrays
+from fl_epe.simulation.cohorts import METRICS, NodeRegistry, RoundLog
 from fl_epe.simulation.dp_fedavg import (
     ServerState,
     draw_plan,
@@ -35,8 +36,6 @@ from fl_epe.simulation.dp_fedavg import (
     released_series,
 )
 from fl_epe.simulation.messages import TrainInstruction, add_up, collect
-from fl_epe.simulation.nodes import NodeRegistry
-from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 
@@ -161,11 +160,11 @@ class DPFedAvg(Strategy):
         assert before is not None  # noqa: S101 - configure_train came first
         t = before.rounds_done
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        separate = self.config.full_knowledge
-        found = add_up(answers.values(), len(before.theta), separate=separate)
+        found = add_up(answers.values(), len(before.theta), separate=self.config.full_knowledge)
         self._state, released = next_round(self.config, self.seeds, before, found)
-        answered = [self._instructions[node] for node in answers]
-        self.log.close_round(answered, found, before.clip_norm)
+        self.log.close_round(
+            [self._instructions[node] for node in answers], found, before.clip_norm
+        )
         facts = RoundFacts(
             present=self.log.canary_ids(t).tolist(),
             contribution=before.clip_norm / n,
@@ -173,8 +172,7 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        row = {name: values[-1] for name, values in self.log.history.items()}
-        return self.model(), MetricRecord(dict(row))
+        return self.model(), MetricRecord({n: row[-1] for n, row in self.log.history.items()})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -62,8 +62,7 @@ def held_clients(num_clients: int, context: Context) -> range:
 
 def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Message:
     held = range(task.num_clients) if everyone else held_clients(task.num_clients, context)
-    clients = np.array(held, np.int64)
-    return Message(RecordDict({"held": pack(clients=clients)}), reply_to=message)
+    return Message(RecordDict({"held": pack(clients=np.array(held, np.int64))}), reply_to=message)
 
 
 def _train(task: Task, execution: Execution | None, message: Message, context: Context) -> Message:
@@ -77,9 +76,14 @@ def execute(
     """Train the order's clients, clip each update and add it up; likewise for the canaries."""
     total = ClippedSum(len(order.theta), order.clip_norm)
     local = LocalTraining(order.local_learning_rate, order.local_epochs, order.local_batch_size)
-    seed, t = order.local_seed, order.round_number
-    trainer = _trainer(task, execution)
-    counts = trainer.train(order.theta, order.clients, local, total, seed=seed, round_number=t)
+    counts = _trainer(task, execution).train(
+        order.theta,
+        order.clients,
+        local,
+        total,
+        seed=order.local_seed,
+        round_number=order.round_number,
+    )
     clients_total = total.total() if order.separate else None
     faults = _add_canaries(total, order)
     return PartialAggregate(

@@ -17,9 +17,9 @@ import time
 import pytest
 
 from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
-from fl_epe.cli import errors, main, sizes
+from fl_epe.cli import console, guards, main
+from fl_epe.cli.guards import LOCK
 from fl_epe.cli.main import parser_for
-from fl_epe.cli.stopping import LOCK
 from fl_epe.config import RunConfig
 from fl_epe.limit import ComparisonPlan
 from fl_epe.schedules import SCHEDULES
@@ -222,7 +222,7 @@ class TestSizes:
     )
     def test_what_cannot_be_met(self, words, capsys, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sizes, "machine_memory", lambda: 64 << 30)
+        monkeypatch.setattr(guards, "machine_memory", lambda: 64 << 30)
         printed = fails(capsys, words)
         option = next(word for word in reversed(words) if str(word).startswith("--"))
         assert option in printed
@@ -232,7 +232,7 @@ class TestSizes:
     def test_the_memory_is_that_of_this_machine(self):
         assert (
             1 << 28
-            < sizes.machine_memory()
+            < guards.machine_memory()
             <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         )
 
@@ -252,7 +252,7 @@ class TestLastHandler:
     def test_one_line_and_a_status_of_its_own(self, error, broken, capsys):
         broken(error)
         printed = fails(capsys, ["schedules"], status=1)
-        for part in ("schedules failed", type(error).__name__, errors.ISSUES, "--debug"):
+        for part in ("schedules failed", type(error).__name__, console.ISSUES, "--debug"):
             assert part in printed
 
     @pytest.mark.parametrize("words", [["schedules", "--debug"]])

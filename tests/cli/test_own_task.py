@@ -12,7 +12,7 @@ import torch
 from fl_epe import AuditRecord
 from fl_epe.cli.main import main
 from fl_epe.simulation import StopRequest
-from fl_epe.simulation.stopping import EndedError
+from fl_epe.simulation.grids import EndedError
 
 MODULE = '''
 import torch

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
+from fl_epe.cli.guards import LOCK, Stopped, exit_status, locked, signals_stop
 from fl_epe.cli.main import main
-from fl_epe.cli.stopping import LOCK, Stopped, exit_status, locked, signals_stop
 from fl_epe.files import PART
 from fl_epe.simulation import DPFedAvg, StopRequest
 from fl_epe.simulation.checkpoint import read_checkpoint
@@ -27,7 +27,7 @@ SMALL = [
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fl_epe.cli.stopping import locked
+from fl_epe.cli.guards import locked
 with locked(Path(sys.argv[1])):
     print("in", flush=True)
     time.sleep(3600)

@@ -446,7 +446,7 @@ def test_the_record_and_the_report(tmp_path, capsys):
         train(model, optimizer, 4)
     text = audit.report(tmp_path)
     assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
-    assert "can tell whether one example took part" in " ".join(text.split())
+    assert "about whether one example took part" in " ".join(text.split())
     assert "unit example" in " ".join(text.split())
     assert "every real example's gradient" in " ".join(text.split())
     loaded = AuditRecord.load(tmp_path / "record.npz")

@@ -155,7 +155,7 @@ def test_rounds_leave_none_of_their_messages_in_memory():
 def test_threads_of_a_grid_share_one_heap():
     code = """
 import ctypes, threading
-from fl_epe.simulation.in_process_grid import share_one_heap
+from fl_epe.simulation.grids import share_one_heap
 
 share_one_heap()
 libc = ctypes.CDLL(None)

@@ -9,7 +9,7 @@ import pytest
 from records import make_record, record_of
 
 from fl_epe.reporting import summarize
-from fl_epe.reporting.latex import escaped, latex_table
+from fl_epe.reporting.publish import escaped, latex_table
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage{booktabs}

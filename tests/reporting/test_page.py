@@ -10,7 +10,7 @@ from plotly.offline import get_plotlyjs
 from records import make_record
 
 from fl_epe.reporting import summarize, write_report
-from fl_epe.reporting.page import plotly_script
+from fl_epe.reporting.report import plotly_script
 
 
 @pytest.fixture(scope="module")

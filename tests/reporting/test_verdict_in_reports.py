@@ -1,5 +1,6 @@
 """What a report says about its bounds: the verdict, the rows, the dependence, all at once."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from fl_epe.cli.main import main
 from fl_epe.limit import limit_record
 from fl_epe.reporting import as_text, most_text, summarize, write_report
 from fl_epe.reporting.notes import notes
+from fl_epe.reporting.verdict import statement_cells
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
 HEADLINES = (("final", 0), ("all", 1))
@@ -33,6 +35,14 @@ def test_exactly_one_bound_is_the_verdict(sees, place):
     assert roles["final", "jeffreys"] == "not a bound"
     assert [row["role"] for row in found["rows"]].count("verdict") == 1
     assert found["rows"][place]["role"] == "verdict"
+
+
+def test_the_largest_possible_bound_stands_only_where_there_is_one():
+    summary = summarize(_named("auto"))
+    for ceiling, shown in ((3.0, ["3.00"]), (1e6, []), (np.inf, [])):
+        row = dataclasses.replace(summary.statements[0], ceiling=ceiling)
+        ((_, cells),) = statement_cells(dataclasses.replace(summary, statements=(row,)))
+        assert [text for name, text in cells if name == "largest possible bound"] == shown
 
 
 @pytest.mark.slow

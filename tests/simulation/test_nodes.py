@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from tiny import Tiny
 
 from fl_epe.flower import InProcessGrid, pack, worker_app
-from fl_epe.simulation.nodes import NodeRegistry
+from fl_epe.simulation.cohorts import NodeRegistry
 
 
 class TestNodes:
