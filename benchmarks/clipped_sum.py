@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from fl_epe.mechanism import ClippedSum, norm
+from fl_epe.mechanism import ClippedSum, norm, one_round
 
 DIM, CLIP_NORM = 1_206_590, 0.5
 BLOCKS = (1 << 15, 1 << 12, 1 << 17)
