@@ -1,0 +1,288 @@
+"""Strategy matrices of correlated noise: a round takes back a part of the noise before it.
+
+A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is fresh
+noise and C, the strategy, is lower triangular (Denisov et al. 2022). What a client adds by its
+rounds S is hidden as a sum of length ``‖C·1_S‖`` is by Z. All strategies here have columns of
+length at most 1, so one participation costs what it costs with independent noise.
+
+Noise is made round by round from a few vectors of earlier rounds (`Banded`), or from a few
+decaying sums of them (`BufferedToeplitz`).
+
+Examples:
+    >>> strategy = parse_strategy("banded:bands=2", rounds=3)
+    >>> strategy.matrix().round(2)
+    array([[0.89, 0.  , 0.  ],
+           [0.45, 0.89, 0.  ],
+           [0.  , 0.45, 1.  ]])
+    >>> state = strategy.init(dim=1)
+    >>> for t in range(3):
+    ...     state, noise = strategy.next(t, state, np.array([1.0]))
+    >>> noise.round(3)  # the last row of C⁻¹·1
+    array([0.75])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from pathlib import Path
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from fl_epe.checks import ArgumentError, raise_invalid
+
+Floats = NDArray[np.float64]
+Buffers = NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Banded:
+    """A lower triangular matrix with b bands.
+
+    Attributes:
+        rows: ``rows[t, j]`` is ``C[t, t − j]``, shape ``(T, b)``.
+    """
+
+    rows: Floats
+
+    @property
+    def buffers(self) -> int:
+        """Vectors of noise that are kept: those of the last b − 1 rounds."""
+        return self.rows.shape[1] - 1
+
+    def matrix(self) -> Floats:
+        """C, shape ``(T, T)``."""
+        rounds, bands = self.rows.shape
+        parts = [np.diag(self.rows[j:, j], -j) for j in range(min(bands, rounds))]
+        return np.asarray(sum(parts), np.float64)
+
+    def init(self, dim: int) -> Buffers:
+        """Before the first round, shape ``(b − 1, dim)``."""
+        return np.zeros((self.buffers, dim), np.float32)
+
+    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
+        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+        noise = fresh.copy()
+        for weight, before in zip(self.rows[t, 1:], state, strict=True):
+            noise -= weight * before
+        noise /= self.rows[t, 0]
+        return np.concatenate([noise[None].astype(np.float32), state])[: self.buffers], noise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BufferedToeplitz:
+    """A buffered linear Toeplitz strategy (BLT; Dvijotham et al. 2024).
+
+    ``C[t, t − j]`` is ``scale`` at j = 0 and ``scale·Σ_i weights_i·decays_i^(j−1)`` below.
+
+    Attributes:
+        rounds: T.
+        weights: shape ``(m,)``.
+        decays: in [0, 1), shape ``(m,)``.
+        scale: makes the first column's length 1.
+    """
+
+    rounds: int
+    weights: Floats
+    decays: Floats
+    scale: float = 1.0
+
+    @property
+    def buffers(self) -> int:
+        """Vectors that are kept: m decaying sums of the noise so far."""
+        return len(self.weights)
+
+    def matrix(self) -> Floats:
+        """C, shape ``(T, T)``."""
+        below = self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
+        return self.scale * lower_toeplitz(np.concatenate([[1.0], below]))
+
+    def init(self, dim: int) -> Buffers:
+        """Before the first round, shape ``(m, dim)``."""
+        return np.zeros((self.buffers, dim), np.float32)
+
+    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
+        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+        noise = fresh / self.scale
+        for weight, before in zip(self.weights, state, strict=True):
+            noise -= weight * before
+        decayed = self.decays[:, None] * state + noise
+        return decayed.astype(np.float32), noise
+
+
+Strategy = Banded | BufferedToeplitz
+
+
+def lower_toeplitz(coefficients: Floats) -> Floats:
+    """The lower triangular Toeplitz matrix with this first column."""
+    return np.asarray(scipy.linalg.toeplitz(coefficients, np.zeros(len(coefficients))))
+
+
+def square_root_coefficients(rounds: int) -> Floats:
+    """First column of the square root of the prefix-sum matrix, ``binom(2j, j)/4^j``.
+
+    Its largest error is the least that a Toeplitz strategy has in the limit of many rounds
+    (Fichtenberger, Henzinger and Upadhyay 2023).
+    """
+    j = np.arange(1, rounds)
+    return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
+
+
+def prefix_errors(matrix: Floats) -> Floats:
+    """Standard deviations of the noise in the sums of the first 1 … T rounds, for Z of unit variance.
+
+    Rows' lengths of ``A·C⁻¹``, where A is the prefix-sum matrix; their root mean square is the
+    strategy's error.
+    """
+    inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
+    return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
+
+
+def tree(rounds: int) -> Banded:
+    """Sums over a binary tree, each prefix from all nodes at best (Honaker 2015; DP-FTRL).
+
+    The noise of the best estimate from all nodes H is that of the lower triangular C with
+    ``CᵀC = HᵀH``.
+    """
+    depth = max(rounds - 1, 0).bit_length()
+    leaf = np.arange(rounds)
+    product = np.zeros((rounds, rounds))
+    for level in range(depth + 1):
+        product += leaf[:, None] >> level == leaf >> level
+    factor = np.linalg.cholesky(product[::-1, ::-1] / (depth + 1)).T[::-1, ::-1]
+    return _banded(np.ascontiguousarray(factor))
+
+
+def toeplitz(rounds: int, bands: int | None = None) -> Banded:
+    """The square root of the prefix-sum matrix, cut to ``bands`` bands."""
+    coefficients = square_root_coefficients(rounds)[: bands or rounds]
+    row = coefficients / np.linalg.norm(coefficients)
+    return Banded(np.tile(row, (rounds, 1)))
+
+
+def banded(rounds: int, bands: int) -> Banded:
+    """As `toeplitz`, with every column of length 1, so that all rounds are hidden alike."""
+    coefficients = square_root_coefficients(max(bands, 1))[:bands]
+    lengths = np.sqrt(np.cumsum(coefficients**2))  # of a column with so many entries
+    columns = np.minimum(rounds - np.arange(rounds), bands)
+    rows = np.zeros((rounds, bands))
+    for j in range(min(bands, rounds)):
+        rows[j:, j] = coefficients[j] / lengths[columns[: rounds - j] - 1]
+    return Banded(rows)
+
+
+@functools.lru_cache(maxsize=16)
+def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
+    """The buffered strategy with the least error of its last prefix, for one participation.
+
+    The error is ``‖C's first column‖·‖A·C⁻¹'s last row‖`` (Dvijotham et al. 2024), minimised by
+    BFGS from decays that are spread over the time scales of the run.
+    """
+    impulse = np.zeros(rounds)
+    impulse[0] = 1.0
+
+    def error(parameters: Floats) -> float:
+        weights, decays = _blt_parameters(parameters)
+        numerator, denominator = _transfer(weights, decays)
+        column = scipy.signal.lfilter(numerator, denominator, impulse)
+        prefix = scipy.signal.lfilter(denominator, np.convolve(numerator, [1.0, -1.0]), impulse)
+        return float(np.log(column @ column) + np.log(prefix @ prefix))
+
+    scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
+    first = np.concatenate([np.full(buffers, math.log(0.5 / buffers)), np.log(scales)])
+    found = scipy.optimize.minimize(error, first, method="BFGS", options={"gtol": 1e-7})
+    weights, decays = _blt_parameters(found.x)
+    column = np.concatenate([[1.0], decays ** np.arange(rounds - 1)[:, None] @ weights])
+    return BufferedToeplitz(rounds, weights, decays, float(1 / np.linalg.norm(column)))
+
+
+def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
+    """Weights > 0, and decays in (0, 1)."""
+    weights, scales = np.split(parameters, 2)
+    return np.exp(weights), scipy.special.expit(scales)
+
+
+def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
+    """Numerator and denominator of ``1 + Σ weights·z/(1 − decays·z)``, polynomials in the delay z."""
+    denominator = np.ones(1)
+    for decay in decays:
+        denominator = np.convolve(denominator, [1.0, -decay])
+    numerator = denominator.copy()
+    for i, weight in enumerate(weights):
+        rest = np.array([0.0, weight])
+        for decay in np.delete(decays, i):
+            rest = np.convolve(rest, [1.0, -decay])
+        numerator += rest
+    return numerator, denominator
+
+
+def read_strategy(path: Path, rounds: int) -> Banded:
+    """A lower triangular matrix from a ``.npy`` file, scaled so that columns have length ≤ 1.
+
+    Raises:
+        ValueError: if it is not a lower triangular ``(T, T)`` matrix with a positive diagonal.
+    """
+    from fl_epe.archive import read_npy
+
+    matrix = read_npy(path, "a strategy matrix")
+    if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
+        wanted = f"to hold floats of shape {(rounds, rounds)}, one row for each round"
+        raise_invalid("mechanism", str(path), f"{wanted}; it has {matrix.dtype} {matrix.shape}")
+    lower = np.array_equal(matrix, np.tril(matrix))
+    if not (lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)):
+        raise_invalid("mechanism", str(path), "to be lower triangular, with a positive diagonal")
+    lengths = np.linalg.norm(matrix, axis=0)
+    return _banded(np.asarray(matrix / lengths.max(), np.float64))
+
+
+def _banded(matrix: Floats) -> Banded:
+    rounds = len(matrix)
+    bands = max(j for j in range(rounds) if j == 0 or np.any(np.diag(matrix, -j))) + 1
+    rows = np.zeros((rounds, bands))
+    for j in range(bands):
+        rows[j:, j] = np.diag(matrix, -j)
+    return Banded(rows)
+
+
+MECHANISMS = ("independent", "tree", "banded", "toeplitz", "blt")
+"""Kinds of noise by name; a path to a ``.npy`` file with a matrix is another."""
+_OPTIONS = {"banded": "bands", "toeplitz": "bands", "blt": "buffers"}
+
+
+def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
+    """The strategy of a mechanism by name; ``None`` for independent noise.
+
+    Args:
+        mechanism: "independent", "tree", "banded:bands=8", "toeplitz" (all bands, or
+            "toeplitz:bands=8"), "blt" (or "blt:buffers=4"), or the path of a ``.npy`` file.
+        rounds: T.
+
+    Raises:
+        ValueError: if it is none of these.
+    """
+    kind, _, option = mechanism.partition(":")
+    if mechanism.endswith(".npy"):
+        return read_strategy(Path(mechanism), rounds)
+    name, _, value = option.partition("=")
+    known = kind in MECHANISMS and (not option or name == _OPTIONS.get(kind))
+    if not known or (option and not value.isdecimal()) or (kind == "banded" and not option):
+        raise ArgumentError(
+            f"Expected {{mechanism}} to be one of {', '.join(MECHANISMS)}, banded with bands=…, "
+            "toeplitz with bands=… or blt with buffers=… if wanted, or a .npy file.",
+            mechanism=mechanism,
+        )
+    count = int(value) if option else None
+    if count is not None and not 1 <= count <= rounds:
+        raise ArgumentError(
+            f"Expected 1 <= {name} <= {rounds}, the rounds, in {{mechanism}}.", mechanism=mechanism
+        )
+    if kind == "tree":
+        return tree(rounds)
+    if kind == "banded":
+        return banded(rounds, count or 1)
+    if kind == "toeplitz":
+        return toeplitz(rounds, count)
+    return blt(rounds, count or 3) if kind == "blt" else None
