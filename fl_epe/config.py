@@ -25,6 +25,8 @@ from fl_epe.mechanism import (
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
+    Strategy,
+    parse_strategy,
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
@@ -56,6 +58,9 @@ class RunConfig:
             rounded, and at least 1, where everybody takes part equally often.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
             0 for no noise.
+        mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism,
+            'tree', 'banded:bands=8', 'toeplitz', 'blt:buffers=3' or a .npy file with its lower
+            triangular strategy matrix. One participation costs the same with each of them.
         clipping: 'adaptive' (the norm follows a quantile of the update norms, Andrew et al. 2021)
             or 'fixed'.
         clip_norm: the fixed clip norm (an L2 norm), or that of the first round if adaptive.
@@ -91,6 +96,7 @@ class RunConfig:
     canary_kind: CanaryKind = "rotation"
     canary_participations: float | Literal["as-clients"] = 1.0
     noise_multiplier: float = 0.25
+    mechanism: str = "independent"
     clipping: Literal["adaptive", "fixed"] = "adaptive"
     clip_norm: float = 0.5
     clip_quantile: float = 0.5
@@ -117,6 +123,7 @@ class RunConfig:
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
+        self.strategy()
         self.sum_noise_multiplier()
         PrimaryBound.parse(self.verdict, inclusion=self.inclusion)
 
@@ -229,6 +236,10 @@ class RunConfig:
         """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
         with rename_arguments(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
+
+    def strategy(self) -> Strategy | None:
+        """The strategy matrix of correlated noise; ``None`` if it is independent."""
+        return parse_strategy(self.mechanism, self.rounds)
 
     def stops_at(self, low: float, high: float) -> bool:
         """Whether `stop_when` ends a run whose ε so far is between these."""

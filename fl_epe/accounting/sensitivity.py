@@ -1,71 +1,94 @@
 """How far one client can move what a matrix mechanism hides: the sensitivity of a strategy C.
 
 A client who takes part in the rounds S adds at most one clip norm to each, so that C·X moves by at
-most ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` clip norms: `sensitivity`, over all S that a schedule allows. With
-noise multiplier z this is ``sensitivity/z``-GDP, also where rounds are chosen adaptively (Denisov
-et al. 2022). All values of a schedule are those of Choquette-Choo et al. (2023, "(Amplified) banded
-matrix factorization").
+most ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` clip norms. `sensitivity` is the largest such value over all S that
+a schedule allows. With noise multiplier z a run is then ``sensitivity/z``-GDP, also where updates
+follow from what was released before (Denisov et al. 2022).
 
 Examples:
-    >>> identity = np.eye(6)
-    >>> sensitivity(identity, most=2)  # √2: two independent rounds
+    >>> independent = np.eye(6)
+    >>> sensitivity(independent, Pattern(most=2))  # √2: two independent rounds
     1.4142135623730951
-    >>> one_after_the_other = np.tril(np.ones((6, 6)), 0) / 6**0.5
-    >>> round(sensitivity(one_after_the_other, separation=3, most=2), 3)
-    1.581
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_count
+from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
+from fl_epe.accounting.upper_bounds import UpperBound
+from fl_epe.schedules import Pattern, Schedule
 
 Floats = NDArray[np.float64]
 
 
-def sensitivity(
-    strategy: Floats, *, separation: int = 1, most: int | None = None, regular: bool = False
-) -> float:
+def strategy_bound(
+    schedule: Schedule, strategy: Floats, noise_multiplier: float, delta: float, population: int
+) -> UpperBound:
+    """The analytical ε of a client whose rounds the adversary knows, with correlated noise.
+
+    Nothing is amplified by sampling: for correlated noise that takes theorems of its own. Where a
+    noisy count shares the budget (`AdaptiveClip`), its noise is independent, so that the bound is
+    for the larger of both sensitivities.
+
+    Args:
+        schedule: the participation schedule.
+        strategy: C, lower triangular, shape ``(T, T)``.
+        noise_multiplier: z ≥ 0.
+        delta: in (0, 1).
+        population: number of clients.
+    """
+    pattern = schedule.pattern(population)
+    size = max(sensitivity(strategy, pattern), math.sqrt(pattern.most))
+    shift = size / noise_multiplier if noise_multiplier else math.inf
+    epsilon = float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+    words = (
+        f"the rounds of a client add up to {size:.3g} times one round's, by the noise's correlation"
+    )
+    return UpperBound(epsilon, True, "zero-out", words)
+
+
+def sensitivity(strategy: Floats, pattern: Pattern) -> float:
     """The largest ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` over the rounds S of a client.
 
-    Exact if ``regular``, or if the columns of rounds that far apart are orthogonal (at most
-    ``separation`` bands), or if C is a Toeplitz matrix whose entries do not increase (then the
-    first possible rounds are the worst). Otherwise an upper bound, by two dynamic programs.
+    Exact for one participation; for regular distances; where columns of rounds that a client may
+    have are orthogonal (as many bands as rounds between them); and for a Toeplitz matrix whose
+    entries do not increase, where the first possible rounds are the worst. Otherwise an upper
+    bound: the best S of each row of ``|CᵀC|``, and then the best S of these (Choquette-Choo et al.
+    2023, "(Amplified) Banded Matrix Factorization", Algorithms 3 and 4).
 
     Args:
         strategy: C, lower triangular, shape ``(T, T)``.
-        separation: least distance of two rounds of a client, at least 1.
-        most: the most rounds of a client; by default as many as the separation allows.
-        regular: all distances are ``separation``, as with cyclic schedules.
+        pattern: which rounds a client may have.
     """
-    check_count("separation", separation)
-    rounds = len(strategy)
-    longest = -(-rounds // separation)
-    times = longest if most is None else min(most, longest)
-    if times <= 1:
+    rounds, apart = len(strategy), pattern.separation
+    most = min(pattern.most, -(-rounds // apart))
+    if most <= 1:
         return float(np.linalg.norm(strategy, axis=0).max())
-    if not regular and _is_decreasing_toeplitz(strategy):
-        chosen = np.arange(times) * separation
-        return float(np.linalg.norm(strategy[:, chosen].sum(axis=1)))
+    if not pattern.blocks and (pattern.regular or _is_decreasing_toeplitz(strategy)):
+        starts = range(min(apart, rounds)) if pattern.regular else (0,)
+        return max(_of_rounds(strategy, range(s, rounds, apart), most) for s in starts)
     products = np.abs(strategy.T @ strategy)
-    if regular:
-        starts = range(min(separation, rounds))
-        return math.sqrt(max(_windows(products[s::separation, s::separation], times) for s in starts))
-    rows = _best_sum(products, separation, times)
-    return math.sqrt(float(_best_sum(rows[None], separation, times)[0]))
+    if pattern.blocks:
+        by_row = sum(products[:, a:b].max(axis=1) for a, b in pattern.blocks)
+        return math.sqrt(sum(float(by_row[a:b].max()) for a, b in pattern.blocks))
+    best = _best_sum(products, apart, most)
+    return math.sqrt(float(_best_sum(best[None], apart, most)[0]))
 
 
-def _windows(products: Floats, size: int) -> float:
-    """The largest sum of a square of so many neighbouring rows and columns."""
-    sums = np.pad(products.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
-    size = min(size, len(products))
-    ends, starts = slice(size, None), slice(None, len(sums) - size)
-    square = sums[ends, ends] - sums[ends, starts] - sums[starts, ends] + sums[starts, starts]
-    return float(np.diag(square).max())
+def _of_rounds(strategy: Floats, rounds: Iterable[int], most: int) -> float:
+    """The largest value of ``most`` rounds that follow each other in a list."""
+    columns = strategy[:, list(rounds)]
+    products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
+    sums = products.cumsum(axis=0).cumsum(axis=1)
+    size = min(most, columns.shape[1])
+    after, before = sums[size:, size:], sums[:-size, :-size]
+    square = after - sums[size:, :-size] - sums[:-size, size:] + before
+    return math.sqrt(float(np.diag(square).max()))
 
 
 def _best_sum(values: Floats, separation: int, most: int) -> Floats:
@@ -74,7 +97,7 @@ def _best_sum(values: Floats, separation: int, most: int) -> Floats:
     best = np.zeros((count, rounds + separation))  # of what begins at each place
     for _ in range(most):
         best[:, :rounds] = values + best[:, separation:]
-        best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+        best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
     return np.asarray(best[:, 0])
 
 

@@ -58,6 +58,7 @@ _SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W
         "clients.absent",
     ],
     "TW": ["correlation.factor"],
+    "TT": ["mechanism.strategy"],
 }
 _SERIES = (  # of one length
     ("eval_round", "eval_loss", "eval_accuracy"),

@@ -115,6 +115,8 @@ class Mechanism:
         inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
         canary_weights: ``(T, k)`` how many times the round's contribution each observed canary
             added, where they differ; their squares are 1 on average over those of a round.
+        strategy: ``(T, T)`` lower triangular strategy matrix C of correlated noise: the noise of
+            the rounds is ``C⁻¹Z``; ``None`` for independent noise.
     """
 
     cohort_size: float
@@ -127,6 +129,7 @@ class Mechanism:
     contributions: Floats | None = None
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
+    strategy: Floats | None = None
 
     @property
     def added(self) -> Floats:

@@ -26,6 +26,7 @@ from fl_epe.mechanism.one_round import (
     norm,
     sgd_weights,
 )
+from fl_epe.mechanism.strategies import Strategy, parse_strategy
 
 __all__ = [
     "AdaptiveClip",
@@ -35,7 +36,9 @@ __all__ = [
     "ServerAdam",
     "ServerOptimizer",
     "ServerSGD",
+    "Strategy",
     "gaussian_noise",
     "norm",
+    "parse_strategy",
     "sgd_weights",
 ]

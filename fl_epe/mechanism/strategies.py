@@ -252,6 +252,7 @@ MECHANISMS = ("independent", "tree", "banded", "toeplitz", "blt")
 _OPTIONS = {"banded": "bands", "toeplitz": "bands", "blt": "buffers"}
 
 
+@functools.lru_cache(maxsize=16)
 def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     """The strategy of a mechanism by name; ``None`` for independent noise.
 

@@ -15,6 +15,7 @@ from fl_epe.accounting import (
     UpperBound,
     analytical_epsilon,
     gaussian_epsilon,
+    strategy_bound,
     tightest,
     upper_bounds,
 )
@@ -93,6 +94,7 @@ def _largest_share(record: AuditRecord) -> float | None:
 def _canary_epsilon(record: AuditRecord, delta: float) -> float | None:
     if (
         not record.mechanism.sum_noise_multiplier
+        or record.mechanism.strategy is not None
         or record.mechanism.participation != "epochs"
         or record.design.canaries_vote
     ):
@@ -126,10 +128,16 @@ def _analytical_bound(
     kind, schedules = record.mechanism.participation, _schedules_of(record)
     schedule = None if schedules is None else schedules.canaries
     named = schedule is not None and schedule.kind == kind and schedule.rounds >= record.rounds
-    if schedule is None or not named or kind == "poisson":
+    strategy, population = record.mechanism.strategy, record.design.num_clients
+    population = population or record.num_canaries
+    if strategy is not None:
+        if schedule is None or not named:
+            return "the schedule of correlated noise is not known"
+        bound = strategy_bound(schedule, strategy, z, delta, population)
+    elif schedule is None or not named or kind == "poisson":
         return _by_count(record, z, delta)
-    population = record.design.num_clients or record.num_canaries
-    bound = tightest(upper_bounds(schedule, z, delta, population), rounds_known=True)
+    else:
+        bound = tightest(upper_bounds(schedule, z, delta, population), rounds_known=True)
     return dataclasses.replace(
         bound, assumption=f"the adversary knows the client's rounds; {bound.assumption}"
     )

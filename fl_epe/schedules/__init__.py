@@ -36,7 +36,7 @@ from fl_epe.schedules.by_name import (
     schedule_maker,
 )
 from fl_epe.schedules.composed import Capped, Composed, trace_of
-from fl_epe.schedules.contract import ClientType, Cohort, PrivacyLaw, Schedule, presence
+from fl_epe.schedules.contract import ClientType, Cohort, Pattern, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
 
@@ -46,6 +46,7 @@ __all__ = [
     "ClientType",
     "Cohort",
     "Composed",
+    "Pattern",
     "Poisson",
     "PrivacyLaw",
     "Schedule",

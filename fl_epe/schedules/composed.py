@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import ArgumentError, check_count
-from fl_epe.schedules.contract import ClientLaw, Cohort, PrivacyLaw, Schedule
+from fl_epe.schedules.contract import ClientLaw, Cohort, Pattern, PrivacyLaw, Schedule
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
@@ -64,6 +64,10 @@ class DropOut(Composed):
         """See `Schedule.cohorts`. Costs O(cohort) a round more than the other schedule."""
         for cohort in self.schedule.cohorts(population, rng):
             yield cohort[rng.random(len(cohort)) >= self.rate]
+
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: the other schedule's, of which rounds may be missing."""
+        return dataclasses.replace(self.schedule.pattern(population), regular=False)
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the other schedule's, with coins and counts thinned.

@@ -74,6 +74,24 @@ class PrivacyLaw:
     cohorts: FixedCohorts | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """The sets of rounds that a client may have, for noise that is correlated between rounds.
+
+    Attributes:
+        most: the most rounds of a client.
+        separation: least distance between two of them.
+        regular: all distances are ``separation``.
+        blocks: first round of each block and the one after its last, if a client has at most one
+            round in each; blocks may overlap.
+    """
+
+    most: int
+    separation: int = 1
+    regular: bool = False
+    blocks: tuple[tuple[int, int], ...] = ()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientType:
     """Clients whose rounds are drawn in the same way, by events that follow each other in time.
@@ -186,6 +204,10 @@ class Schedule(abc.ABC):
         By default the limit on participations; other schedules promise more.
         """
         return PrivacyLaw(self.most_participations())
+
+    def pattern(self, population: int) -> Pattern:
+        """The sets of rounds that a client may have; by default any, of `most_participations`."""
+        return Pattern(self.most_participations())
 
     def client_law(self, population: int) -> ClientLaw | None:
         """The exact law of one client's rounds; ``None`` where none in closed form is known.

@@ -17,6 +17,7 @@ from fl_epe.schedules.contract import (
     Coins,
     Epochs,
     FixedCohorts,
+    Pattern,
     PrivacyLaw,
     Rated,
     by_round,
@@ -135,6 +136,10 @@ class MinSeparation(Rated):
                 rested += len(back)
             yield np.sort(cohort)
 
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: at least ``separation`` rounds apart."""
+        return Pattern(self.most_participations(), self.separation)
+
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: each cohort's share of those who have rested, then a rest."""
         sizes = self._sizes(population)
@@ -184,6 +189,13 @@ class ShuffledEpochs(Epochs):
                 queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
             yield np.sort(queue[:size])
             queue = queue[size:]
+
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: once in each epoch; an epoch may begin within a round."""
+        length, count = self.rounds / self.epochs, self.most_participations()
+        starts = [math.floor(e * length + 1e-9) for e in range(count)]
+        ends = [min(math.ceil((e + 1) * length - 1e-9), self.rounds) for e in range(count)]
+        return Pattern(count, blocks=tuple(zip(starts, ends, strict=True)))
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each epoch, at a random place of its order.
@@ -238,6 +250,11 @@ class Cyclic(Epochs):
             yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
             start = beyond or end
 
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: always as far apart, up to one round."""
+        distance, rest = divmod(self.rounds * population, round(self.epochs * population))
+        return Pattern(self.most_participations(), max(distance, 1), regular=not rest)
+
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the rounds of each place in the order."""
         places = min(population, 4 * self.rounds)
@@ -279,6 +296,11 @@ class BallsInBins(Epochs):
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for length in map(len, self._blocks()):
             yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
+
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: once in each block."""
+        blocks = tuple((int(part[0]), int(part[-1]) + 1) for part in self._blocks())
+        return Pattern(len(blocks), blocks=blocks)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each block."""

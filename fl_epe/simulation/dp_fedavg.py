@@ -55,12 +55,14 @@ class ServerState:
         theta: the model, float32 of shape ``(dim,)``.
         clip_norm: of the next round.
         optimizer: state of the server optimizer.
+        noise: what correlated noise needs of earlier rounds, float32 ``(buffers, dim)``.
         rounds_done: rounds so far.
     """
 
     theta: NDArray[np.float32]
     clip_norm: float
     optimizer: dict[str, Floats]
+    noise: NDArray[np.float32]
     rounds_done: int = 0
 
 
@@ -103,7 +105,9 @@ def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
     """
     if theta.ndim != 1 or theta.dtype != np.float32:
         raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
-    return ServerState(theta, config.clip_rule().init(), config.optimizer().init(len(theta)))
+    dim, strategy = len(theta), config.strategy()
+    noise = np.zeros((0, dim), np.float32) if strategy is None else strategy.init(dim)
+    return ServerState(theta, config.clip_rule().init(), config.optimizer().init(dim), noise)
 
 
 def next_round(
@@ -115,8 +119,13 @@ def next_round(
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
     """
     t, n, dim = state.rounds_done, config.cohort_size, len(state.theta)
-    deviation = config.sum_noise_multiplier() * state.clip_norm
-    mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+    deviation, strategy, kept = config.sum_noise_multiplier(), config.strategy(), state.noise
+    if strategy is None:
+        mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation * state.clip_norm)
+    else:
+        fresh = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+        kept, mean = strategy.next(t, kept, fresh)
+        mean *= state.clip_norm
     mean += sums.total
     mean /= n
     released = {"mean": mean}
@@ -132,7 +141,7 @@ def next_round(
     clip_norm = config.clip_rule().update(
         state.clip_norm, sums.unclipped, voters, generator(seeds.noise, t, 1)
     )
-    return ServerState(theta, clip_norm, optimizer, t + 1), released
+    return ServerState(theta, clip_norm, optimizer, kept, t + 1), released
 
 
 def released_series(config: RunConfig) -> tuple[str, ...]:

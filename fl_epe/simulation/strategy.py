@@ -220,7 +220,7 @@ class DPFedAvg(Strategy):
         )
 
     def _mechanism(self) -> Mechanism:
-        config = self.config
+        config, strategy = self.config, self.config.strategy()
         return Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -234,6 +234,9 @@ class DPFedAvg(Strategy):
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
+            strategy=None
+            if strategy is None
+            else strategy.matrix()[: self.rounds_done, : self.rounds_done],
         )
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -244,6 +247,7 @@ class DPFedAvg(Strategy):
             "theta": self._state.theta,
             "start": self._start,
             "clip_norm": np.array(self._state.clip_norm),
+            "noise": self._state.noise,
             **self.log.state(),
             **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
             **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
@@ -257,14 +261,15 @@ class DPFedAvg(Strategy):
         """
         self.log.restore(state)
         theta, done, config = state["theta"], self.rounds_done, self.config
-        before = config.optimizer().init(len(theta))
+        first = initial_state(config, theta)
         auditor, optimizer = _under(state, "auditor."), _under(state, "optimizer.")
         waiting = auditor["waiting.names"].tolist()
         wanted = {
             "theta": ("f", theta.shape),
             "start": ("f", theta.shape),
             "clip_norm": ("f", ()),
-            **{f"optimizer.{name}": ("f", value.shape) for name, value in before.items()},
+            "noise": ("f", first.noise.shape),
+            **{f"optimizer.{name}": ("f", value.shape) for name, value in first.optimizer.items()},
             "auditor.waiting.vectors": ("f", (len(waiting), len(theta))),
         }
         for name in released_series(config):
@@ -281,7 +286,7 @@ class DPFedAvg(Strategy):
             raise ValueError(f"clip_norm={clip_norm} is not > 0")
         self._start = state["start"]
         self._state = dataclasses.replace(
-            initial_state(config, theta), clip_norm=clip_norm, optimizer=optimizer, rounds_done=done
+            first, clip_norm=clip_norm, optimizer=optimizer, noise=state["noise"], rounds_done=done
         )
         self.auditor.restore(auditor, done, start=self._start, last=theta)
 
