@@ -51,7 +51,7 @@ class Banded:
     @property
     def buffers(self) -> int:
         """Vectors of noise that are kept: those of the last b − 1 rounds."""
-        return self.rows.shape[1] - 1
+        return int(self.rows.shape[1]) - 1
 
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
@@ -132,7 +132,7 @@ def square_root_coefficients(rounds: int) -> Floats:
 
 
 def prefix_errors(matrix: Floats) -> Floats:
-    """Standard deviations of the noise in the sums of the first 1 … T rounds, for Z of unit variance.
+    """Standard deviations of the noise in the sums of the first 1 … T rounds, for Z of variance 1.
 
     Rows' lengths of ``A·C⁻¹``, where A is the prefix-sum matrix; their root mean square is the
     strategy's error.
@@ -206,7 +206,7 @@ def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
 
 
 def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
-    """Numerator and denominator of ``1 + Σ weights·z/(1 − decays·z)``, polynomials in the delay z."""
+    """Numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay by one round."""
     denominator = np.ones(1)
     for decay in decays:
         denominator = np.convolve(denominator, [1.0, -decay])

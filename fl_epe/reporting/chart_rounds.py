@@ -156,6 +156,8 @@ def _analytical_so_far(
     limit, noise = summary.analytical.epsilon, record.mechanism.noise_multiplier
     if limit is None or not math.isfinite(limit) or not noise:
         return []
+    if record.mechanism.strategy is not None:
+        return [(found[0].round, limit), (found[-1].round, limit)]  # of the whole run
     kind = record.mechanism.participation
     poisson = kind == "poisson"  # whose ε depends on the rounds, not on participations
 
