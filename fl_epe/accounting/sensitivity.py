@@ -19,8 +19,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.accounting.upper_bounds import UpperBound
+from fl_epe.accounting.upper_bounds import UpperBound, gaussian_epsilon
 from fl_epe.schedules import Pattern, Schedule
 
 Floats = NDArray[np.float64]
@@ -44,8 +43,7 @@ def strategy_bound(
     """
     pattern = schedule.pattern(population)
     size = max(sensitivity(strategy, pattern), math.sqrt(pattern.most))
-    shift = size / noise_multiplier if noise_multiplier else math.inf
-    epsilon = float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+    epsilon = gaussian_epsilon(noise_multiplier / size, delta)
     words = (
         f"the rounds of a client add up to {size:.3g} times one round's, by the noise's correlation"
     )

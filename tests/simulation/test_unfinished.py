@@ -84,6 +84,14 @@ def test_two_checkpoints_are_kept(path, whole, every, newest, before):
     check_same(simulate(JOB, checkpoint=path), whole)
 
 
+def test_correlated_noise_goes_on_where_it_was(path, monkeypatch):
+    config = dataclasses.replace(CONFIG, mechanism="banded:bands=4")
+    monkeypatch.setitem(globals(), "JOB", Job(Tiny(), config, Seeds.derive(7)))
+    killed(path, 5, checkpoint_every=1)
+    assert read_checkpoint(path)[1]["noise"].shape[0] == 3
+    check_same(simulate(JOB, checkpoint=path), simulate(JOB))
+
+
 def test_there_is_one_before_the_first_round_and_one_after_the_last(path, whole):
     killed(path, 3, checkpoint_every=9999)
     assert rounds_in(path) == 0
