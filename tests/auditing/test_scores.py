@@ -41,7 +41,7 @@ def test_the_mean_of_overlapping_canaries_varies_as_predicted():
     assert np.mean(spreads) > 1.5
     error = 1 / np.sqrt(2 * runs)  # relative, of a standard deviation
     assert measured == pytest.approx(np.mean(spreads), rel=3 * error)
-    # Scores are for what hides one canary, its own part not among it.
+    # A score is against the noise alone, without the part of the canary itself.
     assert np.mean(means) == pytest.approx(1 / z, abs=3 * measured / np.sqrt(count * runs))
 
 
