@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -72,8 +71,7 @@ class Compare:
         if self.workers != Compare.workers:
             memory = self.workers * (200 << 20)  # a Python process with NumPy and SciPy
             check_memory(memory, "the worker processes", workers=self.workers)
-        grid = (plan.schedules, plan.noise_multipliers, plan.participations)
-        cells = plan.replicates * math.prod(map(len, grid))
+        cells = plan.replicates * plan.combinations
         check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
         if plan.task is None:
             check_limit(plan.rounds, plan.clients)

@@ -22,9 +22,9 @@ from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
 from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
 from fl_epe.limit.page import print_comparison, write_comparison
-from fl_epe.limit.plan import ComparisonPlan, with_log
+from fl_epe.limit.plan import ComparisonPlan, limit_like, rounds_like, setting_like, with_log
 from fl_epe.limit.runner import carry_out
-from fl_epe.limit.simulated_record import limit_like, limit_record, rounds_like, setting_like
+from fl_epe.limit.simulated_record import limit_record
 
 __all__ = [
     "CanaryAdvice",

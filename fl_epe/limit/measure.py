@@ -19,10 +19,12 @@ from fl_epe.accounting import (
     UpperBound,
     clients_law,
     delta_two_gaussians,
+    drawn_law,
     epsilon_two_gaussians,
     known_expected_score_delta,
     known_expected_score_epsilon,
     poisson_epsilon,
+    strategy_bound,
     tightest,
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
@@ -30,8 +32,9 @@ from fl_epe.accounting import (
 )
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.files import RECORD
-from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan
-from fl_epe.limit.simulated_record import Floats, limit_like, limit_weights, rounds_like
+from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
+from fl_epe.limit.simulated_record import Floats, limit_scores, limit_weights
+from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
@@ -134,20 +137,28 @@ def quantiles(plan: ComparisonPlan) -> tuple[float, float]:
 
     The test is at the plan's confidence for all comparisons together (Bonferroni).
     """
-    tests = 3 * len(plan.schedules) * len(plan.noise_multipliers) * len(plan.participations)
+    tests = 3 * plan.combinations
     levels = [(1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / tests]
     usual, strict = scipy.special.ndtri(levels)
     return float(usual), float(strict)
 
 
 def bounds_of(
-    schedule: Schedule, noise_multiplier: float, delta: float, clients: int
+    schedule: Schedule,
+    noise_multiplier: float,
+    delta: float,
+    clients: int,
+    strategy: Floats | None = None,
 ) -> tuple[UpperBound, UpperBound]:
     """The tightest bounds for known and for unknown rounds, for the estimates' adjacency, zero-out.
+
+    With the ``strategy`` of correlated noise both are `strategy_bound`.
 
     A client who takes part by coins is absent in the same way as one whose updates are zero, and
     a client whose updates are zero is one of those that may replace another.
     """
+    if strategy is not None:
+        return (strategy_bound(schedule, strategy, noise_multiplier, delta, clients),) * 2
     found = upper_bounds(schedule, noise_multiplier, delta, clients)
     known, unknown = (
         dataclasses.replace(tightest(found, rounds_known=know), adjacency="zero-out")
@@ -187,14 +198,20 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         clients = trace.population
     delta = clients**-1.1 if plan.delta is None else plan.delta
     setting = limit_like(like, plan.server_momentum, _MOMENTUM)
-    final, every_round = limit_weights(rounds, cell.noise_multiplier, **setting)
-    known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients)
+    made, z = parse_strategy(cell.mechanism, rounds), cell.noise_multiplier
+    strategy = None if made is None else made.matrix()
+    final, every_round = limit_weights(rounds, z, strategy=strategy, **setting)
+    known, unknown = bounds_of(schedule, z, delta, clients, strategy)
     counts, of_final, of_all = (
         client_law(schedule, weights, clients, plan.confidence, plan.seed)
         for weights in (np.ones(rounds), final, every_round)
     )
+    of_all = of_all.root()
+    if strategy is not None and schedule.most_participations() > 1:
+        scores = limit_scores(rounds, z, strategy, **setting)
+        of_all = drawn_law(schedule, scores, clients, confidence=plan.confidence, seed=plan.seed)
     most = counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
-    of_unknown = epsilon_of_unknown_rounds(schedule)
+    of_unknown = epsilon_of_unknown_rounds(schedule) if strategy is None else None
     strict = of_unknown(every_round, 1.0, delta) if of_unknown else math.nan
     return Row(
         *cell.place,
@@ -204,7 +221,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         mean_participations=counts.mean,
         most_participations=round(most),
         final=_epsilon(plan, of_final, clients, delta, known, unaware=True),
-        every_round=_epsilon(plan, of_all.root(), clients, delta, known),
+        every_round=_epsilon(plan, of_all, clients, delta, known),
         unknown_rounds=of_unknown and epsilon_beside(unknown, plan, lambda _: strict),
         analytical_unknown_rounds=unknown.epsilon,
     )

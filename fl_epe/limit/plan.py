@@ -9,6 +9,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fl_epe.auditing import AuditRecord
 from fl_epe.checks import (
     argument_context,
     check_count,
@@ -20,6 +21,8 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.config import RunConfig
+from fl_epe.limit.simulated_record import RealUpdates
+from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import log_of, parse_schedule
 
 # Rounds of a plan in the limit that does not say how many.
@@ -43,7 +46,10 @@ DEFAULT_SCHEDULES = (
     "drop-out:of=epochs,rate=0.2",
 )
 
-_OWN = {"participation", "noise_multiplier", "canary_participations", "clients", "stop_when"}
+_GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
+_TEXTS = ("schedules", "mechanisms")
+_OF_CELLS = {"participation", "noise_multiplier", "canary_participations", "mechanism"}
+_OWN = _OF_CELLS | {"clients", "stop_when"}
 COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
 
 
@@ -55,18 +61,22 @@ class Cell:
         schedule: as `fl_epe.schedules.parse_schedule` reads it.
         noise_multiplier: z.
         participations: how often a client is expected to take part.
+        mechanism: of the noise, as `fl_epe.mechanism.parse_strategy` reads it.
         replicate: number of the replicate, from 0.
     """
 
     schedule: str
     noise_multiplier: float
     participations: float
+    mechanism: str
     replicate: int
 
     @property
     def place(self) -> tuple[str, float, float]:
-        """All but the replicate."""
-        return self.schedule, self.noise_multiplier, self.participations
+        """All but the replicate; the mechanism beside the schedule if it is not the usual one."""
+        independent = self.mechanism == "independent"
+        name = self.schedule if independent else f"{self.schedule}, {self.mechanism}"
+        return name, self.noise_multiplier, self.participations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +90,7 @@ class ComparisonPlan:
         noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
             norm; 0 only with a task.
         participations: expected numbers of rounds in which a client takes part.
+        mechanisms: of the noise: independent, tree, banded:bands=8, toeplitz, blt, or a .npy file.
         replicates: trainings of each combination, with fresh seeds, which are pooled.
         task: what to train, such as digits (default: the limit, where nothing is trained and
             noise outweighs the updates).
@@ -98,6 +109,7 @@ class ComparisonPlan:
     schedules: tuple[str, ...] = DEFAULT_SCHEDULES
     noise_multipliers: tuple[float, ...] = (0.5, 1, 2)
     participations: tuple[float, ...] = (1, 4, 16)
+    mechanisms: tuple[str, ...] = ("independent",)
     replicates: int = 1
     task: str | None = None
     rounds: int | None = None
@@ -111,8 +123,8 @@ class ComparisonPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("schedules", "noise_multipliers", "participations"):
-            values, kind = getattr(self, name), str if name == "schedules" else float
+        for name in _GRID:
+            values, kind = getattr(self, name), str if name in _TEXTS else float
             if not isinstance(values, tuple | list) or not len(values):
                 raise_invalid(name, values, "to be a list that is not empty")
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
@@ -120,6 +132,9 @@ class ComparisonPlan:
         for spec in self.schedules:
             with argument_context("schedules", spec):
                 parse_schedule(spec)
+        for mechanism in self.mechanisms:
+            with argument_context("mechanisms", mechanism):
+                parse_strategy(mechanism, self.rounds or ROUNDS)
         for value in self.participations:
             check_positive("participations", value)
         for value in self.noise_multipliers:
@@ -152,15 +167,20 @@ class ComparisonPlan:
                 wanted = "with a task to train" if self.task is None else "without a task"
                 raise_invalid(name, getattr(self, name), f"only {wanted}")
 
+    @property
+    def combinations(self) -> int:
+        """How many are to be measured, each with all its replicates."""
+        return math.prod(len(getattr(self, name)) for name in _GRID)
+
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
-        grid = (self.schedules, self.noise_multipliers, self.participations)
+        grid = [getattr(self, name) for name in _GRID]
         return (Cell(*values) for values in itertools.product(*grid, range(self.replicates)))
 
     def key(self, cell: Cell) -> str:
         """Names a training: the same key, the same result, whatever else the plan holds."""
-        grid = ("schedules", "noise_multipliers", "participations", "replicates", "confidence")
-        common = {k: v for k, v in dataclasses.asdict(self).items() if k not in grid}
+        left_out = (*_GRID, "replicates", "confidence")
+        common = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
         text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -198,3 +218,55 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         found["participations"] = (*found.get("participations", ()), participations)
     known = {name: value for name, value in given.items() if value is not None}
     return known if "task" in known else found | known
+
+
+def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> int:
+    """``rounds`` if they are given, else those of the run, else the default.
+
+    Raises:
+        ValueError: if the run has another number of rounds, which its clip norms belong to.
+    """
+    if run is None:
+        return default if rounds is None else rounds
+    if rounds not in (None, run.rounds):
+        raise_invalid("rounds", rounds, f"to be {run.rounds}, as in the run")
+    return run.rounds
+
+
+def limit_like(
+    run: AuditRecord | None, momentum: float | None = None, default: float = 0.0
+) -> dict[str, Any]:
+    """The `LimitSetting` of a run: its clip norms, server and real updates.
+
+    Args:
+        run: a finished run, or ``None``.
+        momentum: of the server, if it is not the run's.
+        default: the momentum if there is neither.
+
+    Raises:
+        ValueError: as `RealUpdates.of`.
+    """
+    setting: dict[str, Any] = {"momentum": default}
+    if run is not None:
+        server = run.mechanism.server
+        setting = {
+            "clip_norms": run.mechanism.clip_norms,
+            "real": RealUpdates.of(run),
+            "learning_rates": server.learning_rates,
+            "momentum": server.momentum,
+        }
+    return setting if momentum is None else setting | {"momentum": momentum}
+
+
+def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:
+    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
+
+    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
+    """
+    mechanism = None if run is None else run.mechanism
+    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
+        return None
+    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
+    if spent <= 0 or noise_multiplier == 0:
+        return None
+    return float((noise_multiplier**-2 + spent) ** -0.5)

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.accounting import (
     ExpectedScoreLaw,
     UpperBound,
+    drawn_law,
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
@@ -47,6 +48,7 @@ from fl_epe.limit.measure import (
     quantiles,
 )
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
+from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import Schedule
 from fl_epe.seeding import Seeds
 
@@ -100,6 +102,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         **plan.settings,
         **common,
         "participation": cell.schedule,
+        "mechanism": cell.mechanism,
         "noise_multiplier": cell.noise_multiplier,
         "canary_participations": cell.participations,
     }
@@ -123,7 +126,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         int(counts.max()),
         _scored(final, schedule, clients, plan),
         _scored(every_round, schedule, clients, plan),
-        energy=every_round.weights if record.signal_known() else None,
+        energy=every_round.weights if record.signal_known() and not config.strategy() else None,
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
         diverged=tuple(divergence(record)),
     )
@@ -136,8 +139,11 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
         return found
     fit = expected_score_fit(view, confidence=plan.confidence)
     half = (1 + plan.confidence) / 2
-    law = client_law(schedule, view.weights, clients, half, plan.seed)
-    law = law.root() if sees == "all" else law
+    if sees == "all" and view.correlated and schedule.most_participations() > 1:
+        law = drawn_law(schedule, view.expected_of, clients, confidence=half, seed=plan.seed)
+    else:
+        law = client_law(schedule, view.weights, clients, half, plan.seed)
+        law = law.root() if sees == "all" else law
     return dataclasses.replace(
         found,
         scale=fit.scale,
@@ -149,7 +155,9 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
 def pooled(plan: ComparisonPlan, cell: Cell, trainings: Sequence[Training]) -> Row:
     """The row of a cell: scales κ and scores of its replicates are pooled before any ε."""
     schedule, clients, delta = trainings[0].schedule, trainings[0].clients, trainings[0].delta
-    known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients)
+    made = parse_strategy(cell.mechanism, schedule.rounds)
+    strategy = None if made is None else made.matrix()
+    known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients, strategy)
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
     every_round = [one.every_round for one in trainings]
     return Row(

@@ -22,9 +22,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable
+from typing import TypedDict, Unpack
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import (
@@ -162,24 +164,68 @@ class _Signal:
 
 
 def limit_weights(
-    rounds: int, noise_multiplier: float, **setting: Unpack[LimitSetting]
+    rounds: int,
+    noise_multiplier: float,
+    *,
+    strategy: Floats | None = None,
+    **setting: Unpack[LimitSetting],
 ) -> tuple[Floats, Floats]:
     """What one participation in each round adds to expected scores.
 
     Args:
         rounds: number of rounds T.
         noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
+        strategy: of correlated noise, shape ``(T, T)``.
         setting: see `LimitSetting`.
 
     Returns:
         Two arrays of shape ``(T,)``. Over a canary's rounds the first adds up to the expected
-        displacement ("final"), the second to the square of the expected matched filter ("all").
+        displacement ("final"), the second to the square of the expected matched filter ("all");
+        with correlated noise only of who takes part once, see `limit_scores`.
 
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
     signal = _Signal.of(rounds, noise_multiplier, **setting)
-    return signal.steps / signal.moved, signal.residual**-2
+    if strategy is None:
+        return signal.steps / signal.moved, signal.residual**-2
+    inverse = np.asarray(np.linalg.inv(strategy), np.float64)
+    more = np.sum((signal.steps @ inverse) ** 2) - np.sum(signal.steps**2)
+    moved = np.sqrt(signal.moved**2 + noise_multiplier**2 * more)
+    covariance = _covariance(signal, noise_multiplier, inverse)
+    return signal.steps / moved, np.diag(np.linalg.inv(covariance))
+
+
+def limit_scores(
+    rounds: int, noise_multiplier: float, strategy: Floats, **setting: Unpack[LimitSetting]
+) -> Callable[[NDArray[np.bool_]], Floats]:
+    """Expected scores against every round's model, with correlated noise.
+
+    Args:
+        rounds: number of rounds T.
+        noise_multiplier: z > 0 of the clients' sum.
+        strategy: shape ``(T, T)``.
+        setting: see `LimitSetting`.
+
+    Returns:
+        A function from who is in which round, ``(T, m)``, to the m expected scores; ``‖C·1‖/z``
+        where the noise dominates.
+    """
+    signal = _Signal.of(rounds, noise_multiplier, **setting)
+    inverse = np.asarray(np.linalg.inv(strategy), np.float64)
+    factor = np.linalg.cholesky(_covariance(signal, noise_multiplier, inverse))
+
+    def expected(presence: NDArray[np.bool_]) -> Floats:
+        whitened = scipy.linalg.solve_triangular(factor, presence * 1.0, lower=True)
+        return np.asarray(np.linalg.norm(whitened, axis=0))
+
+    return expected
+
+
+def _covariance(signal: _Signal, noise_multiplier: float, inverse: Floats) -> Floats:
+    """Of the rounds' residuals along a canary, in units of C_t: noise and real updates."""
+    real = np.diag(signal.residual**2 - noise_multiplier**2)
+    return np.asarray(noise_multiplier**2 * inverse @ inverse.T + real)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
@@ -283,55 +329,3 @@ def _deltas(lengths: Floats, server: ServerStep) -> Floats:
     decay = server.momentum**2
     total = itertools.accumulate(lengths**2, lambda sum_, square: decay * sum_ + square)
     return np.asarray(server.learning_rates * np.sqrt(np.fromiter(total, np.float64)))
-
-
-def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> int:
-    """``rounds`` if they are given, else those of the run, else the default.
-
-    Raises:
-        ValueError: if the run has another number of rounds, which its clip norms belong to.
-    """
-    if run is None:
-        return default if rounds is None else rounds
-    if rounds not in (None, run.rounds):
-        raise_invalid("rounds", rounds, f"to be {run.rounds}, as in the run")
-    return run.rounds
-
-
-def limit_like(
-    run: AuditRecord | None, momentum: float | None = None, default: float = 0.0
-) -> dict[str, Any]:
-    """The `LimitSetting` of a run: its clip norms, server and real updates.
-
-    Args:
-        run: a finished run, or ``None``.
-        momentum: of the server, if it is not the run's.
-        default: the momentum if there is neither.
-
-    Raises:
-        ValueError: as `RealUpdates.of`.
-    """
-    setting: dict[str, Any] = {"momentum": default}
-    if run is not None:
-        server = run.mechanism.server
-        setting = {
-            "clip_norms": run.mechanism.clip_norms,
-            "real": RealUpdates.of(run),
-            "learning_rates": server.learning_rates,
-            "momentum": server.momentum,
-        }
-    return setting if momentum is None else setting | {"momentum": momentum}
-
-
-def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | None:
-    """``--noise-multiplier`` of a run whose sum of updates gets ``noise_multiplier``.
-
-    ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
-    """
-    mechanism = None if run is None else run.mechanism
-    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
-        return None
-    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
-    if spent <= 0 or noise_multiplier == 0:
-        return None
-    return float((noise_multiplier**-2 + spent) ** -0.5)

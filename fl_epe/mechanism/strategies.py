@@ -26,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,10 @@ class Banded:
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
         rounds, bands = self.rows.shape
-        parts = [np.diag(self.rows[j:, j], -j) for j in range(min(bands, rounds))]
-        return np.asarray(sum(parts), np.float64)
+        found = np.zeros((rounds, rounds))
+        for j in range(min(bands, rounds)):
+            np.fill_diagonal(found[j:], self.rows[j:, j])
+        return found
 
     def init(self, dim: int) -> Buffers:
         """Before the first round, shape ``(b − 1, dim)``."""
@@ -141,7 +144,7 @@ def prefix_errors(matrix: Floats) -> Floats:
     return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
 
 
-def tree(rounds: int) -> Banded:
+def tree(rounds: int, _: int = 0) -> Banded:
     """Sums over a binary tree, each prefix from all nodes at best (Honaker 2015; DP-FTRL).
 
     The noise of the best estimate from all nodes H is that of the lower triangular C with
@@ -156,8 +159,8 @@ def tree(rounds: int) -> Banded:
     return _banded(np.ascontiguousarray(factor))
 
 
-def toeplitz(rounds: int, bands: int | None = None) -> Banded:
-    """The square root of the prefix-sum matrix, cut to ``bands`` bands."""
+def toeplitz(rounds: int, bands: int = 0) -> Banded:
+    """The square root of the prefix-sum matrix, cut to ``bands`` bands; 0 for all."""
     coefficients = square_root_coefficients(rounds)[: bands or rounds]
     row = coefficients / np.linalg.norm(coefficients)
     return Banded(np.tile(row, (rounds, 1)))
@@ -247,9 +250,15 @@ def _banded(matrix: Floats) -> Banded:
     return Banded(rows)
 
 
-MECHANISMS = ("independent", "tree", "banded", "toeplitz", "blt")
-"""Kinds of noise by name; a path to a ``.npy`` file with a matrix is another."""
-_OPTIONS = {"banded": "bands", "toeplitz": "bands", "blt": "buffers"}
+# By kind of noise: what makes its strategy from rounds and an option's value, the option's name,
+# and its value if none is given: 0 for all, ``None`` if it must be given.
+MECHANISMS: dict[str, tuple[Callable[[int, int], Strategy | None], str, int | None]] = {
+    "independent": (lambda rounds, _: None, "", 0),
+    "tree": (tree, "", 0),
+    "banded": (banded, "bands", None),
+    "toeplitz": (toeplitz, "bands", 0),
+    "blt": (blt, "buffers", 3),
+}
 
 
 @functools.lru_cache(maxsize=16)
@@ -264,26 +273,22 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     Raises:
         ValueError: if it is none of these.
     """
-    kind, _, option = mechanism.partition(":")
     if mechanism.endswith(".npy"):
         return read_strategy(Path(mechanism), rounds)
+    kind, _, option = mechanism.partition(":")
+    make, wanted, count = MECHANISMS.get(kind, (tree, "", None))
     name, _, value = option.partition("=")
-    known = kind in MECHANISMS and (not option or name == _OPTIONS.get(kind))
-    if not known or (option and not value.isdecimal()) or (kind == "banded" and not option):
+    if option and name == wanted and value.isdecimal():
+        count = int(value)
+        if not 1 <= count <= rounds:
+            raise ArgumentError(
+                f"Expected 1 <= {name} <= {rounds}, the rounds, in {{mechanism}}.",
+                mechanism=mechanism,
+            )
+    elif option or count is None:
         raise ArgumentError(
             f"Expected {{mechanism}} to be one of {', '.join(MECHANISMS)}, banded with bands=…, "
             "toeplitz with bands=… or blt with buffers=… if wanted, or a .npy file.",
             mechanism=mechanism,
         )
-    count = int(value) if option else None
-    if count is not None and not 1 <= count <= rounds:
-        raise ArgumentError(
-            f"Expected 1 <= {name} <= {rounds}, the rounds, in {{mechanism}}.", mechanism=mechanism
-        )
-    if kind == "tree":
-        return tree(rounds)
-    if kind == "banded":
-        return banded(rounds, count or 1)
-    if kind == "toeplitz":
-        return toeplitz(rounds, count)
-    return blt(rounds, count or 3) if kind == "blt" else None
+    return make(rounds, count)
