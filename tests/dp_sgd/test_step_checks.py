@@ -37,10 +37,11 @@ def faults(seen, rate=0.05):
     return "; ".join(check_steps(seen, SIZES, rate=rate, batch_size=50).faults)
 
 
-def test_right_runs_have_no_fault():
+@pytest.mark.parametrize("runs", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_right_runs_have_no_fault(runs):
     # Each of four comparisons has at most 1e-4, so that 300 runs have 0.12 on average.
-    found = [faults(steps(seed=seed)) for seed in range(300)]
-    assert sum(bool(text) for text in found) <= 2
+    found = [faults(steps(seed=seed)) for seed in range(runs)]
+    assert sum(bool(text) for text in found) <= (2 if runs == 300 else 1)
 
 
 def test_each_tensor_s_noise_has_its_claimed_scale():

@@ -63,7 +63,8 @@ def test_audits_of_that_size_have_the_power_and_smaller_ones_do_not(exact):
     assert power(max(2, found.canaries // 2)) < 0.8
 
 
-def test_more_power_takes_more_canaries_and_a_true_claim_cannot_be_disproved():
+def test_more_power_takes_more_canaries_and_a_true_claim_cannot_be_disproved(monkeypatch):
+    monkeypatch.setattr("fl_epe.limit.canaries_needed._DRAWS", 12)
     low, high = (canaries_for_epsilon(9.0, 4.0, DELTA, power=p).canaries for p in (0.5, 0.95))
     assert low is not None
     assert high is not None
