@@ -12,6 +12,7 @@ Examples:
     array([ 3., -1., -1.,  3.], dtype=float32)
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -23,7 +24,6 @@ from typing import Any, cast
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from fl_epe.seeding import generator
 
@@ -42,13 +42,21 @@ _FEW = 8  # whole independent canaries in memory at once; more only cost memory
 _TOGETHER = 64  # of them that one thread works on at once, for more than one vector
 
 
-# Of the libraries that are loaded when it is first asked for; looking for them is slow.
-_controller = functools.cache(ThreadpoolController)
+@functools.cache
+def _controller() -> Any:
+    """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:  # a machine with NumPy, SciPy and torch alone, as in benchmarks/gpu.py
+        return None
+    return ThreadpoolController()
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """While this lasts a product uses one thread: more would compete with ours, 10 times slower."""
-    return cast(AbstractContextManager[Any], _controller().limit(limits=1, user_api="blas"))
+    controller = _controller()
+    limited = controller and controller.limit(limits=1, user_api="blas")
+    return cast(AbstractContextManager[Any], limited or contextlib.nullcontext())
 
 
 def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
