@@ -680,7 +680,8 @@ def test_accumulated_batches_multiply_the_sampling_rate():
     assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [40, 1000])
 def test_intervals_hold_the_theorem_for_few_and_many_canaries(count):
     theory = poisson_epsilon(0.3, 1 / 24, 48, 1e-5)
     audit = digits_like(z=0.3, num_canaries=count)

@@ -24,13 +24,8 @@ def test_both_figures_and_the_table():
     assert shares["(ε, δ) (CP)"] < 0.5
 
 
-@pytest.mark.parametrize(
-    "audit",
-    [
-        pytest.param(step_audit.audit, id="steps", marks=pytest.mark.slow),
-        pytest.param(input_canaries.audit, id="inputs"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("audit", [step_audit.audit, input_canaries.audit], ids=["steps", "inputs"])
 def test_no_valid_bound_is_above_theory(audit):
     result = audit(QUICK)
     assert result.passed
