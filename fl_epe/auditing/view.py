@@ -265,17 +265,24 @@ class View:
         It is 1 where the noise is not known: the interval is then for the rounds as they were.
         """
         record, mechanism = self.record, self.record.mechanism
-        z = mechanism.sum_noise_multiplier
-        noise = record.dim * ((z or 0.0) * mechanism.clip_norms / mechanism.cohort_size) ** 2
+        z, strategy = mechanism.sum_noise_multiplier, mechanism.strategy
+        unit = (z or 0.0) * mechanism.clip_norms / mechanism.cohort_size
+        noise = record.dim * unit**2
+        inverse = None if strategy is None else np.linalg.inv(strategy)
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
             return 1.0
         if self.adversary.sees == "final":
             if not mechanism.server.linear:
                 return 1.0
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])
-            noise = np.array([np.sum(record.round_weights() ** 2 * noise)])
+            weights = record.round_weights()
+            total = np.sum(weights**2 * noise)
+            if inverse is not None:
+                total = record.dim * np.sum(((weights * unit) @ inverse) ** 2)
+            noise = np.array([total])
             hidden = np.array([self._final_parts[1] ** 2])
         else:
+            noise = noise if inverse is None else noise * np.sum(inverse**2, axis=1)
             energy = self.whitened_signals[:, record.presence.any(axis=0)] ** 2
             total = np.sqrt(np.sum(energy, axis=0))
             each = np.divide(energy, total, out=np.zeros_like(energy), where=total > 0)

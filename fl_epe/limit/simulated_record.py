@@ -71,13 +71,15 @@ class RealUpdates:
         One canary counts as part of them; the others are projected out (`View.alone`).
 
         Raises:
-            ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
-                SGD.
+            ValueError: if the run's noise or clip norms are unknown or 0, its noise was correlated,
+                or its server was not SGD.
         """
         mechanism = record.mechanism
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise_invalid("sum_noise_multiplier", z, "and clip_norms of the record to be known")
+        if mechanism.strategy is not None:
+            raise_invalid("mechanism", "correlated noise", "of the run to be independent")
         norms = seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weighted = float(np.sum((record.round_weights() * unit) ** 2))

@@ -65,3 +65,14 @@ def test_a_length_that_does_not_vary_moves_no_scores():
     shifts, noise = np.array([10.0]), np.ones(1)
     assert mean_spread(10, 10**9, shifts, noise) == pytest.approx(1)
     assert mean_spread(1000, 1000, shifts, np.zeros(1)) == 1  # nothing random hides them
+
+
+@pytest.mark.parametrize("sees", ["final", "all"])
+def test_the_noise_that_overlap_shares_is_that_of_the_strategy(sees):
+    record, adversary = audited(1, 400, 200, 0.3, rounds=3), Adversary(sees)
+    spread = seen_by(record, adversary).scores().spread
+    independent = record.with_values(strategy=np.eye(3))
+    assert seen_by(independent, adversary).scores().spread == pytest.approx(spread)
+    assert spread > 1
+    halved = record.with_values(strategy=2 * np.eye(3))
+    assert 1 < seen_by(halved, adversary).scores().spread < spread

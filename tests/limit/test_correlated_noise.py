@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.limit import ComparisonPlan, carry_out
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.simulated_record import RealUpdates, limit_scores, limit_weights
 from fl_epe.mechanism import parse_strategy, sgd_weights
+from fl_epe.schedules import ShuffledEpochs
 
 ROUNDS, Z, DELTA = 64, 0.5, 1e-5
 SPECS = ("tree", "banded:bands=8", "toeplitz", "blt")
@@ -65,6 +66,13 @@ def test_mechanisms_are_compared(tmp_path):
     assert banded.final.epsilon > 2 * plain.final.epsilon
     assert rows["poisson"].unknown_rounds is not None
     assert rows["poisson, banded:bands=8"].unknown_rounds is None
+
+
+def test_a_run_with_correlated_noise_is_no_setting_of_the_limit():
+    record = limit_record(ShuffledEpochs(ROUNDS, 1), Z, DELTA, num_canaries=10, unobserved=10)
+    RealUpdates.of(record)
+    with pytest.raises(ValueError, match="mechanism='correlated noise'"):
+        RealUpdates.of(record.with_values(strategy=parse_strategy("tree", ROUNDS).matrix()))
 
 
 @pytest.mark.parametrize("mechanism", ["band", "banded:bands=65"])
