@@ -159,17 +159,20 @@ def share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
-class _NodeThread(threading.Thread):
+class _NodeThread:
     """Answers the messages of a node, one after the other.
 
-    It is a daemon: a client that hangs for ever does not keep the process from ending.
+    It is a daemon: a client that hangs for ever does not keep the process from ending. What it
+    refers to ends with it, as the garbage collector would run Python code in freeing a thread, and
+    CPython 3.11 fails if it does so while NumPy reads a header in another one.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
-        super().__init__(daemon=True, name="fl-epe-node")
-        self._answer = answer
         self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = queue.SimpleQueue()
-        self.start()
+        self._thread = threading.Thread(
+            target=self._run, args=(answer,), daemon=True, name="fl-epe-node"
+        )
+        self._thread.start()
 
     def submit(self, message: Message) -> Future[Message]:
         reply: Future[Message] = Future()
@@ -180,11 +183,14 @@ class _NodeThread(threading.Thread):
         """Take no more messages; those that wait are still answered."""
         self._work.put(None)
 
-    def run(self) -> None:
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self, answer: Callable[[Message], Message]) -> None:
         while (task := self._work.get()) is not None:
             message, reply = task
             try:
-                reply.set_result(self._answer(message))
+                reply.set_result(answer(message))
             except BaseException as error:  # noqa: BLE001 - as an executor does: who waits gets it
                 reply.set_exception(error)
             del task, message, reply  # large, and the next task may be long in coming

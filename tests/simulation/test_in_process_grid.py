@@ -1,5 +1,9 @@
 """Nodes in the same process."""
 
+import gc
+import threading
+import weakref
+
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -36,3 +40,16 @@ def test_nodes_in_process_cannot_change_each_other_s_messages():
     assert [reply.has_error() for reply in replies] == [False] * 3
     assert dict(content["config"]) == {"secret": 1}
     assert list(content["arrays"]) == ["theta"]
+
+
+def test_its_threads_are_freed_without_the_garbage_collector():
+    """In a thread's end the collector would run Python code, while others read arrays."""
+    before = set(threading.enumerate())
+    gc.disable()
+    try:
+        with InProcessGrid(ClientApp(), 3):
+            started = [weakref.ref(t) for t in set(threading.enumerate()) - before]
+            assert len(started) == 3
+        assert not any(thread() for thread in started)
+    finally:
+        gc.enable()
