@@ -217,11 +217,11 @@ def limit_scores(
     inverse = np.asarray(np.linalg.inv(strategy), np.float64)
     factor = np.linalg.cholesky(_covariance(signal, noise_multiplier, inverse))
 
-    def expected(presence: NDArray[np.bool_]) -> Floats:
+    def scores_of(presence: NDArray[np.bool_]) -> Floats:
         whitened = scipy.linalg.solve_triangular(factor, presence * 1.0, lower=True)
         return np.asarray(np.linalg.norm(whitened, axis=0))
 
-    return expected
+    return scores_of
 
 
 def _covariance(signal: _Signal, noise_multiplier: float, inverse: Floats) -> Floats:
