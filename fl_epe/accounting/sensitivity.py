@@ -17,12 +17,10 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.accounting.upper_bounds import UpperBound, gaussian_epsilon
+from fl_epe.checks import Floats
 from fl_epe.schedules import Pattern, Schedule
-
-Floats = NDArray[np.float64]
 
 
 def strategy_bound(

@@ -21,7 +21,6 @@ import scipy
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
-    drawn_law,
     expected_score_law,
     known_expected_score_delta,
     known_expected_score_epsilon,
@@ -196,18 +195,12 @@ class _Client:
         view = self.view
         if (missing := schedule.rounds - view.record.rounds) < 0:
             return None
-        every_round = view.adversary.sees == "all"
-        if every_round and view.correlated and schedule.most_participations() > 1:
-            return drawn_law(
-                schedule,
-                lambda here: view.expected_of(here[: view.record.rounds]),
-                drawn,
-                confidence=confidence,
-            )
+        if (law := view.drawn_law(schedule, drawn, confidence=confidence)) is not None:
+            return law
         added = np.append(view.weights, np.zeros(missing))  # a stopped run never reached the last
         found = expected_score_law(schedule, added, clients)
         found = found or simulated_law(schedule, added, drawn, confidence=confidence)
-        return found.root() if found is not None and every_round else found
+        return found.root() if found is not None and view.adversary.sees == "all" else found
 
     def largest(self, schedule: Schedule, clients: int) -> ExposedOfMany | None:
         half = (1 + self.confidence) / 2  # the other half of the risk is κ's

@@ -19,10 +19,12 @@ import contextlib
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.accounting import ExpectedScoreLaw, drawn_law
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
@@ -31,6 +33,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
 from fl_epe.checks import Floats, raise_invalid
+from fl_epe.schedules import Schedule
 
 STATISTICS = {
     "displacement": FINAL_MODEL,
@@ -105,11 +108,6 @@ class View:
         record, correlation = self.record, self.record.correlation
         return Precision.of(min(record.rounds, correlation.window), record.dim, correlation.parts)
 
-    @property
-    def correlated(self) -> bool:
-        """Whether rounds are, as far as they are followed."""
-        return self.record.correlation.factor is not None
-
     @functools.cached_property
     def unit_error(self) -> float:
         """Relative standard error of `all_expected_scores`, as correlations are estimated."""
@@ -140,8 +138,12 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        weights = self.record.correlation.alone(self._signal)
-        return np.asarray(self.precision.unit * np.sqrt(weights))
+        return np.asarray(self.precision.unit * np.sqrt(self._alone))
+
+    @functools.cached_property
+    def _alone(self) -> Floats:
+        """``fᵀG⁻¹f`` of a participant of each round alone, ``(T,)``."""
+        return self.record.correlation.alone(self._signal)
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -205,8 +207,7 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            found = self.record.correlation.alone(self._signal)
-            return self.precision.unit**2 * found
+            return self.precision.unit**2 * self._alone
         added, hidden = self._final_parts
         if hidden == 0:
             raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
@@ -219,7 +220,7 @@ class View:
         The sum of the `weights` of its rounds, or the root of that sum if each is seen.
         """
         if self.adversary.sees == "final":
-            return np.asarray(self.weights @ self.record.shares())
+            return self.expected_of(self.record.shares())
         check_measured(self.record, self.adversary)
         self._check_signal()
         squares = self.whitened_signals**2
@@ -246,6 +247,25 @@ class View:
         signals = self.record.correlation.whiten(self._signal[:, None] * presence)
         return np.asarray(self.precision.unit * np.sqrt(np.sum(signals**2, axis=0)))
 
+    def drawn_law(
+        self, schedule: Schedule, clients: int, **options: Any
+    ) -> ExpectedScoreLaw | None:
+        """The law of drawn clients' expected scores: `fl_epe.accounting.drawn_law` and its options.
+
+        ``None`` where it is that of a sum of `weights` over a client's rounds, or of its root: for
+        the final model, for independent rounds, and where nobody takes part twice.
+        """
+        record, times = self.record, schedule.most_participations()
+        if self.adversary.sees == "final" or record.correlation.factor is None or times <= 1:
+            return None
+
+        def scores_of(presence: NDArray[np.bool_]) -> Floats:
+            return self.expected_of(
+                presence[: record.rounds]
+            )  # of those that a stopped run reached
+
+        return drawn_law(schedule, scores_of, clients, **options)
+
     @functools.cached_property
     def _hidden_norms(self) -> Floats:
         """Norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
@@ -268,9 +288,9 @@ class View:
         z, strategy = mechanism.sum_noise_multiplier, mechanism.strategy
         unit = (z or 0.0) * mechanism.clip_norms / mechanism.cohort_size
         noise = record.dim * unit**2
-        inverse = None if strategy is None else np.linalg.inv(strategy)
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
             return 1.0
+        inverse = None if strategy is None else np.linalg.inv(strategy)
         if self.adversary.sees == "final":
             if not mechanism.server.linear:
                 return 1.0

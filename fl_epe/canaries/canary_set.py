@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.canaries.directions import Floats, Rotation, Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
+from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.mechanism import norm
 
 CanaryKind = Literal["rotation", "sphere"]

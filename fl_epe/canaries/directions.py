@@ -25,9 +25,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from fl_epe.checks import Floats
 from fl_epe.seeding import generator
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 LEAST_SIZE = 1 << 16

@@ -20,7 +20,7 @@ import scipy
 import torch
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from fl_epe.checks import Floats
 
 _LEVEL = 1e-4
 """Probability of a false alarm of each of the three tests of a right run, at most."""

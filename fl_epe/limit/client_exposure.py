@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import check_count, check_probability
-from fl_epe.limit.simulated_record import Floats, limit_weights
+from fl_epe.checks import Floats, check_count, check_probability
+from fl_epe.limit.simulated_record import limit_weights
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
 

@@ -31,10 +31,11 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.auditing import AuditRecord, NotMeasured
+from fl_epe.checks import Floats
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
-from fl_epe.limit.simulated_record import Floats, limit_scores, limit_weights
-from fl_epe.mechanism import parse_strategy
+from fl_epe.limit.simulated_record import limit_scores, limit_weights
+from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
@@ -198,17 +199,18 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         clients = trace.population
     delta = clients**-1.1 if plan.delta is None else plan.delta
     setting = limit_like(like, plan.server_momentum, _MOMENTUM)
-    made, z = parse_strategy(cell.mechanism, rounds), cell.noise_multiplier
-    strategy = None if made is None else made.matrix()
+    strategy, z = strategy_matrix(cell.mechanism, rounds), cell.noise_multiplier
     final, every_round = limit_weights(rounds, z, strategy=strategy, **setting)
     known, unknown = bounds_of(schedule, z, delta, clients, strategy)
-    counts, of_final, of_all = (
-        client_law(schedule, weights, clients, plan.confidence, plan.seed)
-        for weights in (np.ones(rounds), final, every_round)
-    )
-    of_all = of_all.root()
-    if strategy is not None and schedule.most_participations() > 1:
-        scores = limit_scores(rounds, z, strategy, **setting)
+
+    def law_of(weights: Floats) -> ExpectedScoreLaw:
+        return client_law(schedule, weights, clients, plan.confidence, plan.seed)
+
+    counts, of_final = law_of(np.ones(rounds)), law_of(final)
+    if strategy is None or schedule.most_participations() <= 1:
+        of_all = law_of(every_round).root()
+    else:
+        scores = limit_scores(z, strategy, setting.get("real"))
         of_all = drawn_law(schedule, scores, clients, confidence=plan.confidence, seed=plan.seed)
     most = counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
     of_unknown = epsilon_of_unknown_rounds(schedule) if strategy is None else None

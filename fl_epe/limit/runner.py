@@ -19,7 +19,6 @@ from threadpoolctl import threadpool_limits
 from fl_epe.accounting import (
     ExpectedScoreLaw,
     UpperBound,
-    drawn_law,
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
@@ -48,7 +47,7 @@ from fl_epe.limit.measure import (
     quantiles,
 )
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
-from fl_epe.mechanism import parse_strategy
+from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule
 from fl_epe.seeding import Seeds
 
@@ -139,9 +138,8 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
         return found
     fit = expected_score_fit(view, confidence=plan.confidence)
     half = (1 + plan.confidence) / 2
-    if sees == "all" and view.correlated and schedule.most_participations() > 1:
-        law = drawn_law(schedule, view.expected_of, clients, confidence=half, seed=plan.seed)
-    else:
+    law = view.drawn_law(schedule, clients, confidence=half, seed=plan.seed)
+    if law is None:
         law = client_law(schedule, view.weights, clients, half, plan.seed)
         law = law.root() if sees == "all" else law
     return dataclasses.replace(
@@ -155,8 +153,7 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
 def pooled(plan: ComparisonPlan, cell: Cell, trainings: Sequence[Training]) -> Row:
     """The row of a cell: scales κ and scores of its replicates are pooled before any ε."""
     schedule, clients, delta = trainings[0].schedule, trainings[0].clients, trainings[0].delta
-    made = parse_strategy(cell.mechanism, schedule.rounds)
-    strategy = None if made is None else made.matrix()
+    strategy = strategy_matrix(cell.mechanism, schedule.rounds)
     known, unknown = bounds_of(schedule, cell.noise_multiplier, delta, clients, strategy)
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
     every_round = [one.every_round for one in trainings]

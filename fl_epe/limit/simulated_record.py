@@ -39,12 +39,10 @@ from fl_epe.auditing import (
     ServerStep,
     seen_by,
 )
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
-
-Floats = NDArray[np.float64]
 
 _DIM = 10**9  # any large number: scores are cosines times its root
 _PARTICIPATION, _SCORES = 0, 1  # random streams
@@ -191,43 +189,39 @@ def limit_weights(
     signal = _Signal.of(rounds, noise_multiplier, **setting)
     if strategy is None:
         return signal.steps / signal.moved, signal.residual**-2
-    inverse = np.asarray(np.linalg.inv(strategy), np.float64)
-    more = np.sum((signal.steps @ inverse) ** 2) - np.sum(signal.steps**2)
+    noise = scipy.linalg.solve_triangular(strategy, signal.steps, lower=True, trans="T")
+    more = np.sum(noise**2) - np.sum(signal.steps**2)
     moved = np.sqrt(signal.moved**2 + noise_multiplier**2 * more)
-    covariance = _covariance(signal, noise_multiplier, inverse)
-    return signal.steps / moved, np.diag(np.linalg.inv(covariance))
+    whitening = _whitening(noise_multiplier, strategy, setting.get("real"))
+    return signal.steps / moved, np.sum(whitening**2, axis=0)
 
 
 def limit_scores(
-    rounds: int, noise_multiplier: float, strategy: Floats, **setting: Unpack[LimitSetting]
+    noise_multiplier: float, strategy: Floats, real: RealUpdates | None = None
 ) -> Callable[[NDArray[np.bool_]], Floats]:
     """Expected scores against every round's model, with correlated noise.
 
     Args:
-        rounds: number of rounds T.
         noise_multiplier: z > 0 of the clients' sum.
         strategy: shape ``(T, T)``.
-        setting: see `LimitSetting`.
+        real: the real clients' updates; by default the noise outweighs them.
 
     Returns:
         A function from who is in which round, ``(T, m)``, to the m expected scores; ``‖C·1‖/z``
         where the noise dominates.
     """
-    signal = _Signal.of(rounds, noise_multiplier, **setting)
-    inverse = np.asarray(np.linalg.inv(strategy), np.float64)
-    factor = np.linalg.cholesky(_covariance(signal, noise_multiplier, inverse))
-
-    def scores_of(presence: NDArray[np.bool_]) -> Floats:
-        whitened = scipy.linalg.solve_triangular(factor, presence * 1.0, lower=True)
-        return np.asarray(np.linalg.norm(whitened, axis=0))
-
-    return scores_of
+    whitening = _whitening(noise_multiplier, strategy, real)
+    return lambda presence: np.asarray(np.linalg.norm(whitening @ presence, axis=0))
 
 
-def _covariance(signal: _Signal, noise_multiplier: float, inverse: Floats) -> Floats:
-    """Of the rounds' residuals along a canary, in units of C_t: noise and real updates."""
-    real = np.diag(signal.residual**2 - noise_multiplier**2)
-    return np.asarray(noise_multiplier**2 * inverse @ inverse.T + real)
+def _whitening(noise_multiplier: float, strategy: Floats, real: RealUpdates | None) -> Floats:
+    """L⁻¹ for the covariance LLᵀ of the rounds' residuals along a canary, in units of C_t."""
+    if real is None:
+        return strategy / noise_multiplier
+    unit = np.eye(len(strategy))
+    noise = noise_multiplier * scipy.linalg.solve_triangular(strategy, unit, lower=True)
+    factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
+    return np.asarray(scipy.linalg.solve_triangular(factor, unit, lower=True))
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:

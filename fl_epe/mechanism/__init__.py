@@ -26,7 +26,7 @@ from fl_epe.mechanism.one_round import (
     norm,
     sgd_weights,
 )
-from fl_epe.mechanism.strategies import Strategy, parse_strategy
+from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matrix
 
 __all__ = [
     "AdaptiveClip",
@@ -41,4 +41,5 @@ __all__ = [
     "norm",
     "parse_strategy",
     "sgd_weights",
+    "strategy_matrix",
 ]

@@ -33,9 +33,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.archive import read_npy
+from fl_epe.checks import ArgumentError, Floats, raise_invalid
 
-Floats = NDArray[np.float64]
 Buffers = NDArray[np.float32]
 
 
@@ -98,10 +98,14 @@ class BufferedToeplitz:
         """Vectors that are kept: m decaying sums of the noise so far."""
         return len(self.weights)
 
+    def column(self) -> Floats:
+        """The first column of C, ``(T,)``; the others are parts of it."""
+        below = self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
+        return self.scale * np.concatenate([[1.0], below])
+
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
-        below = self.decays ** np.arange(self.rounds - 1)[:, None] @ self.weights
-        return self.scale * lower_toeplitz(np.concatenate([[1.0], below]))
+        return np.asarray(scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds)))
 
     def init(self, dim: int) -> Buffers:
         """Before the first round, shape ``(m, dim)``."""
@@ -117,11 +121,6 @@ class BufferedToeplitz:
 
 
 Strategy = Banded | BufferedToeplitz
-
-
-def lower_toeplitz(coefficients: Floats) -> Floats:
-    """The lower triangular Toeplitz matrix with this first column."""
-    return np.asarray(scipy.linalg.toeplitz(coefficients, np.zeros(len(coefficients))))
 
 
 def square_root_coefficients(rounds: int) -> Floats:
@@ -144,7 +143,7 @@ def prefix_errors(matrix: Floats) -> Floats:
     return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
 
 
-def tree(rounds: int, _: int = 0) -> Banded:
+def tree(rounds: int) -> Banded:
     """Sums over a binary tree, each prefix from all nodes at best (Honaker 2015; DP-FTRL).
 
     The noise of the best estimate from all nodes H is that of the lower triangular C with
@@ -168,7 +167,7 @@ def toeplitz(rounds: int, bands: int = 0) -> Banded:
 
 def banded(rounds: int, bands: int) -> Banded:
     """As `toeplitz`, with every column of length 1, so that all rounds are hidden alike."""
-    coefficients = square_root_coefficients(max(bands, 1))[:bands]
+    coefficients = square_root_coefficients(bands)
     lengths = np.sqrt(np.cumsum(coefficients**2))  # of a column with so many entries
     columns = np.minimum(rounds - np.arange(rounds), bands)
     rows = np.zeros((rounds, bands))
@@ -177,7 +176,6 @@ def banded(rounds: int, bands: int) -> Banded:
     return Banded(rows)
 
 
-@functools.lru_cache(maxsize=16)
 def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
     """The buffered strategy with the least error of its last prefix, for one participation.
 
@@ -197,9 +195,8 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
     scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
     first = np.concatenate([np.full(buffers, math.log(0.5 / buffers)), np.log(scales)])
     found = scipy.optimize.minimize(error, first, method="BFGS", options={"gtol": 1e-7})
-    weights, decays = _blt_parameters(found.x)
-    column = np.concatenate([[1.0], decays ** np.arange(rounds - 1)[:, None] @ weights])
-    return BufferedToeplitz(rounds, weights, decays, float(1 / np.linalg.norm(column)))
+    made = BufferedToeplitz(rounds, *_blt_parameters(found.x))
+    return dataclasses.replace(made, scale=float(1 / np.linalg.norm(made.column())))
 
 
 def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
@@ -228,8 +225,6 @@ def read_strategy(path: Path, rounds: int) -> Banded:
     Raises:
         ValueError: if it is not a lower triangular ``(T, T)`` matrix with a positive diagonal.
     """
-    from fl_epe.archive import read_npy
-
     matrix = read_npy(path, "a strategy matrix")
     if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
         wanted = f"to hold floats of shape {(rounds, rounds)}, one row for each round"
@@ -254,7 +249,7 @@ def _banded(matrix: Floats) -> Banded:
 # and its value if none is given: 0 for all, ``None`` if it must be given.
 MECHANISMS: dict[str, tuple[Callable[[int, int], Strategy | None], str, int | None]] = {
     "independent": (lambda rounds, _: None, "", 0),
-    "tree": (tree, "", 0),
+    "tree": (lambda rounds, _: tree(rounds), "", 0),
     "banded": (banded, "bands", None),
     "toeplitz": (toeplitz, "bands", 0),
     "blt": (blt, "buffers", 3),
@@ -276,19 +271,25 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     if mechanism.endswith(".npy"):
         return read_strategy(Path(mechanism), rounds)
     kind, _, option = mechanism.partition(":")
-    make, wanted, count = MECHANISMS.get(kind, (tree, "", None))
+    make, wanted, count = MECHANISMS.get(kind, (None, "", None))
     name, _, value = option.partition("=")
-    if option and name == wanted and value.isdecimal():
+    if make and wanted and name == wanted and value.isdecimal():
         count = int(value)
         if not 1 <= count <= rounds:
             raise ArgumentError(
                 f"Expected 1 <= {name} <= {rounds}, the rounds, in {{mechanism}}.",
                 mechanism=mechanism,
             )
-    elif option or count is None:
+    elif option or make is None or count is None:
         raise ArgumentError(
             f"Expected {{mechanism}} to be one of {', '.join(MECHANISMS)}, banded with bands=…, "
             "toeplitz with bands=… or blt with buffers=… if wanted, or a .npy file.",
             mechanism=mechanism,
         )
     return make(rounds, count)
+
+
+def strategy_matrix(mechanism: str, rounds: int) -> Floats | None:
+    """The matrix of `parse_strategy`, shape ``(T, T)``; ``None`` for independent noise."""
+    strategy = parse_strategy(mechanism, rounds)
+    return None if strategy is None else strategy.matrix()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import analytical_epsilon
 from fl_epe.auditing import AuditRecord, RoundEstimate, epsilon_by_round
+from fl_epe.checks import Floats
 from fl_epe.reporting.chart_scores import score_charts
 from fl_epe.reporting.charts import (
     ANALYTICAL,
@@ -17,7 +18,6 @@ from fl_epe.reporting.charts import (
     NULL,
     OBSERVED,
     Chart,
-    Floats,
     axes,
     band,
     cells,
@@ -156,8 +156,9 @@ def _analytical_so_far(
     limit, noise = summary.analytical.epsilon, record.mechanism.noise_multiplier
     if limit is None or not math.isfinite(limit) or not noise:
         return []
+    whole_run = [(found[0].round, limit), (found[-1].round, limit)]
     if record.mechanism.strategy is not None:
-        return [(found[0].round, limit), (found[-1].round, limit)]  # of the whole run
+        return whole_run
     kind = record.mechanism.participation
     poisson = kind == "poisson"  # whose ε depends on the rounds, not on participations
 
@@ -177,7 +178,7 @@ def _analytical_so_far(
     steps = [(e.round, theory(e.participations, e.round if poisson else 1)) for e in shown]
     if math.isclose(steps[-1][1], limit, rel_tol=1e-6):
         return steps
-    return [(found[0].round, limit), (found[-1].round, limit)]  # of the whole run
+    return whole_run
 
 
 def schedule(record: AuditRecord) -> Chart | None:

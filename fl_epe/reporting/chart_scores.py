@@ -7,6 +7,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, AuditRecord, Scores, View, seen_by
+from fl_epe.checks import Floats
 from fl_epe.reporting.charts import (
     ANALYTICAL,
     BOUND,
@@ -14,7 +15,6 @@ from fl_epe.reporting.charts import (
     OBSERVED,
     UNOBSERVED,
     Chart,
-    Floats,
     axes,
     band,
     cells,

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fl_epe.reporting.numbers import JSON, number, signed
 from fl_epe.reporting.summary_types import StatisticSummary
 
-Floats = NDArray[np.float64]
-
 # Roles of colors.
 OBSERVED, UNOBSERVED, NULL, ANALYTICAL, BOUND, SHADE = (
     "@observed",

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import schedules
+from fl_epe.checks import Floats
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
-
-Floats = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,10 +28,10 @@ def test_one_participation_has_the_scores_of_theory(spec, momentum):
 def test_several_participations_add_up_as_the_strategy_says(spec):
     strategy, rng = parse_strategy(spec, ROUNDS).matrix(), np.random.default_rng(0)
     here = rng.random((ROUNDS, 20)) < 0.2
-    found = limit_scores(ROUNDS, Z, strategy)(here)
+    found = limit_scores(Z, strategy)(here)
     np.testing.assert_allclose(found, np.linalg.norm(strategy @ here, axis=0) / Z)
     real = RealUpdates(np.full(ROUNDS, 0.3), 0.3)
-    assert np.all(limit_scores(ROUNDS, Z, strategy, real=real)(here) < found)
+    assert np.all(limit_scores(Z, strategy, real)(here) < found)
 
 
 def test_the_final_model_tells_more_the_more_noise_is_taken_back():

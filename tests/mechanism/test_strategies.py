@@ -106,7 +106,16 @@ def test_a_file_with_something_else_is_named(tmp_path, matrix):
 
 @pytest.mark.parametrize(
     "spec",
-    ["trees", "banded", "banded:bands=0", "banded:bands=25", "banded:buffers=3", "blt:buffers=x"],
+    [
+        "trees",
+        "banded",
+        "banded:bands=0",
+        "banded:bands=25",
+        "banded:buffers=3",
+        "blt:buffers=x",
+        "tree:=3",
+        "trees:=3",
+    ],
 )
 def test_what_is_none_is_named(spec):
     with pytest.raises(ValueError, match=spec):
