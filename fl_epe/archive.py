@@ -223,9 +223,11 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
             name = info.filename.removesuffix(".npy")
             if name == info.filename or name in names:
                 raise ValueError(f"its member {name[:80]!r} is no array, or is a duplicate")
+            if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
             names.add(name)
             with archive.open(info) as member:
-                yield name, member.read(info.file_size)  # never more than it claims
+                yield name, member.read(info.file_size)  # in these ways never more than it claims
 
 
 def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from typing import Literal
 
@@ -30,9 +31,7 @@ from fl_epe.mechanism import (
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
-_STOP_RULE = re.compile(
-    r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\d{1,9}(?:\.\d*)?(?:e-?\d\d?)?)\s*"
-)
+_STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +148,7 @@ class RunConfig:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
         if self.stop_when is None:
             return
-        if not _STOP_RULE.fullmatch(self.stop_when):
+        if _stop_rule(self.stop_when) is None:
             raise_invalid(
                 "stop_when",
                 self.stop_when,
@@ -243,11 +242,10 @@ class RunConfig:
 
     def stops_at(self, low: float, high: float) -> bool:
         """Whether `stop_when` ends a run whose ε so far is between these."""
-        found = _STOP_RULE.fullmatch(self.stop_when or "")
-        if found is None:
+        if (found := _stop_rule(self.stop_when or "")) is None:
             return False
-        limit = float(found[2])
-        return low > limit if found[1] == "low" else high < limit
+        end, limit = found
+        return low > limit if end == "low" else high < limit
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
@@ -257,6 +255,16 @@ class RunConfig:
                 if self.server_optimizer == "adam"
                 else ServerSGD(self.server_learning_rate, self.server_momentum)
             )
+
+
+def _stop_rule(text: str) -> tuple[str, float] | None:
+    """Which end of the interval, and its limit."""
+    found = _STOP_RULE.fullmatch(text)
+    try:
+        limit = float(found[2]) if found else math.nan
+    except ValueError:
+        return None
+    return (found[1], limit) if found and 0 <= limit < math.inf else None
 
 
 @functools.lru_cache(maxsize=16)

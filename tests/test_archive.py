@@ -168,6 +168,15 @@ def test_arrays_that_are_none(content, message, tmp_path):
         assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_member_whose_claim_python_would_not_keep_to_is_not_unpacked(tmp_path, packing):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("a.npy", b"0" * 1000)
+    with pytest.raises(UnreadableFileError, match="'a' is packed in a way that NumPy does not use"):
+        read_archive(path, "scores")
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
     _rewrite(path, {"zeros.npy": _npy(np.zeros(40 << 20, np.uint8))})

@@ -9,8 +9,13 @@ from fl_epe.config import RunConfig
 
 @pytest.mark.parametrize(
     "text",
-    ["epsilon-all-low > 8", "epsilon-all-low>8.0", " epsilon-all-low  >  8e0 "],
-    ids=["plain", "tight", "loose"],
+    [
+        "epsilon-all-low > 8",
+        "epsilon-all-low>8.0",
+        " epsilon-all-low  >  8e0 ",
+        "epsilon-all-low > +8.",
+    ],
+    ids=["plain", "tight", "loose", "signed"],
 )
 def test_a_rule_is_read(text):
     config = RunConfig(clients=30, stop_when=text)

@@ -77,7 +77,7 @@ class Compare:
             check_limit(plan.rounds, plan.clients)
         output = output_directory(self.output, "compare")
         try:
-            with locked(output), ProgressLine() as line:
+            with locked(output), ProgressLine(time_left=True) as line:
                 remove_parts(output)
                 rows = carry_out(
                     plan,

@@ -64,9 +64,13 @@ def print_json(values: dict[str, Any]) -> None:
 
 
 class ProgressLine:
-    """How far a command is: a bar on a terminal, elsewhere a line every ten seconds."""
+    """How far a command is: a bar on a terminal, elsewhere a line every ten seconds.
 
-    def __init__(self) -> None:
+    Args:
+        time_left: show the time that is left, where the text does not say it.
+    """
+
+    def __init__(self, *, time_left: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
@@ -76,7 +80,7 @@ class ProgressLine:
             MofNCompleteColumn(),
             BarColumn(bar_width=8),
             TextColumn("{task.fields[text]}", markup=False),
-            TimeRemainingColumn(),
+            *([TimeRemainingColumn()] if time_left else []),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,

@@ -101,9 +101,9 @@ class _Machine:
     Attributes:
         backend: threads of this process, or Flower's Ray simulation.
         workers: nodes that share the clients out; no influence on the result.
-        checkpoint_every: how often a checkpoint is kept, from which 'fl-epe resume' goes on: a
-            number of rounds. There is always one before the first
-            round, after the last one, and when a run is stopped.
+        checkpoint_every: rounds from one checkpoint, from which 'fl-epe resume' goes on, to the
+            next. There is always one before the first round, after the last one, and when a run is
+            stopped.
         round_timeout: seconds to wait for the answers of a round; a client that has not answered
             by then counts as absent.
         save_model: write the final model to model.pt, which your model's load_state_dict takes.

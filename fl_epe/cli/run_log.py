@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,10 +36,19 @@ def command_line(words: Sequence[str]) -> str:
     Examples:
         >>> command_line(["run", "digits", "--seed", "17", "--output", "my runs"])
         "fl-epe run digits --seed … --output 'my runs'"
-        >>> command_line(["run", "digits", "--seed=17"])
+        >>> command_line(["run", "digits", "--seed= 17"])
         'fl-epe run digits --seed=…'
     """
-    return re.sub(r"(--seed[ =])\S+", r"\1…", shlex.join(["fl-epe", *words]))
+    shown, before = ["fl-epe"], ""
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if before == "--seed":
+            shown.append("…")
+            before = ""
+        else:
+            shown.append("--seed=…" if option == "--seed" and equals else shlex.quote(word))
+            before = word
+    return " ".join(shown)
 
 
 class RunLog:
@@ -92,7 +100,9 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
     """
     known = list[tuple[str, str]]()
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        for text in (directory / RUN_LOG).read_text(encoding="utf-8").splitlines():
+        with open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file:
+            texts = file.read().splitlines()
+        for text in texts:
             line = json.loads(text)
             if line["event"] == "started":
                 words, time = str(line["command"]), str(line["time"])

@@ -37,6 +37,7 @@ MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
 _SEED = 0
 _BUCKETS = 256
+_MEMORY = 64 << 20  # bytes of examples that wait before they are written
 _INDEX = "index.npz"
 _SCHEMA = 1
 
@@ -103,8 +104,9 @@ class ClientStore:
 class Grouper:
     """Takes examples of any clients in any order, gives them back client by client.
 
-    An external bucket sort: examples are appended to one of 256 files, all of a client to the same;
-    at the end one file after another is sorted. The examples of a client keep their order.
+    An external bucket sort: examples wait in memory; when they take more than 64 MiB they are
+    appended to one of 256 files, all of a client to the same; at the end one file after another is
+    sorted. The examples of a client keep their order.
 
     Args:
         folder: where the bucket files go; they are removed as they are read.
@@ -115,22 +117,32 @@ class Grouper:
         self._row = np.dtype(
             [("client", "<i4"), ("example", np.dtype(encoder.dtype), (encoder.width,))]
         )
-        self._folder = folder
+        self._folder, self._waiting = folder, list[np.ndarray]()
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
         """Take examples of shape (rows, width) and the number of the client of each."""
         rows = np.empty(len(clients), self._row)
         rows["client"], rows["example"] = clients, examples
-        buckets = clients % _BUCKETS
-        for bucket in np.unique(buckets):
+        self._waiting.append(rows)
+        if sum(waiting.nbytes for waiting in self._waiting) > _MEMORY:
+            self._spill()
+
+    def _spill(self) -> None:
+        rows = np.concatenate([np.empty(0, self._row), *self._waiting])
+        self._waiting = []
+        buckets = rows["client"] % _BUCKETS
+        order = np.argsort(buckets, kind="stable")
+        present, first = np.unique(buckets[order], return_index=True)
+        for bucket, part in zip(present, np.split(rows[order], first[1:]), strict=False):
             with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
-                rows[buckets == bucket].tofile(file)
+                part.tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
         """All examples in blocks of some clients each: the client of each, and the examples.
 
         Those of a client are next to each other. Nothing may be added any more.
         """
+        self._spill()
         for path in sorted(self._folder.glob("bucket-*")):
             rows = np.fromfile(path, self._row)
             path.unlink()
@@ -169,8 +181,8 @@ def convert(
     """Read ``source`` once and write its examples, grouped by client, to the folder ``target``.
 
     At most 20,000 examples are held out, at random: those of the split "test" (or else "heldout",
-    "validation" and such), or else a tenth of each client's. The result depends
-    on the source alone. ``target`` appears when it is complete, whole or not at all.
+    "validation" and such), or else a tenth of each client's. The result depends on the source
+    alone. ``target`` appears when it is complete, whole or not at all.
 
     Args:
         kind: "emnist" or "stackoverflow".
@@ -230,6 +242,8 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 
 def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
     if kind == Images.kind:
+        if vocabulary is not None:
+            raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
         return Images()
     if vocabulary is None:
         path = Path(source).expanduser()

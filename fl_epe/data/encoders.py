@@ -22,6 +22,7 @@ WORD_COUNT = "stackoverflow.word_count"
 
 _BORDER = np.ones((SIDE, SIDE), bool)
 _BORDER[1:-1, 1:-1] = False
+_LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
 
 
 class Images:
@@ -177,9 +178,10 @@ def read_vocabulary(path: Path) -> list[bytes]:
 
 def _lines(path: Path) -> list[bytes]:
     if not tarfile.is_tarfile(path):
-        return path.read_bytes().splitlines()
+        with path.open("rb") as plain:
+            return plain.read(_LARGEST).splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
-                return file.read().splitlines()
+                return file.read(_LARGEST).splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")

@@ -121,6 +121,7 @@ def from_datasets(
             the data lack is said when they are read: a column, a value, a number.
     """
     given = types.SimpleNamespace(**locals())  # the arguments by their names
+    given.defaults = dict(defaults)  # a mapping proxy cannot be pickled
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
@@ -165,7 +166,7 @@ class DatasetTask(Task):
 
     def __init__(self, given: types.SimpleNamespace) -> None:
         self.given = given
-        self.defaults = dict(given.defaults)  # type: ignore[misc]
+        self.defaults = given.defaults  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was read: it is read again where it is needed."""

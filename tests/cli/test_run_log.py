@@ -125,8 +125,9 @@ def test_a_command_that_is_refused_leaves_no_log(tmp_path, capsys):
         (["run", "--seed=17", "digits"], "fl-epe run --seed=… digits"),
         (["run", "--seed", "--seed", "17"], "fl-epe run --seed … 17"),
         (["run", "a b", "--seed"], "fl-epe run 'a b' --seed"),
+        (["run", "--seed", " 17", "a --seed b"], "fl-epe run --seed … 'a --seed b'"),
     ],
-    ids=["two-words", "one-word", "twice", "at-the-end"],
+    ids=["two-words", "one-word", "twice", "at-the-end", "with-blanks"],
 )
 def test_the_command_line_without_its_seed(words, shown):
     assert command_line(words) == shown
@@ -175,3 +176,8 @@ def test_the_log_of_an_earlier_run_in_the_folder_does_not_count(tmp_path):
     run = run_facts(tmp_path, "fl-epe resume .", "2003-01-01T00:00:00Z")
     assert run["commands"] == ("fl-epe run new", "fl-epe resume .")
     assert run["started"] == "2002-01-01T00:00:00Z"
+
+
+def test_a_pipe_in_place_of_the_log_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / RUN_LOG)
+    assert run_facts(tmp_path, "fl-epe run digits", "now")["commands"] == ("fl-epe run digits",)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -527,3 +528,9 @@ def test_rows_of_nobody_are_refused(nobody: str | None):
     bad = rows().remove_columns("user").add_column("user", owners)
     with pytest.raises(ValueError, match="2 of 54 rows have no value"):
         assert _task(dataset=bad, partition="by:user", held_out=0.1).num_clients
+
+
+def test_without_defaults_it_is_pickled_too():
+    again = pickle.loads(pickle.dumps(_task(nn.Linear(2, 2))))  # noqa: S301
+    assert again.defaults == {}
+    assert again.options() == _task(nn.Linear(2, 2)).options()
