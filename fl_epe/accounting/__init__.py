@@ -14,6 +14,7 @@ from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
     drawn_law,
+    draws_whole,
     expected_score_law,
     simulated_law,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
+    "draws_whole",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",

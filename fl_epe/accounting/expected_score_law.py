@@ -188,14 +188,22 @@ def drawn_law(
         seed: of the draws.
     """
     runs, rng = _populations(confidence), generator(seed, 0)
-    most = max(_MOST_CELLS // schedule.rounds, 2)
-    whole = runs * clients <= most
+    most, whole = _most_drawn(schedule), draws_whole(schedule, clients, confidence)
     found = [
         expected_scores(presence(schedule, clients, rng, min(clients, most)))
         for _ in range(runs if whole else 1)
     ]
     law = ExpectedScoreLaw.of(np.concatenate(found))
     return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
+
+
+def draws_whole(schedule: Schedule, clients: int, confidence: float) -> bool:
+    """Whether `drawn_law` draws whole populations, whose largest expected score tells."""
+    return _populations(confidence) * clients <= _most_drawn(schedule)
+
+
+def _most_drawn(schedule: Schedule) -> int:
+    return max(_MOST_CELLS // schedule.rounds, 2)
 
 
 def _populations(confidence: float) -> int:
@@ -212,7 +220,7 @@ def clients_law(
     proportions, to 12 digits, share a law. Arguments are as in `simulated_law`.
     """
     added = np.asarray(weights, np.float64)
-    largest = float(added.max())
+    largest = float(added.max(initial=0.0)) or 1.0
     law = _clients_law(schedule, np.round(added / largest, 12).tobytes(), clients, confidence, seed)
     return None if law is None else law.scaled(largest)
 

@@ -21,6 +21,7 @@ import scipy
 
 from fl_epe.accounting import (
     ExpectedScoreLaw,
+    draws_whole,
     expected_score_law,
     known_expected_score_delta,
     known_expected_score_epsilon,
@@ -195,8 +196,8 @@ class _Client:
         view = self.view
         if (missing := schedule.rounds - view.record.rounds) < 0:
             return None
-        if (law := view.drawn_law(schedule, drawn, confidence=confidence)) is not None:
-            return law
+        if not view.adds_up(schedule):
+            return view.drawn_law(schedule, drawn, confidence=confidence)
         added = np.append(view.weights, np.zeros(missing))  # a stopped run never reached the last
         found = expected_score_law(schedule, added, clients)
         found = found or simulated_law(schedule, added, drawn, confidence=confidence)
@@ -204,6 +205,8 @@ class _Client:
 
     def largest(self, schedule: Schedule, clients: int) -> ExposedOfMany | None:
         half = (1 + self.confidence) / 2  # the other half of the risk is κ's
+        if not (self.view.adds_up(schedule) or draws_whole(schedule, clients, half)):
+            return None
         law = self.law(schedule, clients, clients, half)
         if law is None or (largest := law.largest(clients, half)) is None:
             return None

@@ -293,9 +293,10 @@ def _with_ends(
         confidence: coverage.
         sizes: as in `Scores.shift`.
     """
-    half = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
+    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    half = quantile * deviation
     value, low, high = (scores.shift(mean, sizes) for mean in (0.0, half, -half))
-    error = scipy.special.ndtri((1 + confidence) / 2) * scores.unit_error * value
+    error = quantile * scores.unit_error * value
     return np.array(
         [value, value - np.hypot(value - low, error), value + np.hypot(high - value, error)]
     )

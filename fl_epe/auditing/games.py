@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, check_rate, raise_invalid
+from fl_epe.checks import Floats, check_rate, raise_invalid, rename_arguments
 from fl_epe.seeding import generator
 
 Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
@@ -169,11 +169,11 @@ def play(
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    if trials < 2:
-        raise_invalid("trials", trials, ">= 2")
-    return play_game(
-        _OfFunction(aggregate), "zero-out", canary, observations=trials, others=updates, seed=seed
-    )
+    mechanism = _OfFunction(aggregate)
+    with rename_arguments(observations="trials"):
+        return play_game(
+            mechanism, "zero-out", canary, observations=trials, others=updates, seed=seed
+        )
 
 
 class _OfFunction(AuditedMechanism):

@@ -177,7 +177,7 @@ def leave_one_out(record: AuditRecord) -> AuditRecord:
 def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     """What the other canaries should have added to ``⟨mean_t, c_i⟩``, of both sides.
 
-    Unlike `project_out` this measures nothing: it is for an adversary who knows all but canary i.
+    Unlike `leave_one_out` this measures nothing: it is for an adversary who knows all but canary i.
 
     Returns:
         ``(T, k)`` of observed and ``(T, m)`` of unobserved canaries.

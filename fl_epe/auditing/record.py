@@ -208,9 +208,8 @@ class AuditRecord:
 
         Bounds that split the scores at random depend on the order, and a report must not.
         """
-        presence, weights = self.presence, self.mechanism.canary_weights
-        ordered = {"presence": presence, "mechanism.canary_weights": weights}
         values = self.by_name()
+        ordered = {n: values[n] for n in ("presence", "mechanism.canary_weights")}
         for side, axis in (("observed", "k"), ("unobserved", "u")):
             ids = values[f"{side}.ids"]
             if ids is None or np.all(np.diff(ids) > 0):
@@ -218,11 +217,10 @@ class AuditRecord:
             order = np.argsort(ids, kind="stable")
             names = [name for axes in _SHAPES if axes.endswith(axis) for name in _SHAPES[axes]]
             ordered |= {n: values[n][..., order] for n in names if values[n] is not None}
-        if len(ordered) == 2 and weights is None and presence.flags.c_contiguous:
-            return self
-        return self.with_values(
-            **{n: np.ascontiguousarray(v) for n, v in ordered.items() if v is not None}
-        )
+        ordered = {n: np.ascontiguousarray(v) for n, v in ordered.items() if v is not None}
+        if all(value is values[name] for name, value in ordered.items()):
+            return self  # with what its views have computed
+        return self.with_values(**ordered)
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.

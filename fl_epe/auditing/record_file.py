@@ -148,6 +148,7 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
     "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
+    "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
     "correlation.factor": (-1.001, 1.001),
     "running.scores": (-_LARGEST, _LARGEST),
     "running.signals": (-_LARGEST, _LARGEST),

@@ -172,7 +172,9 @@ class RunAuditor:
             facts = dataclasses.replace(facts, contribution=0.0)  # nobody added anything
         if bad := [i for i in facts.present if not 0 <= i < self._count]:
             raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
-        released = self._derived(update) if released is None else released
+        velocity = self._velocity
+        if released is None:
+            released, velocity = self._derived(update)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
@@ -195,14 +197,15 @@ class RunAuditor:
         )
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(update), scores, signals, row)
-        self._last = self._last if theta is None else theta
+        self._last, self._velocity = self._last if theta is None else theta, velocity
 
-    def _derived(self, update: Vector) -> dict[str, Vector]:
-        """The mean that the server turned into a model update, as far as that can be undone."""
+    def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
+        """The mean behind a model update, as far as that can be undone, and the next velocity."""
         if not isinstance(self._server, ServerSGD):
-            return {"mean": update}
-        self._velocity, mean = self._server.undo(self._velocity, update)
-        return {"mean": mean, "delta": update} if self._server.momentum > 0 else {"mean": mean}
+            return {"mean": update}, self._velocity
+        velocity, mean = self._server.undo(self._velocity, update)
+        both = {"mean": mean, "delta": update} if self._server.momentum > 0 else {"mean": mean}
+        return both, velocity
 
     @property
     def _series(self) -> tuple[str, ...]:

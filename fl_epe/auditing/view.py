@@ -247,17 +247,17 @@ class View:
         signals = self.record.correlation.whiten(self._signal[:, None] * presence)
         return np.asarray(self.precision.unit * np.sqrt(np.sum(signals**2, axis=0)))
 
-    def drawn_law(
-        self, schedule: Schedule, clients: int, **options: Any
-    ) -> ExpectedScoreLaw | None:
-        """The law of drawn clients' expected scores: `fl_epe.accounting.drawn_law` and its options.
+    def adds_up(self, schedule: Schedule) -> bool:
+        """Whether an expected score is a sum of `weights` over a client's rounds, or its root.
 
-        ``None`` where it is that of a sum of `weights` over a client's rounds, or of its root: for
-        the final model, for independent rounds, and where nobody takes part twice.
+        For the final model, for independent rounds, and where nobody takes part twice.
         """
-        record, times = self.record, schedule.most_participations()
-        if self.adversary.sees == "final" or record.correlation.factor is None or times <= 1:
-            return None
+        factor, times = self.record.correlation.factor, schedule.most_participations()
+        return self.adversary.sees == "final" or factor is None or times <= 1
+
+    def drawn_law(self, schedule: Schedule, clients: int, **options: Any) -> ExpectedScoreLaw:
+        """Of drawn clients' expected scores, with the options of `fl_epe.accounting.drawn_law`."""
+        record = self.record
 
         def scores_of(presence: NDArray[np.bool_]) -> Floats:
             return self.expected_of(

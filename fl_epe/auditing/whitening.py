@@ -10,8 +10,7 @@ by a row a round (Gram-Schmidt), so that what is said during a run and after it 
 Rounds are not kept. Of each there is a sketch: every coordinate gets a sign by chance, and groups
 of coordinates are added up. Products of M sums estimate G as M random directions would, and exactly
 in M dimensions or fewer. What that costs is known (Reed, Mallett and Brennan 1974) and small:
-`Precision`. Derivation and measurements:
-docs/notes/whitening.md.
+`Precision`. Derivation and measurements: docs/notes/whitening.md.
 
 Examples:
     >>> whitener = Whitener(dim=40)

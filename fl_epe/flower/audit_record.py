@@ -175,10 +175,11 @@ def _measured(run: AuditedRun, folder: Path | None) -> str:
     from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
     found, lost = run.record(), list[str]()
+    summary = summarize(found)
     if folder is not None:
         writers: dict[str, Callable[[], object]] = {
             "record.npz": lambda: found.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(found, folder),
+            "the report's files": lambda: write_report(found, folder, summary),
         }
         for name, write in writers.items():
             try:
@@ -186,7 +187,7 @@ def _measured(run: AuditedRun, folder: Path | None) -> str:
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")
-    return "\n".join([as_text(summarize(found)), *lost])
+    return "\n".join([as_text(summary), *lost])
 
 
 def _unmeasured(run: AuditedRun, folder: Path | None) -> str:

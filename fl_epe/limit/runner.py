@@ -138,8 +138,9 @@ def _scored(view: View, schedule: Schedule, clients: int, plan: ComparisonPlan) 
         return found
     fit = expected_score_fit(view, confidence=plan.confidence)
     half = (1 + plan.confidence) / 2
-    law = view.drawn_law(schedule, clients, confidence=half, seed=plan.seed)
-    if law is None:
+    if not view.adds_up(schedule):
+        law = view.drawn_law(schedule, clients, confidence=half, seed=plan.seed)
+    else:
         law = client_law(schedule, view.weights, clients, half, plan.seed)
         law = law.root() if sees == "all" else law
     return dataclasses.replace(

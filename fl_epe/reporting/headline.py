@@ -56,7 +56,7 @@ def _estimates(summary: RunSummary) -> tuple[EpsilonEstimate | None, EpsilonEsti
 
 
 def headline(summary: RunSummary) -> str:
-    """What was found, how sure it is, against whom, and what to do, in one sentence."""
+    """What was found, how sure it is, against whom, and what to do."""
     final, every = _estimates(summary)
     unit = summary.unit
     if summary.status == "diverged":
@@ -92,11 +92,12 @@ def headline(summary: RunSummary) -> str:
     told = f"{told[0].upper()}{told[1:]}; so {_advice(summary, final, every)}."
     if often is None:
         return told
-    option = f": participations={often[1]} of CanaryAudit, or canary_participations of RunConfig"
+    advised = final is not None and _amount(final, summary.delta) < 2  # just that, by `_advice`
+    again = "" if advised else ", run again with canaries that take part as often"
+    option = f": participations={often[1]} of CanaryAudit, or canary_participations of RunConfig."
     return (
         f"{told} But real {unit}s took part in about {often[1]} rounds each, and about them more "
-        "can be told. To measure that, run again with canaries that take part as often"
-        f"{':' if run_again(summary) else f'{option}.'}"
+        f"can be told. To measure that{again}{':' if run_again(summary) else option}"
     )
 
 
@@ -281,9 +282,11 @@ _FEW_CANARIES = 20
 def run_again(summary: RunSummary) -> str | None:
     """The command that measures clients who take part more often than the run's canaries.
 
-    ``None`` where that is not so, or where `fl-epe run` did not make the record. The words may be a
-    stranger's, so each is quoted.
+    ``None`` where that is not so, where nothing was measured of a sound run, or where `fl-epe run`
+    did not make the record. The words may be a stranger's, so each is quoted.
     """
+    if summary.status in ("diverged", "faulty") or not measured_parts(summary):
+        return None
     try:
         words = shlex.split((summary.run.get("commands") or ("",))[0])
     except ValueError:

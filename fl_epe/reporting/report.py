@@ -52,7 +52,9 @@ from fl_epe.reporting.verdict import statement_cells, verdict_text
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
 
-def write_report(record: AuditRecord, directory: Path) -> RunSummary:
+def write_report(
+    record: AuditRecord, directory: Path, summary: RunSummary | None = None
+) -> RunSummary:
     """Write ``report.json``, ``report.html`` and ``epsilon.png``; returns the summary.
 
     Without an ε there is no picture, and one of an earlier report is removed.
@@ -60,9 +62,10 @@ def write_report(record: AuditRecord, directory: Path) -> RunSummary:
     Args:
         record: the audit record of a run.
         directory: where to write; created if it is missing.
+        summary: of the record, if it is at hand.
     """
     record = record.in_order()
-    summary = summarize(record)
+    summary = summary or summarize(record)
     return _write(directory, summary, run_charts(record, summary))
 
 

@@ -210,3 +210,10 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
 def test_names_that_a_record_does_not_have_are_refused():
     with pytest.raises(ValueError, match="name='colour' to be that of one value"):
         make_record(colour="red")
+
+
+def test_a_strategy_may_have_negative_entries(tmp_path):
+    rounds = make_record().rounds
+    strategy = np.eye(rounds) - 0.1 * np.eye(rounds, k=-1)
+    saved = make_record().with_values(strategy=strategy).save(tmp_path / "record.npz")
+    np.testing.assert_array_equal(AuditRecord.load(saved).mechanism.strategy, strategy)
