@@ -1,8 +1,8 @@
 """Audits of DP-SGD in the same single run: canary gradients among the clipped gradients of a step.
 
 `audit_dp_sgd` goes around training with an Opacus ``DPOptimizer`` or with `PlainDPSGD`, a reference
-step without Opacus. Each canary stands for one training example, and the record is that of any
-other audited run.
+step without Opacus; both need PyTorch (the extra ``sim``). Each canary stands for one training
+example, and the record is that of any other audited run.
 
 Examples:
     >>> import numpy as np

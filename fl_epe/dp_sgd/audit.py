@@ -227,7 +227,7 @@ class DPSGDAudit:
             ),
         )
         opacus = sys.modules.get("opacus")
-        mine = {"opacus": opacus.__version__} if opacus else {}
+        mine = {"opacus": getattr(opacus, "__version__", "unknown")} if opacus else {}
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
         return record.with_values(

@@ -99,7 +99,8 @@ class PlainDPSGD:
             raise ValueError(
                 f"Expected gradients.shape={gradients.shape} to be (batch, {len(theta)})."
             )
-        self.grad_samples = [torch.from_numpy(gradients)]
+        kind = np.float32 if gradients.dtype == np.float32 else np.float64
+        self.grad_samples = [torch.from_numpy(np.array(gradients, kind))]
         self._model.summed_grad = None
         self.clip_and_accumulate()
         self.add_noise()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
 import io
@@ -86,6 +87,10 @@ class DecodedArray(Array):
         """A copy that belongs to the caller."""
         return self.values.copy()
 
+    def __deepcopy__(self, memo: object) -> DecodedArray:
+        """Another array of the same values, which cannot be changed."""
+        return copy.copy(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
@@ -150,7 +155,8 @@ class Layout:
     @property
     def left_out(self) -> tuple[str, ...]:
         """Names of the arrays that no canary moves."""
-        return tuple(name for name in self.names if name not in self._moved_names())
+        pairs = zip(self.names, self.moved, strict=True)
+        return tuple(name for name, moved in pairs if not moved)
 
     def flatten(self, arrays: ArrayRecord, step: int = 1) -> NDArray[np.floating]:
         """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.

@@ -35,13 +35,18 @@ def _averages(run: AuditedRun) -> bool:
     return not run.wrapped.averages and bool(seen) and None not in seen
 
 
+def _on_the_server(run: AuditedRun) -> bool:
+    """Whether canaries are made there, over a known number of rounds."""
+    return run.settings.clients is None and run.rounds is not None
+
+
 def make_record(run: AuditedRun) -> AuditRecord:
     """What the run leaves behind so far.
 
     Raises:
         ValueError: if no model was seen.
     """
-    averages, by_server = _averages(run), run.settings.clients is None and run.rounds is not None
+    averages, by_server = _averages(run), _on_the_server(run)
     if averages and run.wrapped.plain_layers:
         run.auditor.learn_server(ServerSGD())
     if run.layout is not None:
@@ -98,9 +103,9 @@ def _findings(run: AuditedRun) -> Findings:
     shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     counts = Counter(client for note in run.notes.values() for client in note.answered)
-    by_server = run.settings.clients is None and run.rounds is not None
+    plan = run.plan.sentences() if run.plan else ()
     return Findings(
-        plan=(*(run.plan.sentences() if run.plan else ()), *([_ON_THE_SERVER] * by_server)),
+        plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         client_participations=statistics.fmean(counts.values()) if counts else None,

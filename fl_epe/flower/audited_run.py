@@ -24,7 +24,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
-from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest, fingerprint
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
@@ -38,7 +38,7 @@ _WARN_ABOVE = 0.1  # share of a round's replies
 
 
 class AuditedRun(AuditState):
-    """The audit of one self. It may raise: `CanaryAudit` keeps that from the self.
+    """The audit of one run. It may raise: `CanaryAudit` keeps that from the strategy.
 
     Args:
         wrapped: the strategy.
@@ -120,7 +120,8 @@ class AuditedRun(AuditState):
         if self._checkpoint is not None and not goes_on and self._checkpoint.holds(arrays):
             self._awaited = arrays
             if not self._is_again:
-                self.rounds = num_rounds or self.rounds  # if it cannot go on after all
+                # If it cannot go on after all.
+                self.rounds = self.settings.rounds or num_rounds or self.rounds
         elif num_rounds:
             self._use_rounds(num_rounds)
 
@@ -176,7 +177,6 @@ class AuditedRun(AuditState):
     def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
         start = layout.flatten(arrays)
         if self._checkpoint is not None:
-            self.arguments = fingerprint(self.settings, self.wrapped)
             self.models = {0: digest(start)}
         self.auditor.begin(start)
         self.layout, self.start, self.last = layout, arrays, start

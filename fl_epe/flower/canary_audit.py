@@ -239,6 +239,7 @@ class CanaryAudit(Strategy):
         result = self._call(server_round, state, [*real, *self._asked_late(state)])
         if isinstance(failure, Exception) or result[0] is not None:
             self._run.reject(failure)
+        failure = ""  # its traceback refers to this frame, and so to a round's messages
         return result
 
     def _call(self, server_round: int, state: RoundState, replies: list[Message]) -> Any:

@@ -197,6 +197,7 @@ class Checkpoint:
             return
         try:
             run.catch_up()
+            run.arguments = run.arguments or fingerprint(run.settings, run.wrapped)
             path = self._path("audit")
             if not self._mine:
                 self._set_aside()

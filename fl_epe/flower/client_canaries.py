@@ -216,14 +216,14 @@ class ClientCanaries:
                 raise_invalid("clients", clients, "in (0, 1], or a list of clients")
             self._share = float(clients)
             return
-        chosen = list(clients)
+        chosen = [int(client) for client in clients]  # NumPy's would not fit into a checkpoint
         if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > count:
             raise_invalid("clients", chosen, f"to be 1 to num_canaries={count} different clients")
         self.numbers = {client: number for number, client in enumerate(chosen)}
 
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
-        identity = self._identity(node_id)
+        identity = int(self._identity(node_id))
         if self._share and identity not in self.numbers and len(self.numbers) < self._count:
             coin = generator(self._order.seed, _SHARE_STREAM, identity)
             if coin.random() < self._share:

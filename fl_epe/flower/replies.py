@@ -270,7 +270,7 @@ def make_replies(
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
-        for a in like
+        for a in like[: len(numbers)]
     ]
 
     def make(position: int) -> Message:

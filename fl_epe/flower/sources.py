@@ -241,11 +241,12 @@ class ClientAnswers:
         real, played, once = readable(replies), dict[int, Message](), True
         for reply in real:
             answer = take_acknowledgement(reply.content)
-            number = self._clients.number(reply.metadata.src_node_id)
-            if answer is Acknowledgement.CANARY and number is not None:
-                once = once and number not in played  # else what it adds is not known
-                played[number] = reply
-            elif answer not in (None, Acknowledgement.CANARY):
+            if answer is Acknowledgement.CANARY:
+                number = self._clients.number(reply.metadata.src_node_id)
+                if number is not None:
+                    once = once and number not in played  # else what it adds is not known
+                    played[number] = reply
+            elif answer is not None:
                 self._run.refused.add(answer)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]

@@ -181,7 +181,7 @@ class RoundNotes:
     shares: tuple[float, float] | None = None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret
 class AuditState:
     """An audit after some rounds.
 
@@ -236,6 +236,9 @@ class AuditState:
         """What went wrong, in sentences: the first hundred."""
         return [text for note in self.notes.values() for _, text in note.faults]
 
+    def _kept(self) -> int:
+        return sum(len(note.faults) for note in self.notes.values())
+
     @property
     def fault_counts(self) -> dict[str, int]:
         """How often each kind of fault happened."""
@@ -259,7 +262,7 @@ class AuditState:
         """Keep a message about the round with this index, and count it by its kind."""
         note = self.note(index)
         note.counts[str(kind)] += times
-        if len(self.faults) < _FAULTS_KEPT:
+        if self._kept() < _FAULTS_KEPT:
             note.faults.append((str(kind), f"round {index + 1}, {one_line(text, 400)}"))
 
     def failed(
@@ -294,8 +297,9 @@ class AuditState:
                     "Where it happened", exc_info=why if isinstance(why, Exception) else None
                 )
         except Exception as error:  # noqa: BLE001 - of the log itself
+            names = type(why).__name__, type(error).__name__  # their texts may be what fails
             self.note(index).faults.append(
-                (str(kind), f"{what}: {why}; it could not be logged: {error}")
+                (str(kind), f"{what}: {names[0]}; it could not be logged: {names[1]}")
             )
 
     def hear(
@@ -331,14 +335,14 @@ class AuditState:
     def go_on(self, saved: AuditState, done: int) -> None:
         """Know the first ``done`` rounds of an audit that was saved, beside new faults."""
         mine, known = self.notes, saved.faults
-        vars(self).update(vars(saved))
+        vars(self).update(vars(saved) | {"warned": self.warned})
         self.index, self.resumed = done, (*saved.resumed, done)
         self.models = {t: model for t, model in saved.models.items() if t <= done}
         self.notes = {t: note for t, note in saved.notes.items() if t < done}
         for index, note in mine.items():
             if new := [fault for fault in note.faults if fault[1] not in known]:
                 here = self.note(index)
-                here.faults += new
+                here.faults += new[: max(0, _FAULTS_KEPT - self._kept())]
                 here.counts.update(kind for kind, _ in new)
                 here.failure = here.failure or note.failure
         if done < saved.index:

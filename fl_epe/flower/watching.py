@@ -91,7 +91,7 @@ class Attachment:
     def detach(self) -> None:
         """Leave the strategy as it was."""
         self._hooks.close()
-        self._own = {}
+        self._own, self._results, self._errors = {}, [], []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""

@@ -476,3 +476,17 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     record = AuditRecord.load(tmp_path / "record.npz")
     whole, _ = start(Later(), model(), seed=record.provenance.seeds["canary"])
     _check_same(record, whole.record())
+
+
+def test_clients_may_be_numbers_of_numpy(tmp_path):
+    app, clients = drifting_app([canary_mod]), np.arange(1, 9)
+    audit, _ = start(
+        flower.FedAvg(**PLAIN), model(), 2, app=app, clients=clients, checkpoint=tmp_path
+    )
+    assert (tmp_path / "audit.npz").is_file()
+    assert not [fault for fault in audit.faults if "saved" in fault]
+
+
+def test_no_debugger_shows_the_seed(tmp_path):
+    audit, _ = start(flower.FedAvg(**PLAIN), model(), 1, seed=918273645, checkpoint=tmp_path)
+    assert "918273645" not in repr(vars(audit))
