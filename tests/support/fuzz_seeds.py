@@ -84,7 +84,7 @@ def _advise_noise(path: Path, folder: Path) -> list[str]:
 
 
 def _convert(kind: str, words: Path) -> Command:
-    more = ["--vocabulary", str(words)]
+    more = ["--vocabulary", str(words)] if kind == "stackoverflow" else []
     return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out"), *more]
 
 
