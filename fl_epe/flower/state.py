@@ -25,6 +25,17 @@ _FAULTS_KEPT = 100
 _ROUNDING = 1e-5  # shares that differ less are equal
 
 
+def _described(why: Exception | str) -> str:
+    """An error's type and text on one line, its type alone where the text raises."""
+    if isinstance(why, str):
+        return one_line(why)
+    name = type(why).__name__
+    try:
+        return one_line(f"{name}: {why}")
+    except Exception:  # noqa: BLE001 - of somebody else's error
+        return name
+
+
 @dataclasses.dataclass(frozen=True)
 class AuditPlan:
     """The audit's share of the rounds and its price.
@@ -286,7 +297,7 @@ class AuditState:
         """
         index = self.index if index is None else max(0, index)
         try:
-            reason = one_line(why if isinstance(why, str) else f"{type(why).__name__}: {why}")
+            reason = _described(why)
             self.fault(index, f"{what}: {reason}", kind, times)
             note = self.note(index)
             note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
@@ -297,10 +308,8 @@ class AuditState:
                     "Where it happened", exc_info=why if isinstance(why, Exception) else None
                 )
         except Exception as error:  # noqa: BLE001 - of the log itself
-            names = type(why).__name__, type(error).__name__  # their texts may be what fails
-            self.note(index).faults.append(
-                (str(kind), f"{what}: {names[0]}; it could not be logged: {names[1]}")
-            )
+            texts = "; it could not be logged: ".join(map(_described, (why, error)))
+            self.note(index).faults.append((str(kind), f"{what}: {texts}"))
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
