@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+Vector = NDArray[np.floating]
 
 # The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1

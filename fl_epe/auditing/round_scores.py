@@ -17,10 +17,8 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
 from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
-
-Vector = NDArray[np.floating]
 
 OTHERS = "others"  # name of released means without canaries, in the place of "mean"
 

@@ -34,10 +34,8 @@ from fl_epe.auditing.round_scores import (
 )
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
-from fl_epe.checks import check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import Vector, check_count, check_positive, check_probability, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
-
-Vector = NDArray[np.floating]
 
 
 class RunAuditor:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
 from fl_epe.checks import raise_invalid
-from fl_epe.data.encoders import CLIENT, WORD_COUNT, Encoder, Images, Words, read_vocabulary
+from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import KINDS, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.files import PART
@@ -206,7 +206,7 @@ def convert(
     report = on_progress or (lambda doing, done, total: None)
     with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
         parts = find_parts(source, Path(scratch))
-        encoder = _encoder(kind, source, vocabulary)
+        encoder = encoder_of(kind, source, vocabulary)
         _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
     return ClientStore(goal)
 
@@ -238,25 +238,6 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     if store.about["kind"] != kind:
         raise_invalid("data_dir", data_dir, f"to hold {kind}, holds {store.about['kind']}")
     return store
-
-
-def _encoder(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
-    if kind == Images.kind:
-        if vocabulary is not None:
-            raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
-        return Images()
-    if vocabulary is None:
-        path = Path(source).expanduser()
-        folder = path if path.is_dir() else path.parent
-        beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
-        vocabulary = next((file for file in beside if file.is_file()), None)
-    if vocabulary is None:
-        raise_invalid(
-            "source",
-            source,
-            f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named",
-        )
-    return Words(read_vocabulary(Path(vocabulary)))
 
 
 def _read(

@@ -4,6 +4,7 @@ An encoder names the columns that it reads, and encodes a batch of rows with the
 """
 
 import io
+import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
+from fl_epe.checks import raise_invalid
 from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, optional
 
 CLIENT = "client"
@@ -185,3 +187,27 @@ def _lines(path: Path) -> list[bytes]:
             if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
                 return file.read(_LARGEST).splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")
+
+
+def encoder_of(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
+    """The encoder of a kind of data; sentences need a ``vocabulary``, or one beside the source.
+
+    Raises:
+        ValueError: if a vocabulary is missing, or given in vain.
+    """
+    if kind == Images.kind:
+        if vocabulary is not None:
+            raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
+        return Images()
+    if vocabulary is None:
+        path = Path(source).expanduser()
+        folder = path if path.is_dir() else path.parent
+        beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
+        vocabulary = next((file for file in beside if file.is_file()), None)
+    if vocabulary is None:
+        raise_invalid(
+            "source",
+            source,
+            f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named",
+        )
+    return Words(read_vocabulary(Path(vocabulary)))

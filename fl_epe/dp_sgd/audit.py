@@ -31,7 +31,8 @@ from fl_epe.auditing import (
     ServerStep,
     epsilon_from_record,
 )
-from fl_epe.dp_sgd.optimizers import StepFacts, Steps, Vector
+from fl_epe.checks import Vector
+from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, sketch_of
 from fl_epe.mechanism import norm
 from fl_epe.schedules import Cohort

@@ -16,11 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_epe.checks import check_noise, check_positive
+from fl_epe.checks import Vector, check_noise, check_positive
 from fl_epe.dp_sgd.step_checks import largest_clipped
 from fl_epe.seeding import generator
-
-Vector = NDArray[np.floating]
 
 _REFUSED = {
     "PerLayer": "one clip norm for all layers",

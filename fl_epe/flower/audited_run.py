@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from fl_epe.auditing import (
     AuditRecord,
@@ -22,18 +21,18 @@ from fl_epe.auditing import (
     RunAuditor,
     epsilon_from_record,
 )
+from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
-from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.settings import AuditPlan, CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
-from fl_epe.flower.state import AuditPlan, AuditState, RoundState, logger
+from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
-Vector = NDArray[np.floating]
 _WARN_ABOVE = 0.1  # share of a round's replies
 
 

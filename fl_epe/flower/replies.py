@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
+from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, records_of
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
@@ -36,7 +37,6 @@ _RARE = 1e-3  # noise is taken for something else about so often
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
 _NODE = 1 << 62  # node ids of canaries in replies that answer no message
 
-Vector = NDArray[np.floating]
 Value = int | float | list[int] | list[float]
 
 

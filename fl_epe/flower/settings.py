@@ -157,3 +157,39 @@ class CanaryAuditSettings:
             acknowledge=True,
             kind=self.canary_kind,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditPlan:
+    """The audit's share of the rounds and its price.
+
+    Attributes:
+        canaries: most canaries in a round.
+        clients: real clients in the first round, those that canaries replace included.
+        replaced: how many of them are not asked in a round, as canaries take their place.
+        left_out: names of arrays that canaries leave alone.
+        reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
+    """
+
+    canaries: int
+    clients: int
+    replaced: int = 0
+    left_out: Sequence[str] = ()
+    reduced: str = ""
+
+    @property
+    def share(self) -> float:
+        """Canaries among the replies of a round."""
+        replies = self.clients - self.replaced + self.canaries
+        return self.canaries / replies if replies else 0.0
+
+    def sentences(self) -> list[str]:
+        """The plan in plain English."""
+        lines = [
+            f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
+            f" {self.clients} clients: {self.share:.0%} of the replies.",
+            f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
+            f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
+        ]
+        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
+        return [*lines, *filter(None, (self.reduced, alone))]

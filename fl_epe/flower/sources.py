@@ -34,8 +34,8 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.settings import ReplyKind
-from fl_epe.flower.state import AuditPlan, RoundState
+from fl_epe.flower.settings import AuditPlan, ReplyKind
+from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 from fl_epe.schedules import Cohort, ShuffledEpochs
 from fl_epe.seeding import generator

@@ -17,9 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_positive, check_probability, raise_invalid
-
-Vector = NDArray[np.floating]
+from fl_epe.checks import ArgumentError, Vector, check_positive, check_probability, raise_invalid
 
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
 BLOCK = 1 << 15
