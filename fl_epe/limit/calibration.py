@@ -30,13 +30,13 @@ from fl_epe.accounting import (
     tightest,
 )
 from fl_epe.auditing import FINAL_MODEL, Adversary
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, check_probability, raise_invalid
 from fl_epe.limit.measure import bounds_with, client_law, score_law
 from fl_epe.limit.simulated_record import LimitSetting
 from fl_epe.schedules import Schedule, trace_of
 
 _MANY_CLIENTS = 10**6  # where nobody says how many
-_LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
+_LEAST_NOISE = 1e-60  # used for z = 0, as real updates may be zero in some round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,9 +178,10 @@ class _Client:
         """ε that no client exceeds, with all expected scores times ``scale``."""
         largest = self.law(noise_multiplier).largest(self.clients, self.confidence)
         if largest is None:
-            raise ValueError(
-                f"Expected fewer than {self.clients:,} clients, as the schedule has no law in "
-                "closed form: to draw all of them would take minutes."
+            raise ArgumentError(
+                "Expected fewer {population}, as their scores have no law in closed form: to draw "
+                "all of them would take minutes.",
+                population=self.clients,
             )
         return float(epsilon_two_gaussians(0.0, 1.0, scale * largest, 1.0, self.delta))
 
@@ -246,7 +247,9 @@ def _notes(client: _Client, z: float, worst_case: bool) -> list[str]:
         )
     found = client.law(z)
     if found.drawn:
-        notes.append(f"The schedule has no law in closed form: {found.drawn:,} clients were drawn.")
+        notes.append(
+            f"Scores have no law in closed form: those of {found.drawn:,} clients were drawn."
+        )
     if worst_case and not found.equal:
         notes.append(f"At that z, a client drawn at random has ε = {client.average_case(z):.3g}.")
     elif found.whole and not found.equal:
