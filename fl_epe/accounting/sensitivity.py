@@ -90,14 +90,15 @@ def strategy_bounds(
 def _hidden_rounds(pattern: Pattern, bands: int) -> list[tuple[int, float]]:
     """Of each block, rounds that stay possible, and the probability that the round is told.
 
-    A round is told if its column shares rows with one of a neighbouring block. Empty if no round
-    of some block is left.
+    A round is told if its column shares rows with one of a neighbouring block. Empty if some block
+    has no round left, or none has two.
     """
     last, found = len(pattern.blocks) - 1, []
     for i, (start, end) in enumerate(pattern.blocks):
         told = (bands - 1) * ((i > 0) + (i < last))
         found.append(((end - start - told) // bands, told / (end - start)))
-    return found if all(rounds > 0 for rounds, _ in found) else []
+    left = [rounds for rounds, _ in found]
+    return found if min(left) > 0 and max(left) > 1 else []
 
 
 def _overlap(strategy: Floats, pattern: Pattern, bands: int) -> float:

@@ -114,6 +114,7 @@ def test_a_round_of_a_block_has_the_delta_of_jax_privacy(bands, delta, error):
         pytest.param(make_schedule("epochs", 12, 2), 1, id="clients-depend-on-each-other"),
         pytest.param(make_schedule("cyclic", 12, 2), 2, id="no-coin"),
         pytest.param(make_schedule("balls-in-bins", 12, 4), 3, id="blocks-too-short"),
+        pytest.param(make_schedule("balls-in-bins", 12, 1), 12, id="all-bands"),
     ],
 )
 def test_nothing_is_amplified_without_a_theorem(schedule, bands):
