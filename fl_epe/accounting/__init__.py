@@ -23,7 +23,7 @@ from fl_epe.accounting.mixtures import (
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
-from fl_epe.accounting.sensitivity import sensitivity, strategy_bound
+from fl_epe.accounting.sensitivity import sensitivity, strategy_bound, strategy_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
 from fl_epe.accounting.upper_bounds import (
@@ -52,6 +52,7 @@ __all__ = [
     "sensitivity",
     "simulated_law",
     "strategy_bound",
+    "strategy_bounds",
     "tightest",
     "unknown_expected_score_epsilon",
     "unknown_rounds_epsilon",

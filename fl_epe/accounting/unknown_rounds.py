@@ -11,6 +11,8 @@ Examples:
     True
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
@@ -61,7 +63,36 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         return most
     if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
         losses.append(_loss(((known, 1),), tail))
-    loss = _added(losses)
+    return _solved(_added(losses), delta, most)
+
+
+def partly_known_epsilon(
+    blocks: Sequence[tuple[int, float]], signal: float, known: float, delta: float
+) -> float:
+    """ε of one participation in each block, at a round that the adversary may be told.
+
+    Never below the exact ε, as every rounding is upwards.
+
+    Args:
+        blocks: for each, how many rounds may be the client's if the adversary is not told which,
+            and the probability of being told.
+        signal: expected score of each of these rounds, > 0.
+        known: expected score of a round that is told, at least ``signal``.
+        delta: target δ in (0, 1).
+    """
+    tail = max(_LOST * delta / len(blocks), _SMALLEST_TAIL)
+    told = max(known, signal, _LEAST_SIGNAL)
+    losses = []
+    for rounds, chance in blocks:
+        loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
+        losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
+    largest = math.hypot(*(told if chance else signal for _, chance in blocks))
+    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    return _solved(_added(losses), delta, most)
+
+
+def _solved(loss: _Loss, delta: float, most: float) -> float:
+    """The smallest ε of a loss, at most ``most``."""
     if loss.delta(0.0) <= delta:
         return 0.0
     if not loss.delta(most) < delta:
@@ -147,3 +178,16 @@ def _added(losses: list[_Loss]) -> _Loss:
         members = np.maximum(scipy.signal.fftconvolve(members, law.mean), 0.0)
         kept *= 1 - loss.lost
     return _Loss(first * step, step, others, members, 1 - kept)
+
+
+def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
+    """The loss ``one`` with this probability, else ``other``; the adversary is told which."""
+    step = max(one.step, other.step)
+    laws = [split(loss.at(), loss.others, loss.members, step) for loss in (one, other)]
+    first = min(law.first for law in laws)
+    masses = np.zeros((2, max(law.first + len(law.null) for law in laws) - first))
+    for law, share in zip(laws, (chance, 1 - chance), strict=True):
+        at = slice(law.first - first, law.first - first + len(law.null))
+        masses[:, at] += share * np.array([law.null, law.mean])
+    lost = chance * one.lost + (1 - chance) * other.lost
+    return _Loss(first * step, step, masses[0], masses[1], lost)

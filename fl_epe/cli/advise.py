@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from fl_epe.auditing import Adversary, AuditRecord
 from fl_epe.checks import (
     ArgumentError,
+    Floats,
     argument_context,
     check_count,
     check_positive,
@@ -24,6 +25,7 @@ from fl_epe.limit import (
     rounds_like,
     setting_like,
 )
+from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
 _ROUNDS, _PARTICIPATIONS, _DELTA = 60, 1.0, 1e-5
@@ -41,6 +43,7 @@ class Noise:
         fl-epe advise noise --target-epsilon 1 --rounds 1000 --clients 50000
         fl-epe advise noise --target-epsilon 3 --participation poisson --participations 20
         fl-epe advise noise --target-epsilon 2 --like runs/half --worst-case
+        fl-epe advise noise --target-epsilon 2 --participation cyclic --mechanism banded:bands=8
 
     Attributes:
         target_epsilon: wanted ε.
@@ -49,6 +52,8 @@ class Noise:
         rounds: rounds of training (default: the run's, or 60).
         participations: rounds in which a client takes part on average (default: the run's, or 1).
         clients: clients in all (default: a million; of a log, its own).
+        mechanism: how the noise of rounds is correlated, as for 'fl-epe run': independent, tree,
+            banded:bands=8, toeplitz, blt, or a .npy file (default: the run's, or independent).
         delta: target δ (default: the run's, or clients^-1.1, or 1e-05).
         momentum: momentum of the server's sgd (default: the run's, or 0; 'fl-epe run' has 0.9).
         adversary: the adversary sees the final model, or every round's.
@@ -65,6 +70,7 @@ class Noise:
     rounds: int | None = None
     participations: float | None = None
     clients: int | None = None
+    mechanism: str | None = None
     delta: float | None = None
     momentum: float | None = None
     adversary: Literal["final", "all"] = "final"
@@ -92,6 +98,7 @@ class Noise:
             worst_case=self.worst_case,
             num_canaries=self.num_canaries,
             population=clients,
+            strategy=self._strategy(run, schedule.rounds),
             **limit_like(run, self.momentum),
         )
         setting = setting_like(run, advice.noise_multiplier)
@@ -106,6 +113,12 @@ class Noise:
             )
         print_lines(terminal(), lines)
         return 0
+
+    def _strategy(self, run: AuditRecord | None, rounds: int) -> Floats | None:
+        """The strategy matrix that is asked for, else that of the run."""
+        if self.mechanism is not None:
+            return strategy_matrix(self.mechanism, rounds)
+        return None if run is None else run.mechanism.strategy
 
     def _schedule(self, run: AuditRecord | None) -> tuple[Schedule, Trace | None]:
         """The schedule, and the log that it replays, if it replays one."""

@@ -28,16 +28,15 @@ from fl_epe.accounting import (
     epsilon_two_gaussians,
     known_expected_score_epsilon,
     tightest,
-    upper_bounds,
 )
 from fl_epe.auditing import FINAL_MODEL, Adversary
-from fl_epe.checks import check_probability, raise_invalid
-from fl_epe.limit.measure import client_law
-from fl_epe.limit.simulated_record import LimitSetting, limit_weights
+from fl_epe.checks import ArgumentError, Floats, check_probability, raise_invalid
+from fl_epe.limit.measure import bounds_with, client_law, score_law
+from fl_epe.limit.simulated_record import LimitSetting
 from fl_epe.schedules import Schedule, trace_of
 
 _MANY_CLIENTS = 10**6  # where nobody says how many
-_LEAST_NOISE = 1e-100  # used for z = 0, as real updates may be zero in some round
+_LEAST_NOISE = 1e-60  # used for z = 0, as real updates may be zero in some round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +89,7 @@ def noise_for_epsilon(
     num_canaries: int = 2000,
     population: int | None = None,
     confidence: float = 0.95,
+    strategy: Floats | None = None,
     **setting: Unpack[LimitSetting],
 ) -> NoiseAdvice:
     """The noise multiplier at which a schedule's canaries are expected to measure an ε.
@@ -104,6 +104,7 @@ def noise_for_epsilon(
         num_canaries: canaries of a run that would measure, at least 2.
         population: number of clients; of a trace its own, otherwise a million by default.
         confidence: of the interval and of the worst-case client, in (0, 1).
+        strategy: of correlated noise, shape ``(T, T)``.
         setting: see `LimitSetting`.
 
     Raises:
@@ -120,7 +121,7 @@ def noise_for_epsilon(
         raise_invalid("num_canaries", num_canaries, ">= 2")
     trace = trace_of(schedule)
     clients = (population or _MANY_CLIENTS) if trace is None else trace.population
-    client = _Client(schedule, adversary, clients, delta, confidence, setting)
+    client = _Client(schedule, adversary, clients, delta, confidence, strategy, setting)
     counts = client.law_of(np.ones(schedule.rounds))
     if num_canaries * (1 - float(counts.shares[counts.expected_scores == 0].sum())) < 1:
         raise ValueError(f"Expected num_canaries={num_canaries} to be enough that some take part.")
@@ -133,7 +134,7 @@ def noise_for_epsilon(
     often = counts.largest(clients, confidence) if worst_case else counts.mean
     bounds = [
         bound
-        for bound in upper_bounds(schedule, z, delta, clients)
+        for bound in bounds_with(schedule, z, delta, clients, strategy)
         if not (worst_case and bound.averages)
     ]
     both = [tightest(bounds, rounds_known=known) for known in (True, False)]
@@ -164,6 +165,7 @@ class _Client:
     clients: int
     delta: float
     confidence: float
+    strategy: Floats | None
     setting: LimitSetting
 
     def average_case(self, noise_multiplier: float, scale: float = 1.0) -> float:
@@ -176,15 +178,16 @@ class _Client:
         """ε that no client exceeds, with all expected scores times ``scale``."""
         largest = self.law(noise_multiplier).largest(self.clients, self.confidence)
         if largest is None:
-            raise ValueError(
-                f"Expected fewer than {self.clients:,} clients, as the schedule has no law in "
-                "closed form: to draw all of them would take minutes."
+            raise ArgumentError(
+                "Expected fewer {population}, as their scores have no law in closed form: to draw "
+                "all of them would take minutes.",
+                population=self.clients,
             )
         return float(epsilon_two_gaussians(0.0, 1.0, scale * largest, 1.0, self.delta))
 
     def law(self, noise_multiplier: float) -> ExpectedScoreLaw:
         z, real = max(noise_multiplier, _LEAST_NOISE), self.setting.get("real")
-        if real is not None and self.adversary.sees == "all":
+        if real is not None and (self.adversary.sees == "all" or self.strategy is not None):
             return self._computed(z)
         # The same factor applies to all rounds.
         added = 0.0 if real is None else real.final
@@ -195,10 +198,8 @@ class _Client:
         return self._computed(1.0)
 
     def _computed(self, z: float) -> ExpectedScoreLaw:
-        final, every_round = limit_weights(self.schedule.rounds, z, **self.setting)
-        return (
-            self.law_of(every_round).root() if self.adversary.sees == "all" else self.law_of(final)
-        )
+        sees, clients, strategy = self.adversary.sees, self.clients, self.strategy
+        return score_law(self.schedule, z, sees, clients, self.confidence, strategy, **self.setting)
 
     def law_of(self, weights: NDArray[np.float64]) -> ExpectedScoreLaw:
         """The law of the sum of ``weights`` over a client's rounds."""
@@ -246,7 +247,9 @@ def _notes(client: _Client, z: float, worst_case: bool) -> list[str]:
         )
     found = client.law(z)
     if found.drawn:
-        notes.append(f"The schedule has no law in closed form: {found.drawn:,} clients were drawn.")
+        notes.append(
+            f"Scores have no law in closed form: those of {found.drawn:,} clients were drawn."
+        )
     if worst_case and not found.equal:
         notes.append(f"At that z, a client drawn at random has ε = {client.average_case(z):.3g}.")
     elif found.whole and not found.equal:

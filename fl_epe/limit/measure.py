@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import scipy
@@ -24,7 +24,7 @@ from fl_epe.accounting import (
     known_expected_score_delta,
     known_expected_score_epsilon,
     poisson_epsilon,
-    strategy_bound,
+    strategy_bounds,
     tightest,
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
@@ -34,7 +34,7 @@ from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats
 from fl_epe.files import RECORD
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
-from fl_epe.limit.simulated_record import limit_scores, limit_weights
+from fl_epe.limit.simulated_record import LimitSetting, limit_scores, limit_weights
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Capped, Schedule, make_schedule, trace_of
 
@@ -144,6 +144,15 @@ def quantiles(plan: ComparisonPlan) -> tuple[float, float]:
     return float(usual), float(strict)
 
 
+def bounds_with(
+    schedule: Schedule, z: float, delta: float, clients: int, strategy: Floats | None
+) -> tuple[UpperBound, ...]:
+    """Every bound, with the ``strategy`` of correlated noise or with independent noise."""
+    if strategy is None:
+        return upper_bounds(schedule, z, delta, clients)
+    return strategy_bounds(schedule, strategy, z, delta, clients)
+
+
 def bounds_of(
     schedule: Schedule,
     noise_multiplier: float,
@@ -153,14 +162,10 @@ def bounds_of(
 ) -> tuple[UpperBound, UpperBound]:
     """The tightest bounds for known and for unknown rounds, for the estimates' adjacency, zero-out.
 
-    With the ``strategy`` of correlated noise both are `strategy_bound`.
-
     A client who takes part by coins is absent in the same way as one whose updates are zero, and
     a client whose updates are zero is one of those that may replace another.
     """
-    if strategy is not None:
-        return (strategy_bound(schedule, strategy, noise_multiplier, delta, clients),) * 2
-    found = upper_bounds(schedule, noise_multiplier, delta, clients)
+    found = bounds_with(schedule, noise_multiplier, delta, clients, strategy)
     known, unknown = (
         dataclasses.replace(tightest(found, rounds_known=know), adjacency="zero-out")
         for know in (True, False)
@@ -200,18 +205,13 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     delta = clients**-1.1 if plan.delta is None else plan.delta
     setting = limit_like(like, plan.server_momentum, _MOMENTUM)
     strategy, z = strategy_matrix(cell.mechanism, rounds), cell.noise_multiplier
-    final, every_round = limit_weights(rounds, z, strategy=strategy, **setting)
+    _, every_round = limit_weights(rounds, z, strategy=strategy, **setting)
     known, unknown = bounds_of(schedule, z, delta, clients, strategy)
-
-    def law_of(weights: Floats) -> ExpectedScoreLaw:
-        return client_law(schedule, weights, clients, plan.confidence, plan.seed)
-
-    counts, of_final = law_of(np.ones(rounds)), law_of(final)
-    if strategy is None or schedule.most_participations() <= 1:
-        of_all = law_of(every_round).root()
-    else:
-        scores = limit_scores(z, strategy, setting.get("real"))
-        of_all = drawn_law(schedule, scores, clients, confidence=plan.confidence, seed=plan.seed)
+    counts = client_law(schedule, np.ones(rounds), clients, plan.confidence, plan.seed)
+    of_final, of_all = (
+        score_law(schedule, z, sees, clients, plan.confidence, strategy, plan.seed, **setting)
+        for sees in ("final", "all")
+    )
     most = counts.largest(clients, plan.confidence) or counts.expected_scores[-1]
     of_unknown = epsilon_of_unknown_rounds(schedule) if strategy is None else None
     strict = of_unknown(every_round, 1.0, delta) if of_unknown else math.nan
@@ -243,6 +243,30 @@ def client_law(
             f"{schedule.kind!r} has no law in closed form, and to draw clients would take minutes"
         )
     return found
+
+
+def score_law(
+    schedule: Schedule,
+    noise_multiplier: float,
+    sees: str,
+    clients: int,
+    confidence: float,
+    strategy: Floats | None = None,
+    seed: int = 0,
+    **setting: Unpack[LimitSetting],
+) -> ExpectedScoreLaw:
+    """The law of a client's expected score against who sees "final" or "all".
+
+    With correlated noise it is drawn for "all" where anybody takes part twice. Arguments and
+    errors are as in `client_law` and `limit_weights`.
+    """
+    weights = limit_weights(schedule.rounds, noise_multiplier, strategy=strategy, **setting)
+    if sees == "final":
+        return client_law(schedule, weights[0], clients, confidence, seed)
+    if strategy is None or schedule.most_participations() <= 1:
+        return client_law(schedule, weights[1], clients, confidence, seed).root()
+    scores = limit_scores(noise_multiplier, strategy, setting.get("real"))
+    return drawn_law(schedule, scores, clients, confidence=confidence, seed=seed)
 
 
 def _epsilon(

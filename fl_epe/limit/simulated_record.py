@@ -69,26 +69,28 @@ class RealUpdates:
         One canary counts as part of them; the others are projected out (`View.alone`).
 
         Raises:
-            ValueError: if the run's noise or clip norms are unknown or 0, its noise was correlated,
-                or its server was not SGD.
+            ValueError: if the run's noise or clip norms are unknown or 0, or its server was not
+                SGD.
         """
         mechanism = record.mechanism
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise_invalid("sum_noise_multiplier", z, "and clip_norms of the record to be known")
-        if mechanism.strategy is not None:
-            raise_invalid("mechanism", "correlated noise", "of the run to be independent")
         norms = seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
-        weighted = float(np.sum((record.round_weights() * unit) ** 2))
+        weights = record.round_weights() * unit
+        weighted, noise = float(np.sum(weights**2)), np.eye(record.rounds)
+        if mechanism.strategy is not None:
+            noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
         if not (np.all(unit > 0) and 0 < weighted < math.inf):
             raise_invalid(
                 "clip_norms",
                 np.min(mechanism.clip_norms, initial=math.inf),
                 "and the server steps of the record > 0 and known",
             )
-        every_round = (norms.means / unit) ** 2 / record.dim - z**2
-        final = norms.displacement**2 / weighted / record.dim - z**2
+        every_round = (norms.means / unit) ** 2 / record.dim - z**2 * np.sum(noise**2, axis=1)
+        final = norms.displacement**2 / record.dim - z**2 * np.sum((weights @ noise) ** 2)
+        final /= weighted
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
 

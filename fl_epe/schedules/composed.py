@@ -66,8 +66,10 @@ class DropOut(Composed):
             yield cohort[rng.random(len(cohort)) >= self.rate]
 
     def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: the other schedule's, of which rounds may be missing."""
-        return dataclasses.replace(self.schedule.pattern(population), regular=False)
+        """See `Schedule.pattern`: the other schedule's, of which coins leave rounds out."""
+        pattern = self.schedule.pattern(population)
+        rate = pattern.rate * (1 - self.rate)
+        return dataclasses.replace(pattern, regular=False, rate=rate)
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the other schedule's, with coins and counts thinned.

@@ -84,12 +84,17 @@ class Pattern:
         regular: all distances are ``separation``.
         blocks: first round of each block and the one after its last, if a client has at most one
             round in each; blocks may overlap.
+        rate: probability of taking part in each round of such a set, by a coin of its own that
+            depends on nothing else; 1 where no such coin is promised.
+        uniform: the set has a uniform round of each block, and depends on nothing else.
     """
 
     most: int
     separation: int = 1
     regular: bool = False
     blocks: tuple[tuple[int, int], ...] = ()
+    rate: float = 1.0
+    uniform: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

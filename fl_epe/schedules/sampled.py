@@ -51,6 +51,10 @@ class Poisson(Rated):
         coins = Coins(self.rounds, self.rate)
         return PrivacyLaw(self.rounds, coins=coins, counts=coins)
 
+    def pattern(self, population: int) -> Pattern:
+        """See `Schedule.pattern`: a coin in every round."""
+        return Pattern(self.rounds, rate=self.rate)
+
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: coins."""
         return (ClientType.coins(1.0, np.full(self.rounds, self.rate)),)
@@ -300,7 +304,7 @@ class BallsInBins(Epochs):
     def pattern(self, population: int) -> Pattern:
         """See `Schedule.pattern`: once in each block."""
         blocks = tuple((int(part[0]), int(part[-1]) + 1) for part in self._blocks())
-        return Pattern(len(blocks), blocks=blocks)
+        return Pattern(len(blocks), blocks=blocks, uniform=True)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each block."""

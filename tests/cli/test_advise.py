@@ -7,8 +7,10 @@ import pytest
 from limit_settings import SERVERS, T, expected_scores, synthetic_log
 
 from fl_epe.accounting import known_expected_score_epsilon
+from fl_epe.auditing import Adversary
 from fl_epe.cli.main import main
-from fl_epe.limit import exposure, limit_record, noise_for_epsilon
+from fl_epe.limit import exposure, limit_like, limit_record, noise_for_epsilon
+from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
 CLIENTS = synthetic_log().population
@@ -56,6 +58,52 @@ class TestCommandLine:
             assert found["delta"] == 1e-3
             # Real updates hide most here, so z moves ten times as much as the mean score.
             assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
+
+    def test_noise_of_a_mechanism(self, capsys):
+        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--clients", 300)
+        plain, independent, banded = (
+            self._json(capsys, *common, *more)
+            for more in ((), ("--mechanism", "independent"), ("--mechanism", "banded:bands=4"))
+        )
+        assert plain == independent
+        strategy = strategy_matrix("banded:bands=4", 50)
+        direct = noise_for_epsilon(
+            ShuffledEpochs(50, 1), 1.0, 300**-1.1, population=300, strategy=strategy
+        )
+        assert banded["noise_multiplier"] == direct.noise_multiplier
+        assert banded["noise_multiplier"] > 1.5 * plain["noise_multiplier"]
+        arguments = ["advise", *map(str, common), "--mechanism", "banded:bands=51"]
+        assert main(arguments) == 2
+        assert "--mechanism='banded:bands=51'" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("sees", ["final", "all"])
+    def test_a_run_like_another_has_its_mechanism(self, tmp_path, capsys, sees):
+        strategy = strategy_matrix("tree", T)
+        noise = np.linalg.norm(np.linalg.inv(strategy), axis=1)  # of each round
+        moved = np.linalg.norm(np.linalg.inv(strategy).sum(axis=0)) / np.sqrt(T)
+        record = limit_record(Poisson(T, 0.25), 0.4, 1e-3, num_canaries=20, unobserved=0)
+        values = {
+            "strategy": strategy,
+            "norms.means": record.norms.means * noise * 1.5,
+            "norms.displacement": record.norms.displacement * moved * 1.5,
+        }
+        record = record.with_values(**values)
+        record.save(tmp_path / "record.npz")
+        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 2]
+        common += ["--clients", 1000]
+        found = self._json(capsys, *common)
+        direct = noise_for_epsilon(
+            Poisson(T, 0.25),
+            2.0,
+            1e-3,
+            adversary=Adversary(sees),
+            population=1000,
+            strategy=strategy,
+            **limit_like(record),
+        )
+        assert found["noise_multiplier"] == direct.noise_multiplier
+        other = self._json(capsys, *common, "--mechanism", "independent")
+        assert other["noise_multiplier"] != direct.noise_multiplier
 
     def test_a_run_like_another_has_as_many_rounds(self, tmp_path, capsys):
         record = limit_record(Poisson(T, 0.5), 0.4, 1e-3, num_canaries=20, unobserved=0)

@@ -1,13 +1,16 @@
 """The limit with correlated noise: what theory says of clients, and comparisons of mechanisms."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.limit import ComparisonPlan, carry_out, limit_record
+from fl_epe.auditing import Adversary
+from fl_epe.limit import ComparisonPlan, carry_out, limit_record, noise_for_epsilon
 from fl_epe.limit.simulated_record import RealUpdates, limit_scores, limit_weights
 from fl_epe.mechanism import parse_strategy, sgd_weights
-from fl_epe.schedules import ShuffledEpochs
+from fl_epe.schedules import ShuffledEpochs, make_schedule
 
 ROUNDS, Z, DELTA = 64, 0.5, 1e-5
 SPECS = ("tree", "banded:bands=8", "toeplitz", "blt")
@@ -68,11 +71,80 @@ def test_mechanisms_are_compared(tmp_path):
     assert rows["poisson, banded:bands=8"].unknown_rounds is None
 
 
-def test_a_run_with_correlated_noise_is_no_setting_of_the_limit():
-    record = limit_record(ShuffledEpochs(ROUNDS, 1), Z, DELTA, num_canaries=10, unobserved=10)
-    RealUpdates.of(record)
-    with pytest.raises(ValueError, match="mechanism='correlated noise'"):
-        RealUpdates.of(record.with_values(strategy=parse_strategy("tree", ROUNDS).matrix()))
+@pytest.mark.parametrize("spec", SPECS)
+def test_real_updates_are_what_correlated_noise_does_not_explain(spec):
+    strategy, momentum = parse_strategy(spec, ROUNDS).matrix(), 0.9
+    weights, inverse = sgd_weights(np.ones(ROUNDS), momentum), np.linalg.inv(strategy)
+    every_round, final = np.linspace(1, 2, ROUNDS), 5.0
+    record = limit_record(
+        ShuffledEpochs(ROUNDS, 1), Z, DELTA, num_canaries=2, unobserved=2, momentum=momentum
+    )
+    unit = np.sqrt(record.dim) / record.mechanism.cohort_size
+    noise, moved = Z**2 * np.sum(inverse**2, axis=1), Z**2 * np.sum((weights @ inverse) ** 2)
+    values = {
+        "strategy": strategy,
+        "norms.means": unit * np.sqrt(noise + every_round),
+        "norms.displacement": unit * np.sqrt(moved + final * np.sum(weights**2)),
+    }
+    found = RealUpdates.of(record.with_values(**values))
+    np.testing.assert_allclose(found.every_round, every_round, rtol=1e-2)
+    assert found.final == pytest.approx(final, rel=1e-2)
+
+
+@pytest.mark.parametrize("schedule", ["cyclic", "poisson", "balls-in-bins"])
+@pytest.mark.parametrize("sees", ["final", "all"])
+@pytest.mark.parametrize("worst_case", [False, True], ids=["random", "worst-case"])
+def test_a_comparison_finds_the_epsilon_that_noise_was_advised_for(
+    tmp_path, schedule, sees, worst_case
+):
+    mechanism, clients = "banded:bands=3", 640
+    strategy = parse_strategy(mechanism, ROUNDS).matrix()
+    advice = noise_for_epsilon(
+        make_schedule(schedule, ROUNDS, 4.0),
+        2.0,
+        DELTA,
+        adversary=Adversary(sees),
+        worst_case=worst_case,
+        population=clients,
+        strategy=strategy,
+    )
+    plan = ComparisonPlan(
+        schedules=(schedule,),
+        mechanisms=(mechanism,),
+        noise_multipliers=(advice.noise_multiplier,),
+        participations=(4.0,),
+        rounds=ROUNDS,
+        clients=clients,
+        delta=DELTA,
+        server_momentum=0.0,
+    )
+    (row,) = carry_out(plan, tmp_path, workers=1)
+    found = row.final if sees == "final" else row.every_round
+    assert (found.worst_case if worst_case else found.epsilon) == pytest.approx(2.0, rel=1e-6)
+    assert advice.analytical[0].rounds_known
+    assert advice.analytical[0] == dataclasses.replace(found.analytical, adjacency="zero-out")
+    if schedule == "balls-in-bins":
+        unknown = row.analytical_unknown_rounds
+        assert unknown is not None
+        assert unknown < found.analytical.epsilon
+        assert worst_case or advice.analytical[1].epsilon == unknown
+
+
+@pytest.mark.parametrize("sees", ["final", "all"])
+@pytest.mark.parametrize("real", [None, RealUpdates(np.linspace(1, 2, ROUNDS), 5.0)])
+def test_the_identity_is_independent_noise(sees, real):
+    found = [
+        noise_for_epsilon(
+            ShuffledEpochs(ROUNDS, 1),
+            2.0,
+            DELTA,
+            adversary=Adversary(sees),
+            strategy=strategy,
+            real=real,
+        ).noise_multiplier
+        for strategy in (None, np.eye(ROUNDS))
+    ]
+    assert found[1] == pytest.approx(found[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("mechanism", ["band", "banded:bands=65"])
