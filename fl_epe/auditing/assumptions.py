@@ -217,7 +217,7 @@ def wider_than_known(scores: Scores) -> str | None:
     finds: ``benchmarks/estimators.py --dims``.
     """
     models = [np.ones_like(scores.observed)]
-    if scores.expected is not None and scores.expected.any():
+    if scores.expected is not None and np.square(scores.expected).any():
         models.append(scores.expected)
     freedom = len(scores.observed) - 1
     square = min(

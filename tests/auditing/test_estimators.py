@@ -187,6 +187,13 @@ class TestUnequalCanaries:
         assert known.method == "scores, known variance, of the mean of unequal canaries"
         assert known.epsilon == pytest.approx(epsilon_two_gaussians(0, 1, 3, 1, DELTA))
 
+    @pytest.mark.parametrize("dim", [None, 10**4])
+    def test_expected_scores_whose_squares_vanish_explain_nothing(self, dim):
+        cosines = _grid(100) / 100
+        made = Scores.from_cosines(cosines, dim) if dim else Scores(cosines, standard_null=True)
+        tiny = dataclasses.replace(made, expected=np.full(100, 1e-200))
+        assert epsilon_of(tiny, DELTA) == epsilon_of(made, DELTA)
+
     def test_a_report_says_that_canaries_are_unequal(self):
         """Two thirds of the canaries were dropped, which the expected scores do not know."""
         rng = np.random.default_rng(0)
