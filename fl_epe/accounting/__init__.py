@@ -10,6 +10,7 @@ Examples:
     4.377
 """
 
+from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
@@ -26,14 +27,7 @@ from fl_epe.accounting.mixtures import (
 from fl_epe.accounting.sensitivity import sensitivity, strategy_bound, strategy_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
-from fl_epe.accounting.upper_bounds import (
-    UpperBound,
-    analytical_epsilon,
-    gaussian_epsilon,
-    poisson_epsilon,
-    tightest,
-    upper_bounds,
-)
+from fl_epe.accounting.upper_bounds import UpperBound, analytical_epsilon, tightest, upper_bounds
 
 __all__ = [
     "ExpectedScoreLaw",

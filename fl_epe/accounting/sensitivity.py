@@ -18,8 +18,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fl_epe.accounting.unknown_rounds import partly_known_epsilon
-from fl_epe.accounting.upper_bounds import UpperBound, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.composed_gaussians import gaussian_epsilon
+from fl_epe.accounting.upper_bounds import UpperBound, amplified_bounds
 from fl_epe.checks import Floats
 from fl_epe.schedules import Pattern, Schedule
 
@@ -53,52 +53,19 @@ def strategy_bounds(
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a schedule and a strategy C of b bands.
 
-    `strategy_bound` is for known rounds. Sampling amplifies privacy against an adversary who does
-    not know them in two cases. In both, columns of C that are b rounds apart share no row, so that
-    b rows that begin with a client's round act as one round of independent noise:
-
-    - The client takes part by a coin in rounds that are at least b apart. That is `poisson_epsilon`
-      of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization",
-      Theorem 4).
-    - The client has one uniform round in each block. The adversary may be told its remainder modulo
-      b, and rounds whose columns reach another block; among what is left, rounds are drawn as balls
-      in bins (Chua et al. 2024, "Balls-and-Bins Sampling for DP-SGD").
-
-    Arguments are as in `strategy_bound`. Proofs: docs/notes/correlated-noise.md.
+    `strategy_bound` is for known rounds; where the adversary does not know them, sampling may add
+    `amplified_bounds`. Columns of C that are b rounds apart share no row, so that b rows that begin
+    with a client's round act as one round of independent noise. Arguments are as in
+    `strategy_bound`. Proofs: docs/notes/correlated-noise.md.
     """
-    found = [strategy_bound(schedule, strategy, noise_multiplier, delta, population)]
-    if not 0 < found[0].epsilon < math.inf:
-        return tuple(found)
+    found = strategy_bound(schedule, strategy, noise_multiplier, delta, population)
+    if not 0 < found.epsilon < math.inf:
+        return (found,)
     pattern = schedule.pattern(population)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    if pattern.rate < 1 and pattern.separation >= bands:
-        epsilon = poisson_epsilon(z, pattern.rate, pattern.most, delta)
-        words = (
-            "takes part by coins that the adversary does not see, in rounds at least as far apart "
-            f"as the strategy's bands, {bands}"
-        )
-        found.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
-    if pattern.uniform and (blocks := _hidden_rounds(pattern, bands)):
-        known = math.sqrt(1 + _overlap(strategy, pattern, bands))
-        epsilon = partly_known_epsilon(blocks, 1 / z, known / z, delta)
-        words = f"a round of each block that the adversary does not know; bands: {bands}"
-        found.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
-    return tuple(found)
-
-
-def _hidden_rounds(pattern: Pattern, bands: int) -> list[tuple[int, float]]:
-    """Of each block, rounds that stay possible, and the probability that the round is told.
-
-    A round is told if its column shares rows with one of a neighbouring block. Empty if some block
-    has no round left, or none has two.
-    """
-    last, found = len(pattern.blocks) - 1, []
-    for i, (start, end) in enumerate(pattern.blocks):
-        told = (bands - 1) * ((i > 0) + (i < last))
-        found.append(((end - start - told) // bands, told / (end - start)))
-    left = [rounds for rounds, _ in found]
-    return found if min(left) > 0 and max(left) > 1 else []
+    overlap = _overlap(strategy, pattern, bands)
+    return found, *amplified_bounds(pattern, z, delta, bands, overlap)
 
 
 def _overlap(strategy: Floats, pattern: Pattern, bands: int) -> float:

@@ -1,18 +1,14 @@
 """Analytical upper bounds on ε for one client's participation, and for a whole schedule.
 
-The noise multiplier z is the noise's standard deviation over the clip norm, so that one client
-shifts the sum of clipped updates by at most 1/z standard deviations. Every bound holds against an
-adversary who sees the model after each round, and so also against one who sees only the final one.
-A schedule states what it guarantees as a `fl_epe.schedules.PrivacyLaw`; its bounds hold for clients
-and for canaries.
+Every bound holds against an adversary who sees the model after each round, and so also against one
+who sees only the final one. A schedule states what it guarantees as a `fl_epe.schedules.PrivacyLaw`
+and a `fl_epe.schedules.Pattern`; its bounds hold for clients and for canaries.
 
 Examples:
     >>> from fl_epe.schedules import Poisson
     >>> bound = tightest(upper_bounds(Poisson(10, 0.1), 1.0, 1e-5, 1000), rounds_known=False)
     >>> bound.adjacency
     'add-or-remove'
-    >>> round(gaussian_epsilon(noise_multiplier=1.0, delta=1e-5), 3)
-    4.377
 """
 
 import dataclasses
@@ -23,18 +19,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import scipy
 
+from fl_epe.accounting.composed_gaussians import (
+    fixed_size_epsilon,
+    gaussian_epsilon,
+    poisson_epsilon,
+    random_participations_epsilon,
+)
 from fl_epe.accounting.expected_score_law import expected_score_law
-from fl_epe.accounting.mixtures import known_expected_score_epsilon
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
-from fl_epe.checks import Floats, check_count, check_probability, raise_invalid
-from fl_epe.schedules import SCHEDULES, Composed, PrivacyLaw, Schedule
-
-_COARSEST = 1e-2  # privacy-loss grid, in nats
-_FINEST = 1e-6
-_LARGEST_STEP = 500.0  # dp-accounting takes its exponential
-_CLOSE_ENOUGH = 1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
-_NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
-_MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
+from fl_epe.accounting.unknown_rounds import partly_known_epsilon
+from fl_epe.checks import Floats, check_count, check_probability
+from fl_epe.schedules import SCHEDULES, Composed, Pattern, PrivacyLaw, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +59,8 @@ def upper_bounds(
 
     Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a client
     drawn at random δ is the mean over its number of participations, by the schedule's law of it.
-    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size RDP.
+    Rounds unknown: independent coins give `poisson_epsilon`, cohorts of fixed size RDP, and
+    patterns of rounds `amplified_bounds`.
 
     Args:
         schedule: the participation schedule.
@@ -84,7 +79,57 @@ def upper_bounds(
         words = "participations follow the schedule's law"
         epsilon = random_participations_epsilon(noise_multiplier, delta, pmf)
         found.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
+    if not law.coins and 0 < found[0].epsilon < math.inf:
+        found += amplified_bounds(schedule.pattern(population), noise_multiplier, delta)
     return tuple(found)
+
+
+def amplified_bounds(
+    pattern: Pattern, noise_multiplier: float, delta: float, bands: int = 1, overlap: float = 0.0
+) -> Iterator[UpperBound]:
+    """What hiding a client's rounds adds, where a theorem says so: for two patterns.
+
+    - The client takes part by a coin in rounds that are at least ``bands`` apart. That is
+      `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
+      Factorization", Theorem 4).
+    - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
+      DP-SGD"). With correlated noise the adversary may be told its remainder modulo ``bands``, and
+      rounds whose noise reaches another block.
+
+    Args:
+        pattern: the sets of rounds that a client may have.
+        noise_multiplier: z > 0.
+        delta: in (0, 1).
+        bands: rounds over which noise is correlated, itself included; see `strategy_bounds`.
+        overlap: largest product of columns of the strategy in neighbouring blocks.
+    """
+    if pattern.rate < 1 and pattern.separation >= bands:
+        epsilon = poisson_epsilon(noise_multiplier, pattern.rate, pattern.most, delta)
+        words = "takes part by coins that the adversary does not see"
+        if bands > 1:
+            words += f", in rounds at least as far apart as the strategy's bands, {bands}"
+        yield UpperBound(epsilon, False, "zero-out", words, averages=True)
+    if pattern.uniform and (blocks := _hidden_rounds(pattern, bands)):
+        known = math.sqrt(1 + overlap) / noise_multiplier
+        epsilon = partly_known_epsilon(blocks, 1 / noise_multiplier, known, delta)
+        words = "has a round in each block that the adversary does not know"
+        if bands > 1:
+            words += f"; the strategy has {bands} bands"
+        yield UpperBound(epsilon, False, "zero-out", words, averages=True)
+
+
+def _hidden_rounds(pattern: Pattern, bands: int) -> list[tuple[int, float]]:
+    """Of each block, rounds that stay possible, and the probability that the round is told.
+
+    A round is told if its column shares rows with one of a neighbouring block. Empty if some block
+    has no round left, or none has two.
+    """
+    last, found = len(pattern.blocks) - 1, []
+    for i, (start, end) in enumerate(pattern.blocks):
+        told = (bands - 1) * ((i > 0) + (i < last))
+        found.append(((end - start - told) // bands, told / (end - start)))
+    left = [rounds for rounds, _ in found]
+    return found if min(left) > 0 and max(left) > 1 else []
 
 
 def tightest(found: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
@@ -136,120 +181,6 @@ def analytical_epsilon(
     return UpperBound(epsilon, True, "zero-out", "the adversary knows the client's rounds")
 
 
-def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int = 1) -> float:
-    """ε of a client who takes part ``participations`` times, in rounds the adversary knows.
-
-    R adaptively chosen Gaussian mechanisms compose to √R/z-GDP (Dong, Roth, Su 2019),
-    which no analysis improves on. Adjacency: zero-out, the client's updates replaced by zero.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
-        participations: number of rounds R ≥ 0 in which the client takes part.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    _check(noise_multiplier, delta, participations=participations)
-    shift = math.sqrt(participations) / max(noise_multiplier, _NO_NOISE)
-    return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
-
-
-def random_participations_epsilon(
-    noise_multiplier: float, delta: float, probabilities: Floats
-) -> float:
-    """ε of a client whose number of participations is random, in rounds the adversary knows.
-
-    A client who takes part R times has √R/z-GDP. The rounds do not depend on the data, so δ(ε) is
-    the mean of the one of `gaussian_epsilon` over R. Exact up to tails of probability below
-    δ/1000, which are added to δ. Adjacency: zero-out.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
-        probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``; they add up to 1.
-    """
-    beyond = np.cumsum(probabilities[::-1])[::-1]  # at least 0, 1, 2, …
-    shifts = np.sqrt(np.arange(len(probabilities))) / max(noise_multiplier, _NO_NOISE)
-    shifts[beyond <= delta / 1000] = math.inf
-    return known_expected_score_epsilon(shifts, delta, weights=probabilities)
-
-
-def poisson_epsilon(
-    noise_multiplier: float,
-    sampling_rate: float,
-    rounds: int,
-    delta: float,
-    *,
-    replace_one: bool = False,
-) -> float:
-    """ε of a client who takes part by secret coins, from dp-accounting's privacy-loss distribution.
-
-    The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
-    changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
-    answer is never below the exact ε, and above it by about 1% at most. If the ε without sampling
-    exceeds 10⁸, that one is returned. Adjacency: add-or-remove, or replace-one.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        sampling_rate: probability q of taking part in a round, in [0, 1].
-        rounds: number of rounds, at least 0.
-        delta: in (0, 1).
-        replace_one: tell two runs apart in which one record is replaced by another, as who knows
-            that a person took part and asks what their record says. In each step that samples the
-            record the sums are up to two clip norms apart: the pair is (1 − q)·N(0, z²) +
-            q·N(1, z²) against (1 − q)·N(0, z²) + q·N(−1, z²), so ε is about twice as large (Pradhan
-            et al. 2025).
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    _check(noise_multiplier, delta, rounds=rounds)
-    if not 0 <= sampling_rate <= 1:
-        raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
-    if sampling_rate == 0 or rounds == 0:
-        return 0.0
-    epsilon = gaussian_epsilon(noise_multiplier / (1 + replace_one), delta, rounds)  # not sampled
-    if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
-        return epsilon
-    step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
-    while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, replace_one, step)
-        settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
-        epsilon = min(epsilon, finer)
-        if settled:
-            break
-        step /= 10
-    return epsilon
-
-
-def fixed_size_epsilon(
-    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
-) -> float:
-    """ε if every round draws a fresh cohort of fixed size, from dp-accounting's RDP.
-
-    The bound is not tight (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Adjacency: replace-one,
-    which moves a round's sum by up to two clip norms.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        population: number of clients.
-        cohort: how many of them take part in a round, without replacement, in [1, population].
-        rounds: number of rounds, at least 1.
-        delta: in (0, 1).
-    """
-    unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
-    if cohort == population or unsampled == 0 or math.isinf(unsampled):
-        return unsampled
-    import dp_accounting  # slow to import
-    from dp_accounting.rdp import RdpAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    return min(unsampled, float(accountant.compose(event, rounds).get_epsilon(delta)))
-
-
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
     times = "once" if law.most == 1 else f"{law.most} times"
     words = f"takes part at most {times}"
@@ -282,27 +213,3 @@ def _count_pmf(schedule: Schedule, population: int) -> Floats | None:
         return None if inner is None else _count_pmf(inner, population)
     pmf = np.bincount(np.rint(law.expected_scores).astype(np.int64), law.shares)
     return np.asarray(pmf / pmf.sum(), np.float64)
-
-
-@functools.lru_cache(maxsize=4096)  # a report asks for the same several times
-def _pld_epsilon(
-    noise: float, rate: float, rounds: int, delta: float, replaced: bool, step: float
-) -> float:
-    import dp_accounting  # slow to import
-    from dp_accounting.pld import PLDAccountant
-
-    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-    relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
-    accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation[relation], value_discretization_interval=step
-    )
-    return float(accountant.compose(event, rounds).get_epsilon(delta))
-
-
-def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
-    check_probability("delta", delta)
-    for name, count in counts.items():
-        if count < 0:
-            raise_invalid(name, count, ">= 0")

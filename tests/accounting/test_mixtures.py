@@ -13,8 +13,8 @@ from fl_epe.accounting import (
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
+from fl_epe.accounting.composed_gaussians import random_participations_epsilon
 from fl_epe.accounting.mixtures import _Clients
-from fl_epe.accounting.upper_bounds import random_participations_epsilon
 
 DELTA = 1e-5
 MIXTURES = {

@@ -10,10 +10,12 @@ from fl_epe.accounting import (
     delta_two_gaussians,
     gaussian_epsilon,
     poisson_epsilon,
+    strategy_bounds,
     tightest,
+    unknown_rounds_epsilon,
     upper_bounds,
 )
-from fl_epe.accounting.upper_bounds import fixed_size_epsilon, random_participations_epsilon
+from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
 from fl_epe.schedules import Capped, Poisson, Trace, make_schedule, parse_schedule, presence
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import FixedSize
@@ -195,3 +197,22 @@ class TestGuarantees:
     def test_errors(self):
         with pytest.raises(ValueError, match="population=0"):
             upper_bounds(_schedule("poisson"), 0.5, DELTA, 0)
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
+def test_hidden_rounds_of_blocks_have_the_exact_epsilon(z):
+    """As `unknown_rounds_epsilon`, and as a strategy of one band."""
+    schedule, delta = make_schedule("balls-in-bins", 60, 3), 1e-5
+    found = tightest(upper_bounds(schedule, z, delta, 100), rounds_known=False)
+    assert found.epsilon == pytest.approx(
+        unknown_rounds_epsilon([np.full(20, 1 / z)] * 3, delta), rel=1e-9
+    )
+    assert found == strategy_bounds(schedule, np.eye(60), z, delta, 100)[-1]
+    assert found.epsilon < gaussian_epsilon(z, delta, 3)
+
+
+def test_coins_over_a_cycle_are_as_coins_in_so_many_rounds():
+    schedule = make_schedule("drop-out:of=cyclic,rate=0.7", 60, 3)
+    found = tightest(upper_bounds(schedule, 1.0, 1e-5, 100), rounds_known=False)
+    often = schedule.most_participations()
+    assert found.epsilon == pytest.approx(poisson_epsilon(1.0, 0.3, often, 1e-5))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, strategy_bounds, tightest
-from fl_epe.accounting.upper_bounds import _pld_epsilon
+from fl_epe.accounting.composed_gaussians import _pld_epsilon
 from fl_epe.mechanism.strategies import banded, toeplitz
 from fl_epe.schedules import Capped, Poisson, make_schedule
 from fl_epe.schedules.composed import DropOut

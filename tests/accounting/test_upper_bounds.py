@@ -10,7 +10,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
 from fl_epe.accounting import analytical_epsilon, gaussian_epsilon, poisson_epsilon
-from fl_epe.accounting.upper_bounds import fixed_size_epsilon, random_participations_epsilon
+from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
 
 
 @pytest.mark.parametrize(
