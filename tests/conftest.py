@@ -41,6 +41,14 @@ def pytest_collection_finish():
     gc.set_threshold(20_000)
 
 
+def pytest_runtest_setup():
+    """No Python code runs within the garbage collector, as Hypothesis makes it do to take its time.
+
+    While one thread reads the header of an array, CPython 3.11 fails if it does so in another.
+    """
+    gc.callbacks.clear()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def signals_as_usual():
     """A shell starts what runs in the background with Ctrl-C ignored, and children inherit it."""
