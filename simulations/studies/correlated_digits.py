@@ -1,18 +1,19 @@
 """Correlated noise in real training: is ε that of theory, and what does it do to accuracy?
 
-    python simulations/studies/correlated_digits.py --keep DIR    # 50 minutes; goes on from DIR
+    python simulations/studies/correlated_digits.py --keep DIR    # 45 minutes; goes on from DIR
 
 The digits of 120 clients, 15 of them in a round, fixed clip norm, server momentum 0.9, one core.
 
 The first table has 80 canaries in 32 rounds, four times each, noise of 8 bands with columns of
 length 1, server learning rate 0.25. Each run's mean score is divided by that of theory: "noise" for
 ‖C·1_S‖/z alone; "unlike" where real updates are more to hide in, in each round others, as the limit
-has it; "real" where they are as they were in this run (the script notes them) with all that
-they have in common. ε is of a canary picked at random, beside that of the last theory. ± are
+has it for every round; "real" where they are those of this run (the script notes them) with all
+that they have in common. ε is of a canary picked at random, beside that of the last theory. ± are
 standard errors.
 
 The second table has 16 canaries and a participation in every eight rounds, cyclic, with z such that
-the analytical ε is 24.5 in all rows. "server" is its learning rate and momentum.
+the analytical ε is the same in all rows but the last, where independent noise hides as little in
+the final model as 8 bands do. "bound" is the analytical ε, "server" its learning rate and momentum.
 
 Expected::
 
@@ -65,6 +66,30 @@ Expected::
     epochs          0.02    1 final  0.663   0.781   1.000 ± 0.002 1602.5 (1588.4 – 1616.6)  1603.5
     epochs          0.02    2 final  0.654   0.775   1.000 ± 0.002 1577.2 (1563.2 – 1591.3)  1577.9
     epochs          0.02  all final  0.662   0.785   1.000 ± 0.001
+    rounds mechanism      server          z       accuracy     bound  every round: ε  final model: ε
+         8 no noise       0.1, 0.9    0.000   11.6% ± 1.4%       inf
+         8 independent    0.1, 0.9    0.200   12.1% ± 1.0%      24.5    24.55 ± 1.09     7.30 ± 0.89
+         8 banded:bands=8 0.1, 0.9    0.200   11.5% ± 0.9%      24.5    23.92 ± 1.08    16.95 ± 1.28
+         8 blt:buffers=3  0.1, 0.9    0.200   11.6% ± 1.0%      24.5    22.18 ± 1.09    16.53 ± 1.27
+        16 no noise       0.1, 0.9    0.000   40.2% ± 2.6%       inf
+        16 independent    0.1, 0.9    0.283   44.1% ± 4.0%      24.5    24.23 ± 1.08     6.46 ± 0.74
+        16 banded:bands=8 0.1, 0.9    0.283   44.4% ± 3.3%      24.5    24.84 ± 1.10    18.03 ± 1.13
+        16 blt:buffers=3  0.1, 0.9    0.313   44.7% ± 3.3%      24.5    23.14 ± 1.10    18.43 ± 1.14
+        32 no noise       0.1, 0.9    0.000   81.2% ± 2.1%       inf
+        32 independent    0.1, 0.9    0.400   72.5% ± 2.9%      24.5    24.22 ± 1.08     5.91 ± 0.65
+        32 banded:bands=8 0.1, 0.9    0.400   80.5% ± 2.8%      24.5    25.06 ± 1.10    18.22 ± 1.02
+        32 blt:buffers=3  0.1, 0.9    0.522   79.8% ± 2.3%      24.5    23.82 ± 1.10    20.23 ± 1.07
+        64 no noise       0.1, 0.9    0.000   91.2% ± 0.6%       inf
+        64 independent    0.1, 0.9    0.566   75.6% ± 1.3%      24.5    23.65 ± 1.07     5.02 ± 0.60
+        64 banded:bands=8 0.1, 0.9    0.566   91.2% ± 0.2%      24.5    23.59 ± 1.07    17.29 ± 0.95
+        64 blt:buffers=3  0.1, 0.9    0.917   88.1% ± 1.6%      24.5    22.09 ± 1.05    19.71 ± 1.01
+        32 tree           0.1, 0.9    0.516   79.9% ± 2.2%      24.5    24.44 ± 1.09    17.12 ± 0.99
+        32 toeplitz       0.1, 0.9    0.522   79.8% ± 2.7%      24.5    23.82 ± 1.10    20.24 ± 1.07
+        32 independent    0.25, 0.9   0.400   69.7% ± 2.8%      24.5    24.21 ± 1.08     5.93 ± 0.65
+        32 banded:bands=8 0.25, 0.9   0.400   87.5% ± 0.0%      24.5    25.08 ± 1.10    18.25 ± 1.02
+        32 independent    1, 0        0.400   77.9% ± 1.9%      24.5    24.22 ± 1.08     6.17 ± 0.63
+        32 banded:bands=8 1, 0        0.400   86.3% ± 0.6%      24.5    25.11 ± 1.10    17.72 ± 0.95
+        64 independent    0.1, 0.9    0.242   91.0% ± 0.2%      97.5    95.85 ± 2.05    17.39 ± 0.95
 """
 
 from __future__ import annotations
@@ -84,7 +109,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fl_epe import AuditRecord
-from fl_epe.accounting import known_expected_score_epsilon
+from fl_epe.accounting import gaussian_epsilon, known_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, RunAuditor, expected_score_fit, seen_by
 from fl_epe.auditing.average_case_client import average_case_client
@@ -102,8 +127,11 @@ BANDED, CLIENTS, PERIOD = "banded:bands=8", 120, 8
 SCHEDULES = ("cyclic", "min-separation:separation=8", "epochs")
 NOISE = (0.25, 0.02)
 MU = 5.0  # length of what all of a client's rounds add, in deviations of the noise
-ALWAYS, SHORT = ("independent", BANDED, "blt:buffers=3"), ("tree", "toeplitz")
+ALIKE = 11.7  # with which independent noise hides as little in the final model as 8 bands do
+ALWAYS, ONCE = ("independent", BANDED, "blt:buffers=3"), ("tree", "toeplitz")
 STEPS = ((0.1, 0.9), (0.25, 0.9), (1.0, 0.0))  # the server's learning rate and momentum
+NAMES = {"banded:bands=1": "independent", BANDED: "8 bands", "banded:bands=64": "64 bands",
+         "toeplitz": "square root, BLT"}  # fmt: skip
 PICTURE = Path(__file__).parents[2] / "docs" / "correlated-noise.png"
 
 
@@ -198,9 +226,10 @@ class Cell:
     mechanism: str  # or "no noise"
     learning_rate: float = STEPS[0][0]
     momentum: float = STEPS[0][1]
+    added: float = MU
 
     def settings(self) -> dict[str, Any]:
-        """With the z that makes the analytical ε what it is in all rows."""
+        """With the z that makes the analytical ε what it is in all rows with the same ``added``."""
         times, unit = self.rounds / PERIOD, np.eye(self.rounds)
         quiet = self.mechanism == "no noise"
         mechanism = "independent" if quiet else self.mechanism
@@ -208,7 +237,7 @@ class Cell:
         pattern = make_schedule("cyclic", self.rounds, times).pattern(CLIENTS)
         size = sensitivity(unit if strategy is None else strategy, pattern)
         momentum = {} if self.momentum == STEPS[0][1] else {"server_momentum": self.momentum}
-        return {"noise_multiplier": 0.0 if quiet else size / MU, "mechanism": mechanism,
+        return {"noise_multiplier": 0.0 if quiet else size / self.added, "mechanism": mechanism,
                 "rounds": self.rounds, "participation": "cyclic", "num_canaries": 16,
                 "canary_participations": times, "server_learning_rate": self.learning_rate,
                 **momentum}  # fmt: skip
@@ -216,7 +245,8 @@ class Cell:
 
 def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Floats]:
     """Accuracy, its error, and both ε with theirs, of runs that have one analytical ε."""
-    print("rounds mechanism     server          z     accuracy     every round: ε  final model: ε")
+    print("rounds mechanism      server          z       accuracy     bound  every round: ε"
+          "  final model: ε")  # fmt: skip
     found: dict[Cell, Floats] = {}
     for cell in cells:
         settings = cell.settings()
@@ -229,11 +259,13 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
             values += [np.mean([e.epsilon for e in each]), wide]
         found[cell] = np.array(values)
         server, z = f"{cell.learning_rate:g}, {cell.momentum:g}", settings["noise_multiplier"]
-        line = f"{cell.rounds:6} {cell.mechanism:13} {server:9}{z:8.3f}"
+        line = f"{cell.rounds:6} {cell.mechanism:14} {server:9}{z:8.3f}"
         line += f"  {values[0]:6.1%} ± {values[1]:.1%}"
+        bound = gaussian_epsilon(1 / cell.added, runs[0].delta) if z else np.inf
+        line += f"  {bound:8.1f}"
         for value, wide in zip(values[2::2], values[3::2], strict=True):
-            line += f"   {value:6.2f} ± {wide:.2f}  "
-        print(line.rstrip(), flush=True)
+            line += f"  {f'{value:.2f} ± {wide:.2f}':>14}"
+        print(line, flush=True)
     return found
 
 
@@ -243,22 +275,31 @@ def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
     top, bottom = figure.subplots(2, 1)
     for name, (_, final, error) in limit.items():
         top.plot(error, final, "o", color="#b34700")
-        words = name.replace("banded:bands=1", "independent").replace("banded:bands=", "bands: ")
-        words = words.replace("toeplitz", "square root").partition(":buffers")[0]
-        top.annotate(words, (error, final), (6, 4), textcoords="offset points", fontsize=10)
+        if not name.startswith("blt"):  # where the square root is
+            top.annotate(NAMES.get(name, name), (error, final), (6, 4),
+                         textcoords="offset points", fontsize=10)  # fmt: skip
     top.set(xscale="log", yscale="log", xlabel="error of sums of rounds, over z",
             ylabel="final model: ε", title="In the limit, 2,048 rounds", xlim=(2.5, 90),
             ylim=(0.2, 14))  # fmt: skip
+    for axis, ticks in ((top.xaxis, (3, 5, 10, 20, 50)), (top.yaxis, (0.3, 1, 3, 10))):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
     for mechanism, style in zip(ALWAYS, ("o-", "s-", "^--"), strict=True):
         rows = {c: v for c, v in found.items() if c == Cell(c.rounds, mechanism)}
         values = np.array(list(rows.values())).T
         bottom.errorbar(values[4], 100 * values[0], 100 * values[1], fmt=style, capsize=2,
                         label=mechanism.partition(":")[0])  # fmt: skip
+        right = -18 if mechanism == BANDED else 7
         for cell, value in rows.items():
-            bottom.annotate(str(cell.rounds), (value[4], 100 * value[0]), (5, 5),
+            bottom.annotate(str(cell.rounds), (value[4], 100 * value[0]), (right, 2),
                             textcoords="offset points", fontsize=9)  # fmt: skip
+    for cell, value in found.items():
+        if cell.added == ALIKE:
+            bottom.errorbar(value[4], 100 * value[0], 100 * value[1], fmt="x", color="C0",
+                            capsize=2, label="independent,\nless noise")  # fmt: skip
     bottom.set(xlabel="final model: ε", ylabel="accuracy, %", title="Digits, by number of rounds")
-    bottom.legend(fontsize=10)
+    bottom.legend(fontsize=9, loc="center", bbox_to_anchor=(0.46, 0.45))
+    bottom.margins(x=0.12)
     for axes in (top, bottom):
         axes.grid(alpha=0.3)
 
@@ -267,7 +308,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the records there")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=128, help="rounds of the longest run")
+    parser.add_argument("--most", type=int, default=64, help="rounds of the longest run")
     parser.add_argument("--picture", type=Path, help=f"draw it, as {PICTURE.name}")
     options = parser.parse_args(arguments)
     most, seeds = options.most, options.seeds
@@ -275,10 +316,12 @@ def main(arguments: list[str] | None = None) -> None:
         keep = options.keep or Path(directory)
         keep.mkdir(parents=True, exist_ok=True)
         show_theory(keep, seeds, min(most, 32), min(5 * most, 80))
-        lengths = [rounds for rounds in (8, 16, 32, 64, 128) if rounds <= most]
+        lengths = [rounds for rounds in (8, 16, 32, 64) if rounds <= most]
+        middle = lengths[len(lengths) // 2]
         cells = [Cell(t, m) for t in lengths for m in ("no noise", *ALWAYS)]
-        cells += [Cell(t, m) for t in lengths if t <= 32 for m in SHORT]
-        cells += [Cell(lengths[len(lengths) // 2], m, *s) for s in STEPS[1:] for m in ALWAYS[:2]]
+        cells += [Cell(middle, m) for m in ONCE]
+        cells += [Cell(middle, m, *s) for s in STEPS[1:] for m in ALWAYS[:2]]
+        cells += [Cell(lengths[-1], "independent", added=ALIKE)]
         found = show_accuracy(keep, seeds, cells)
     if options.picture:
         figure = Figure(figsize=(5, 7.2), layout="constrained", dpi=120)

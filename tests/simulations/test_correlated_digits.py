@@ -20,7 +20,7 @@ def test_scores_are_those_of_theory_and_rows_are_printed(capsys, monkeypatch, tm
         ratio, error = float(line[6]), float(line[8])
         assert abs(ratio - 1) < 5 * error + 0.001, line
     cells = lines[[line[0] for line in lines].index("rounds") + 1 :]
-    assert len(cells) == 1 + len(study.ALWAYS) + len(study.SHORT) + 4
+    assert len(cells) == 1 + len(study.ALWAYS) + len(study.ONCE) + 5
 
 
 def test_all_mechanisms_have_one_analytical_value():
@@ -30,7 +30,7 @@ def test_all_mechanisms_have_one_analytical_value():
     from fl_epe.schedules import make_schedule
 
     schedule = make_schedule("cyclic", 32, 4)
-    for mechanism in (*study.ALWAYS[1:], *study.SHORT):
+    for mechanism in (*study.ALWAYS[1:], *study.ONCE):
         z = study.Cell(32, mechanism).settings()["noise_multiplier"]
         bound = strategy_bound(schedule, strategy_matrix(mechanism, 32), z, 0.01, study.CLIENTS)
         np.testing.assert_allclose(bound.epsilon, gaussian_epsilon(1 / study.MU, 0.01))
