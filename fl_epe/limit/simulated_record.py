@@ -206,7 +206,8 @@ def limit_scores(
     Args:
         noise_multiplier: z > 0 of the clients' sum.
         strategy: shape ``(T, T)``.
-        real: the real clients' updates; by default the noise outweighs them.
+        real: the real clients' updates, those of different rounds orthogonal; by default the noise
+            outweighs them. Where they have a direction in common the scores are too large.
 
     Returns:
         A function from who is in which round, ``(T, m)``, to the m expected scores; ``‖C·1‖/z``
