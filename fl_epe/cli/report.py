@@ -52,6 +52,8 @@ class Report:
             differ, the smallest).
         output: of several runs, directory for comparison.html, .json and .csv (default: the
             current one).
+        details: of one run, print all that report.html says in words, not only what was found and
+            warnings.
     """
 
     NAMES: ClassVar = {"run_dir": "RUN_DIR"}
@@ -60,12 +62,13 @@ class Report:
     figures: tuple[Literal["pdf", "svg", "png"], ...] = ()
     delta: float | None = None
     output: Path | None = None
+    details: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
-        for name in ("figures",) if several else ("delta", "output"):
-            if (value := getattr(self, name)) not in (None, ()):
+        for name in ("figures", "details") if several else ("delta", "output"):
+            if value := getattr(self, name):
                 why = "one run; report each of them on its own"
                 why = why if several else "two or more runs that are compared; one was named"
                 raise ArgumentError(f"{{{name}}} is for {why}.", **{name: str(value)})
@@ -75,7 +78,7 @@ class Report:
         record = AuditRecord.load(directory / RECORD)
         if self.figures and (directory / _FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
-        summary = print_and_write(record, directory)
+        summary = print_and_write(record, directory, details=self.details)
         if self.figures:
             from fl_epe.reporting import write_figures
 
@@ -127,16 +130,17 @@ class Export:
         return 0
 
 
-def print_and_write(record: AuditRecord, directory: Path) -> RunSummary:
-    """Write the report of a record into a directory and print its table and notes."""
+def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> RunSummary:
+    """Write the report of a record into a directory and print it."""
     from fl_epe.reporting import print_report, write_report
 
     summary = write_report(record, directory)
     print()
-    print_report(terminal(), summary)
+    print_report(terminal(), summary, details=details)
     for name, value in summary.metrics.held_out():
         print_whole(f"The model's {name} on held-out data: {value}")
-    print_whole(f"Report: {directory / 'report.html'}")
+    more = "" if details else "  (--details prints its notes here)"
+    print_whole(f"Report: {directory / 'report.html'}{more}")
     return summary
 
 

@@ -107,6 +107,7 @@ class _Machine:
         round_timeout: seconds to wait for the answers of a round; a client that has not answered
             by then counts as absent.
         save_model: write the final model to model.pt, which your model's load_state_dict takes.
+        details: print all that report.html says in words, not only what was found and warnings.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
@@ -114,6 +115,7 @@ class _Machine:
     checkpoint_every: int = 10
     round_timeout: float = 3600.0
     save_model: bool = False
+    details: bool = False
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers)
@@ -184,7 +186,7 @@ class _Machine:
             record.save(output / RECORD)
             again = command_line(["report", str(output)])
             remove_checkpoint(output / CHECKPOINT)
-            summary = print_and_write(record, output)
+            summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             say(f"The run is finished, but {error}. Free some space, then go on with: {again}")

@@ -268,10 +268,14 @@ class DPSGDAudit:
         """
         return epsilon_from_record(self.record(), delta, adversary=adversary, **options)
 
-    def report(self, directory: str | Path | None = None) -> str:
+    def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
         Never raises: what goes wrong is said in the text.
+
+        Args:
+            directory: where to write.
+            details: all notes, not only what was found and warnings.
         """
         try:
             from fl_epe.reporting import as_text, summarize, write_report  # slow to import
@@ -280,7 +284,7 @@ class DPSGDAudit:
             if directory is not None:
                 record.save(Path(directory) / "record.npz")
                 write_report(record, Path(directory))
-            return as_text(summarize(record))
+            return as_text(summarize(record), details=details)
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])
 

@@ -163,12 +163,12 @@ def doubts(record: AuditRecord) -> list[str]:
     return found
 
 
-def report(run: AuditedRun, folder: Path | None) -> str:
+def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
     """The report as text; with a folder, also record.npz, report.json and report.html."""
     problems: list[str] = []
     for write, where in ((_measured, folder), (_unmeasured, folder), (_unmeasured, None)):
         try:
-            return "\n".join([write(run, where), *problems])
+            return "\n".join([write(run, where, details), *problems])
         except Exception as error:  # noqa: BLE001 - the next one is written
             if run.index > 0:  # else there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
@@ -176,7 +176,7 @@ def report(run: AuditedRun, folder: Path | None) -> str:
     return "\n".join(["ε: not measured", *problems, *run.faults])
 
 
-def _measured(run: AuditedRun, folder: Path | None) -> str:
+def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
     found, lost = run.record(), list[str]()
@@ -192,10 +192,10 @@ def _measured(run: AuditedRun, folder: Path | None) -> str:
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")
-    return "\n".join([as_text(summary), *lost])
+    return "\n".join([as_text(summary, details=details), *lost])
 
 
-def _unmeasured(run: AuditedRun, folder: Path | None) -> str:
+def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
 
     known: dict[str, Any] = {
@@ -206,4 +206,5 @@ def _unmeasured(run: AuditedRun, folder: Path | None) -> str:
     with contextlib.suppress(Exception):  # the reason is said without it
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
     summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
-    return as_text(summary if folder is None else write_unmeasured(summary, folder))
+    summary = summary if folder is None else write_unmeasured(summary, folder)
+    return as_text(summary, details=details)

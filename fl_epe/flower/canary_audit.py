@@ -291,13 +291,17 @@ class CanaryAudit(Strategy):
         """
         return self._run.record()
 
-    def report(self, directory: str | Path | None = None) -> str:
+    def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
         Never raises: where nothing was measured it says so and why, and where a file cannot be
         written the text says that.
+
+        Args:
+            directory: where to write.
+            details: all notes, not only what was found and warnings.
         """
-        return report(self._run, None if directory is None else Path(directory))
+        return report(self._run, None if directory is None else Path(directory), details)
 
 
 def _loss(metrics: MetricRecord | None) -> float | None:

@@ -47,7 +47,7 @@ from fl_epe.reporting.tables import (
     plain_table,
     table_rows,
 )
-from fl_epe.reporting.verdict import statement_cells, verdict_text
+from fl_epe.reporting.verdict import statement_cells, verdict_details, verdict_text
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
@@ -100,7 +100,7 @@ def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart]) -> Run
     return summary
 
 
-def _epsilon_table(summary: RunSummary) -> Table:
+def _epsilon_table(summary: RunSummary, details: bool) -> Table:
     interval = f"{summary.confidence:.0%} interval"
     headings = ("sees", "statistic", "ε", interval, "lower bound", "analytical")
     title = f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees"
@@ -108,7 +108,8 @@ def _epsilon_table(summary: RunSummary) -> Table:
     for column, width in zip(table.columns[2:5], (5, 13, 6), strict=True):
         column.min_width = width
     for row, cells in zip(summary.rows(), table_rows(summary), strict=True):
-        table.add_row(*cells, style="dim" if row.paper else "")
+        if details or not row.paper:
+            table.add_row(*cells, style="dim" if row.paper else "")
     return table
 
 
@@ -120,15 +121,24 @@ def _fault_table(summary: RunSummary) -> Table:
     return table
 
 
-def as_text(summary: RunSummary, width: int = 100) -> str:
-    """The headline, the table and the notes, as plain text."""
+def as_text(summary: RunSummary, width: int = 100, *, details: bool = False) -> str:
+    """What `print_report` prints, as plain text."""
     console = Terminal(file=io.StringIO(), width=width, color_system=None)
-    print_report(console, summary, bullet="-")
+    print_report(console, summary, bullet="-", details=details)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
-def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> None:
-    """Print the headline, the table and the notes; red at the top if the run is no success."""
+def print_report(
+    console: Console, summary: RunSummary, bullet: str = "•", *, details: bool = False
+) -> None:
+    """Print what was found, the table and the warnings; red at the top if the run is no success.
+
+    Args:
+        console: where to print.
+        summary: of the run.
+        bullet: before each warning, fault and note.
+        details: also the plan, the paper's statistics, what each row states, and all notes.
+    """
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
@@ -139,19 +149,23 @@ def print_report(console: Console, summary: RunSummary, bullet: str = "•") -> 
     if command := run_again(summary):
         console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
     if verdict := verdict_text(summary):
-        say(verdict, "bold")
-    for heading, lines in (("Faults", fault_lines(summary)), ("Plan", summary.plan)):
+        say(f"{verdict} {verdict_details(summary)}".strip() if details else verdict, "bold")
+    for heading, lines in (
+        ("Faults", fault_lines(summary)),
+        ("Plan", summary.plan if details else []),
+    ):
         if lines:
             say(f"{heading}:")
         for text in lines:
             say(f"{bullet} {text}")
     if fault_rows(summary):
         console.print(_fault_table(summary))
-    console.print(_epsilon_table(summary))
-    for name, cells in statement_cells(summary):
-        say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
+    console.print(_epsilon_table(summary, details))
+    if details:
+        for name, cells in statement_cells(summary):
+            say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
     first, rest = notes_by_weight(summary)
-    for note in (*first, *rest):
+    for note in (*first, *rest) if details else first:
         say(f"{bullet} {note}", "dim")
 
 
@@ -220,6 +234,7 @@ def _report_page(summary: RunSummary, charts: Sequence[Chart], written: str | No
         again=run_again(summary),
         meaning=meaning(summary),
         verdict=verdict_text(summary),
+        verdict_details=verdict_details(summary),
         written=written,
         statements=statement_cells(summary),
         headlines=headlines(summary),

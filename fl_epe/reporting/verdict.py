@@ -106,13 +106,21 @@ def verdict_text(summary: RunSummary) -> str | None:
     how = "named before the run" if verdict.recorded else "by the design, as the record names none"
     if verdict.epsilon is None or verdict.statement is None:
         return f"Verdict ({how}; {seen}): no bound, because {verdict.reason}."
-    method = verdict.statement.method or ""
-    what = f" ({BOUNDS[method].description})" if method in BOUNDS else ""
     return (
         f"Verdict ({how}): ε ≥ {number(verdict.epsilon)} at {100 * summary.confidence:.6g}% "
-        f"confidence, for an adversary who sees {seen}. The method is “{method}”{what}. "
-        f"{most_text(verdict.statement.ceiling or 0.0)}. All other bounds are exploratory."
+        f"confidence, for an adversary who sees {seen}."
     )
+
+
+def verdict_details(summary: RunSummary) -> str:
+    """The verdict's method, and what limits it; empty without one."""
+    verdict = summary.verdict
+    if verdict is None or verdict.epsilon is None or verdict.statement is None:
+        return ""
+    method = verdict.statement.method or ""
+    what = f" ({BOUNDS[method].description})" if method in BOUNDS else ""
+    most = most_text(verdict.statement.ceiling or 0.0)
+    return f"The method is “{method}”{what}. {most}. All other bounds are exploratory."
 
 
 def most_text(most: float) -> str:

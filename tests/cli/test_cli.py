@@ -96,6 +96,21 @@ def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys)
         assert (tmp_path / name).read_text() == (finished[0] / name).read_text()
 
 
+def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(finished, tmp_path, capsys):
+    shutil.copy2(finished[0] / "record.npz", tmp_path)
+    assert main(["report", str(tmp_path)]) == 0
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 25
+    assert len(short.split()) <= 200
+    assert main(["report", str(tmp_path), "--details"]) == 0
+    long = capsys.readouterr().out
+    assert "paper's cosine" in long
+    assert "paper's cosine" not in short
+    assert "Analytical ε: the adversary knows" in long
+    said = set(short.replace("(--details prints its notes here)", "").replace("─", "").split())
+    assert said <= set(long.split())
+
+
 def test_the_page_is_self_contained(pictures, finished, tmp_path, capsys):
     shutil.copy2(finished[0] / "record.npz", tmp_path)
     assert main(["report", str(tmp_path)]) == 0

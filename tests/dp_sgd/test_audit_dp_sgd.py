@@ -444,7 +444,7 @@ def test_the_record_and_the_report(tmp_path, capsys):
     with audited(optimizer, num_canaries=50) as audit:
         assert audit._design["share"] == 50 / BATCH
         train(model, optimizer, 4)
-    text = audit.report(tmp_path)
+    text = audit.report(tmp_path, details=True)
     assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
     assert "about whether one example took part" in " ".join(text.split())
     assert "unit example" in " ".join(text.split())
@@ -715,7 +715,7 @@ def test_what_cannot_be_seen_is_named():
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         epochs(*parts)
     assert len(audit.findings.unseen) == 2
-    text = " ".join(audit.report().split())
+    text = " ".join(audit.report(details=True).split())
     assert "Not checked: clipping in 8 of 8 steps" in text
     assert "Not checked: batch sizes" in text
 

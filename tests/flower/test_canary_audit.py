@@ -351,12 +351,12 @@ def test_no_more_canaries_than_do_no_harm():
     audit, _ = run(flower.FedAvg(**PLAIN), num_canaries=1000, max_share=None)
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [1] * ROUNDS
-    text = " ".join(audit.report().split())
+    text = " ".join(audit.report(details=True).split())
     assert f"Of 1000 canaries {ROUNDS} fit into {ROUNDS} rounds with 10 clients" in text
     assert "ask for as many, or raise max_share." in text
     asked, _ = run(flower.FedAvg(**PLAIN), num_canaries=ROUNDS, max_share=None)
     np.testing.assert_array_equal(asked.record().presence, record.presence)
-    assert "fit into" not in asked.report()
+    assert "fit into" not in asked.report(details=True)
 
 
 @pytest.mark.parametrize(

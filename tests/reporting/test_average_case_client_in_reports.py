@@ -41,7 +41,7 @@ def test_the_headline_is_a_average_case_client_whose_rounds_are_known(sees):
 
 
 def test_each_number_stands_in_a_sentence_of_its_own():
-    text = " ".join(as_text(_summary(Poisson(60, 0.05))[1], width=10_000).split())
+    text = " ".join(as_text(_summary(Poisson(60, 0.05))[1], 10_000, details=True).split())
     for words in (
         "is for one client picked at random, whose rounds the adversary knows",
         "if the adversary does not know the client's rounds",
@@ -62,13 +62,13 @@ def test_equal_expected_scores_are_told_once_and_change_no_number():
         )
         assert values[sees]["average_case_client"]["equal"]
         assert "mean_score" not in values[sees]
-    text = as_text(summary, width=10_000)
+    text = as_text(summary, width=10_000, details=True)
     assert text.count("all clients leave the same trace there") == 2
     assert "picked at random" not in text
 
 
 def test_without_a_schedule_the_report_says_whom_the_canaries_stand_for():
-    text = as_text(_summary(Poisson(60, 0.05), participation="deployment")[1], width=10_000)
+    text = as_text(_summary(Poisson(60, 0.05), participation="deployment")[1], 10_000, details=True)
     assert "the canaries stand for the clients" in text
     assert "none of" not in text
 

@@ -174,7 +174,11 @@ def test_warnings_stand_beside_the_table_and_the_rest_is_for_reading_on():
 def test_a_cohort_of_mostly_canaries_is_warned_of():
     summary = summarize(make_record())
     few, many = (
-        as_text(dataclasses.replace(summary, canary_share=share, cohort_size=50.0), width=1000)
+        as_text(
+            dataclasses.replace(summary, canary_share=share, cohort_size=50.0),
+            width=1000,
+            details=True,
+        )
         for share in (0.2, 0.88)
     )
     assert "- Canaries are 20% of a cohort of 50.\n" in few

@@ -93,7 +93,7 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
     assert (written["delta"], written["noise_multiplier"]) == (1e-5, 0.5)
     assert (written["plan"], written["faults"]) == (PLAN, ["round 1, no model"])
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"report.json", "report.html"}
-    page, text = (tmp_path / "new" / "report.html").read_text(), as_text(summary)
+    page, text = (tmp_path / "new" / "report.html").read_text(), as_text(summary, details=True)
     assert _card(page, FINISHED) == NOT_MEASURED
     assert _card(page, "analytical ε") == "none known"
     for line in (f"Not measured: {reason}.", *PLAN, "round 1, no model"):
@@ -194,7 +194,8 @@ def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     faults = tuple(f"round {t}, [bold]not audited[/bold] <b>x</b>" for t in range(1, 8))
     record = make_record(faults=faults, plan=PLAN, settings={"other": "shown"})
     summary = write_report(record, tmp_path)
-    page, text = (tmp_path / "report.html").read_text(), as_text(summary)
+    page = (tmp_path / "report.html").read_text()
+    text = as_text(summary, details=True)
     table = text.index("Empirical ε")
     for line in (*faults[:5], "… and 2 more; report.json has all.", *PLAN):
         assert text.index(line) < table
@@ -205,7 +206,7 @@ def test_faults_and_plan_stand_before_the_numbers(tmp_path):
     assert page.count(PLAN[0]) == 1  # not among the settings once more
     assert "other" in page
     quiet = summarize(make_record())
-    assert "Plan" not in as_text(quiet)
+    assert "Plan" not in as_text(quiet, details=True)
     assert "Faults" not in as_text(quiet)
 
 

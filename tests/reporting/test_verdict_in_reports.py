@@ -82,7 +82,7 @@ def test_every_row_states_what_it_is_about(schedule, adjacency, tmp_path):
     summary = write_report(record, tmp_path)
     page = (tmp_path / "report.html").read_text()
     rows = json.loads((tmp_path / "report.json").read_text())["rows"]
-    text = as_text(summary, 1000)
+    text = as_text(summary, 1000, details=True)
     assert len(rows) == len(summary.rows())
     for row in rows:
         assert row["adjacency"] == adjacency
@@ -104,7 +104,7 @@ def test_every_bound_has_the_largest_that_it_could_have_shown():
             assert bound is not None
             assert statement.ceiling is not None
             assert bound <= statement.ceiling
-    assert "So many canaries can show ε ≥" in as_text(summary, 1000)
+    assert "So many canaries can show ε ≥" in as_text(summary, 1000, details=True)
     assert "sets no limit" in most_text(np.inf)
     assert "cannot show any" in most_text(0.0)
 
