@@ -61,7 +61,9 @@ class Whitener:
         self.window = window_of(dim, window)
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
         self._signs: NDArray[np.int8] | None = None
-        self._known = np.empty((0, self._parts), np.float32)  # of the last rounds, orthonormal
+        self._rows = np.empty((0, self._parts), np.float32)  # with room for rows to come
+        self._known = self._rows  # those of the last rounds, orthonormal
+        self._end = 0  # of them in `_rows`
 
     def add(self, vector: NDArray[np.floating] | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
@@ -83,8 +85,16 @@ class Whitener:
         return row
 
     def _keep(self, row: NDArray[np.float32]) -> None:
-        if self.window > 1:
-            self._known = np.concatenate([self._known, row[None]])[1 - self.window :]
+        if self.window == 1:
+            return
+        if self._end == len(self._rows):
+            self._end = len(self._known)
+            self._rows = np.empty((2 * self._end + 2, self._parts), np.float32)
+            self._rows[: self._end] = self._known
+        self._rows[self._end] = row
+        self._end += 1
+        count = min(len(self._known) + 1, self.window - 1)
+        self._known = self._rows[self._end - count : self._end]
 
     def _sketch(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
         """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
@@ -111,6 +121,7 @@ class Whitener:
         if known.shape[1:] != (self._parts,) or not np.all(np.isfinite(known)):
             raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._parts}), finite")
         self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
+        self._rows, self._end = self._known, len(self._known)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
