@@ -48,6 +48,15 @@ def window_of(dim: int, rounds: int) -> int:
     return max(1, min(rounds, min(dim, SKETCH_PARTS) // _PARTS_A_ROUND))
 
 
+def reach_of(rounds: int, window: int) -> float:
+    """With how many rounds, itself included, a round is whitened: on average over all of them.
+
+    Correlations are followed ``window`` rounds back, and so also by later rounds to this one.
+    """
+    back = min(rounds, window)
+    return 1 + (back - 1) * (2 * rounds - back) / max(rounds, 1)
+
+
 class Whitener:
     """The factor L of a run's rounds, one row after the other.
 
@@ -199,27 +208,30 @@ class Precision:
     """What it does to filtered scores that the rounds' products G are estimated.
 
     Attributes:
-        width: deviation of the scores without the canary.
+        width: deviation of the scores of canaries that never took part, which are in G like all
+            other directions.
+        own: that of those that took part, about their means: their own part is taken out of G, so
+            they are new to it.
         unit: √(fᵀG⁻¹f) on average, over that of the estimated G, as noise seems smaller than it is.
         parts: numbers of which each of the estimated cosines is a mean; infinite if they are known.
     """
 
     width: float = 1.0
+    own: float = 1.0
     unit: float = 1.0
     parts: float = math.inf
 
     @classmethod
-    def of(cls, window: int, dim: int, parts: int) -> Precision:
-        """Of a factor over so many rounds, from sketches of so many parts, or 0 of the vectors."""
-        if window <= 1:
+    def of(cls, reach: float, dim: int, parts: int) -> Precision:
+        """Of a factor with this `reach_of`, from sketches of so many parts, or 0 of the vectors."""
+        if reach <= 1:
             return EXACT
         few = min(parts or dim, dim)
-        unit = math.sqrt(max(few - window, 1) / few)
-        if not parts or parts >= dim:
-            return cls(1.0, unit, few)
-        samples = parts * dim / (dim - parts)  # random directions that tell as much
-        rest = max(samples - window, 1.0)
-        return cls(math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2)), unit, few)
+        unit, own = math.sqrt(max(few - reach, 1) / few), _widening(few, reach)
+        if few == dim:
+            return cls(1.0, own, unit, few)
+        samples = few * dim / (dim - few)  # random directions that tell as much
+        return cls(_widening(samples, reach), own, unit, few)
 
     def unit_error(self, pairs: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
@@ -255,6 +267,12 @@ class Precision:
         kept = math.sqrt(max(1 - error / spread, 0.0)) if spread > 0 else 0.0
         found[here] = mean + kept * (sizes - mean)
         return self.unit * found
+
+
+def _widening(samples: float, reach: float) -> float:
+    """Deviation of what is filtered by G from so many samples, of a direction not among them."""
+    rest = max(samples - reach, 1.0)
+    return math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2))
 
 
 EXACT = Precision()  # of rounds that are declared independent
