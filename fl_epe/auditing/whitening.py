@@ -89,7 +89,7 @@ class Whitener:
         along = self._known @ rest
         rest = rest - along @ self._known
         own = max(norm(rest), _LEAST_NEW * whole)
-        row = np.concatenate([[own], along[::-1]]) / whole
+        row = np.concatenate([[own], along[::-1]])  # of length 1 but for the sketch's error
         self._keep(np.asarray(rest / own, np.float32))
         return row
 
