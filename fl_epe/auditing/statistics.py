@@ -120,7 +120,15 @@ def _matched_filter(view: View) -> Scores:
         linear=True,
         unit=precision.unit * precision.own,
         unit_error=view.unit_error,
+        followed=_followed(record),
     )
+
+
+def _followed(record: AuditRecord) -> int | None:
+    """See `Scores.followed`."""
+    strategy, window = record.mechanism.strategy, record.correlation.window
+    known = strategy is not None and record.correlation.factor is not None
+    return window if known and np.any(np.tril(strategy, -window)) else None
 
 
 def _full_knowledge(view: View) -> Scores:
