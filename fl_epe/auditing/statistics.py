@@ -127,8 +127,9 @@ def _matched_filter(view: View) -> Scores:
 def _followed(record: AuditRecord) -> int | None:
     """See `Scores.followed`."""
     strategy, window = record.mechanism.strategy, record.correlation.window
-    known = strategy is not None and record.correlation.factor is not None
-    return window if known and np.any(np.tril(strategy, -window)) else None
+    if strategy is None or record.correlation.factor is None:
+        return None
+    return window if np.any(np.tril(strategy, -window)) else None
 
 
 def _full_knowledge(view: View) -> Scores:
