@@ -32,7 +32,7 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured, check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
-from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs
+from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, check_count, check_positive, check_probability, raise_invalid
 
 METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
@@ -180,7 +180,8 @@ class EpsilonSoFar:
         check_probability("confidence", confidence)
         if np.count_nonzero(self._energies) < 2:
             return None
-        precision = Precision.of(min(self._rounds, self._window), self._dim, SKETCH_PARTS)
+        reach = reach_of(self._rounds, self._window)
+        precision = Precision.of(reach, self._dim, SKETCH_PARTS)
         energy = math.fsum(self._energies)
         unit_error = precision.unit_error(self._pairs, energy)
         sizes = precision.sizes(self._energies, self._fourths, unit_error)
@@ -189,7 +190,7 @@ class EpsilonSoFar:
             known_expected_score_epsilon(
                 max(value, 0.0) * law.expected_scores, delta, weights=law.shares
             )
-            for value in self._scale(confidence, energy, precision.width, unit_error)
+            for value in self._scale(confidence, energy, precision.own, unit_error)
         )
         return EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, EVERY_ROUND)
 

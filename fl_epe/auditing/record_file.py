@@ -149,7 +149,7 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
     "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
-    "correlation.factor": (-1.001, 1.001),
+    "correlation.factor": (-1.1, 1.1),  # rows of length 1 but for the error of sketches
     "running.scores": (-_LARGEST, _LARGEST),
     "running.signals": (-_LARGEST, _LARGEST),
     "running.planned": (1 / _LARGEST, _LARGEST),

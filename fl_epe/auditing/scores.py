@@ -66,6 +66,8 @@ class Scores:
             times a cosine: N(μ, 1) whatever μ is.
         unit: a mean score times this is μ of the Gaussian mechanism, see `Precision`.
         unit_error: relative standard error of that.
+        followed: how many rounds back their correlations were followed, where the noise's strategy
+            is known to reach farther; else ``None``.
         expected: expected observed scores up to a factor, shape (k,), where they are known.
         faults: how the run was seen to differ from what its privacy accounting assumes.
         adversary: who computes them from a record; ``None`` for bare scores.
@@ -87,6 +89,7 @@ class Scores:
     linear: bool = False
     unit: float = 1.0
     unit_error: float = 0.0
+    followed: int | None = None
     expected: Floats | None = None
     faults: tuple[str, ...] = ()
     adversary: Adversary | None = None

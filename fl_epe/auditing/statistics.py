@@ -112,15 +112,24 @@ def _matched_filter(view: View) -> Scores:
     observed = _filter(own, view.whitened_scores[:, here])
     unobserved = _filter(_borrowed(record, own), view.whitened_null)
     return Scores(
-        observed / precision.width,
+        observed / precision.own,
         _if_enough(unobserved / precision.width),
         record.dim if exact else None,
         "matched-filter",
         standard_null=True,
         linear=True,
-        unit=precision.unit * precision.width,
+        unit=precision.unit * precision.own,
         unit_error=view.unit_error,
+        followed=_followed(record),
     )
+
+
+def _followed(record: AuditRecord) -> int | None:
+    """See `Scores.followed`."""
+    strategy, window = record.mechanism.strategy, record.correlation.window
+    if strategy is None or record.correlation.factor is None:
+        return None
+    return window if np.any(np.tril(strategy, -window)) else None
 
 
 def _full_knowledge(view: View) -> Scores:
@@ -171,9 +180,13 @@ def _likelihood_ratio(view: View) -> Scores:
     """
     secret = checked_secret_rounds(view.record)
     signal = view.signal[:, None]
+    precision, matched = view.precision, view.record.correlation.matched
     terms = [
-        signal * view.record.correlation.matched(side) / view.precision.width - signal**2 / 2
-        for side in (view.whitened_scores, view.whitened_null)
+        signal * matched(side) / width - signal**2 / 2
+        for side, width in (
+            (view.whitened_scores, precision.own),
+            (view.whitened_null, precision.width),
+        )
     ]
     if secret.law == "coins":
         rate = min(secret.rate, 1 - 1e-12)

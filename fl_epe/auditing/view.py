@@ -31,7 +31,7 @@ from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
-from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs
+from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
 from fl_epe.schedules import Schedule
 
@@ -106,7 +106,8 @@ class View:
         if self.adversary.sees == "final":
             return EXACT
         record, correlation = self.record, self.record.correlation
-        return Precision.of(min(record.rounds, correlation.window), record.dim, correlation.parts)
+        reach = reach_of(record.rounds, correlation.window)
+        return Precision.of(reach, record.dim, correlation.parts)
 
     @functools.cached_property
     def unit_error(self) -> float:
@@ -238,7 +239,7 @@ class View:
         self._check_signal()
         energies = np.sum(self.whitened_signals**2, axis=0)
         found = np.sqrt(energies[self.record.presence.any(axis=0)])
-        return np.asarray(found / self.precision.width)
+        return np.asarray(found / self.precision.own)
 
     def expected_of(self, presence: NDArray[np.bool_]) -> Floats:
         """Expected scores, ``(m,)``, of clients who take part as ``presence`` says, ``(T, m)``."""

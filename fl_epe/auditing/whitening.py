@@ -48,6 +48,15 @@ def window_of(dim: int, rounds: int) -> int:
     return max(1, min(rounds, min(dim, SKETCH_PARTS) // _PARTS_A_ROUND))
 
 
+def reach_of(rounds: int, window: int) -> float:
+    """With how many rounds, itself included, a round is whitened: on average over all of them.
+
+    Correlations are followed ``window`` rounds back, and so also by later rounds to this one.
+    """
+    back = min(rounds, window)
+    return 1 + (back - 1) * (2 * rounds - back) / max(rounds, 1)
+
+
 class Whitener:
     """The factor L of a run's rounds, one row after the other.
 
@@ -61,7 +70,9 @@ class Whitener:
         self.window = window_of(dim, window)
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
         self._signs: NDArray[np.int8] | None = None
-        self._known = np.empty((0, self._parts), np.float32)  # of the last rounds, orthonormal
+        self._rows = np.empty((0, self._parts), np.float32)  # with room for rows to come
+        self._known = self._rows  # those of the last rounds, orthonormal
+        self._end = 0  # of them in `_rows`
 
     def add(self, vector: NDArray[np.floating] | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
@@ -78,13 +89,21 @@ class Whitener:
         along = self._known @ rest
         rest = rest - along @ self._known
         own = max(norm(rest), _LEAST_NEW * whole)
-        row = np.concatenate([[own], along[::-1]]) / whole
+        row = np.concatenate([[own], along[::-1]])  # of length 1 but for the sketch's error
         self._keep(np.asarray(rest / own, np.float32))
         return row
 
     def _keep(self, row: NDArray[np.float32]) -> None:
-        if self.window > 1:
-            self._known = np.concatenate([self._known, row[None]])[1 - self.window :]
+        if self.window == 1:
+            return
+        if self._end == len(self._rows):
+            self._end = len(self._known)
+            self._rows = np.empty((2 * self._end + 2, self._parts), np.float32)
+            self._rows[: self._end] = self._known
+        self._rows[self._end] = row
+        self._end += 1
+        count = min(len(self._known) + 1, self.window - 1)
+        self._known = self._rows[self._end - count : self._end]
 
     def _sketch(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
         """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
@@ -111,6 +130,7 @@ class Whitener:
         if known.shape[1:] != (self._parts,) or not np.all(np.isfinite(known)):
             raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._parts}), finite")
         self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
+        self._rows, self._end = self._known, len(self._known)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,27 +208,30 @@ class Precision:
     """What it does to filtered scores that the rounds' products G are estimated.
 
     Attributes:
-        width: deviation of the scores without the canary.
+        width: deviation of the scores of canaries that never took part, which are in G like all
+            other directions.
+        own: that of those that took part, about their means: their own part is taken out of G, so
+            they are new to it.
         unit: √(fᵀG⁻¹f) on average, over that of the estimated G, as noise seems smaller than it is.
         parts: numbers of which each of the estimated cosines is a mean; infinite if they are known.
     """
 
     width: float = 1.0
+    own: float = 1.0
     unit: float = 1.0
     parts: float = math.inf
 
     @classmethod
-    def of(cls, window: int, dim: int, parts: int) -> Precision:
-        """Of a factor over so many rounds, from sketches of so many parts, or 0 of the vectors."""
-        if window <= 1:
+    def of(cls, reach: float, dim: int, parts: int) -> Precision:
+        """Of a factor with this `reach_of`, from sketches of so many parts, or 0 of the vectors."""
+        if reach <= 1:
             return EXACT
         few = min(parts or dim, dim)
-        unit = math.sqrt(max(few - window, 1) / few)
-        if not parts or parts >= dim:
-            return cls(1.0, unit, few)
-        samples = parts * dim / (dim - parts)  # random directions that tell as much
-        rest = max(samples - window, 1.0)
-        return cls(math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2)), unit, few)
+        unit, own = math.sqrt(max(few - reach, 1) / few), _widening(few, reach)
+        if few == dim:
+            return cls(1.0, own, unit, few)
+        samples = few * dim / (dim - few)  # random directions that tell as much
+        return cls(_widening(samples, reach), own, unit, few)
 
     def unit_error(self, pairs: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
@@ -244,6 +267,12 @@ class Precision:
         kept = math.sqrt(max(1 - error / spread, 0.0)) if spread > 0 else 0.0
         found[here] = mean + kept * (sizes - mean)
         return self.unit * found
+
+
+def _widening(samples: float, reach: float) -> float:
+    """Deviation of what is filtered by G from so many samples, of a direction not among them."""
+    rest = max(samples - reach, 1.0)
+    return math.sqrt(samples / (rest + 1) * (samples + 1) / (rest + 2))
 
 
 EXACT = Precision()  # of rounds that are declared independent

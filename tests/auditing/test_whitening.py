@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from fl_epe.auditing import whitening
-from fl_epe.auditing.whitening import EXACT, Precision, RoundCorrelation, Whitener, window_of
+from fl_epe.auditing.whitening import (
+    EXACT,
+    Precision,
+    RoundCorrelation,
+    Whitener,
+    reach_of,
+    window_of,
+)
 from fl_epe.checks import ArgumentError
 
 DIM, ROUNDS = 400, 12
@@ -116,12 +123,16 @@ def test_it_goes_on_from_its_state(dim, forgotten):
         again.restore(np.zeros((2, 3)))
 
 
-def test_what_an_estimated_factor_costs(monkeypatch):
-    rounds, parts, dim, count, runs = 16, 331, 4000, 500, 40
+@pytest.mark.parametrize(
+    ("rounds", "dim", "parts", "width", "own"),
+    [(16, 4000, 331, 1.043, 1.048), (48, 4000, 331, 1.074, 1.082), (24, 480, 480, 1.0, 1.050)],
+)
+def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, own):
+    count, runs = 500, 160
     monkeypatch.setattr(whitening, "SKETCH_PARTS", parts)
     shape = np.zeros((rounds, 1))
     shape[::5] = 3.0
-    widths, lengths = [], []
+    widths, fresh, lengths = [], [], []
     for run in range(runs):
         rng = np.random.default_rng(run)
         vectors = rng.standard_normal((rounds, dim))
@@ -131,10 +142,15 @@ def test_what_an_estimated_factor_costs(monkeypatch):
         signal = correlation.whiten(shape)
         length = np.linalg.norm(signal)
         widths.append(np.mean((signal.T @ correlation.whiten(null) / length) ** 2))
+        new = rng.standard_normal((rounds, count))  # of directions that the vectors do not have
+        fresh.append(np.mean((signal.T @ correlation.whiten(new) / length) ** 2))
         lengths.append(length)
-    told = Precision.of(rounds, dim, parts)
+    reach = reach_of(rounds, correlation.window)
+    assert reach == (26 if rounds == 48 else rounds)
+    told = Precision.of(reach, dim, correlation.parts)
     assert np.sqrt(np.mean(widths)) == pytest.approx(told.width, abs=0.01)
-    assert told.width == pytest.approx(1.043, abs=0.001)
+    assert np.sqrt(np.mean(fresh)) == pytest.approx(told.own, abs=0.01)
+    assert (told.width, told.own) == pytest.approx((width, own), abs=0.001)
     # As long as in the mean over the noise, whose cosines of 4,000 dimensions differ by chance.
     pairs = np.sum((shape @ shape.T) ** 2) - np.sum(shape**4)
     error = told.unit_error(float(pairs), float(np.sum(shape**2)))

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
-from fl_epe.auditing import Adversary
+from fl_epe.auditing import EVERY_ROUND, Adversary, seen_by
 from fl_epe.auditing.leave_one_out import all_canaries
+from fl_epe.mechanism import strategy_matrix
 from fl_epe.reporting.notes import notes
 from fl_epe.reporting.summary import summarize
 
 DIM, SEED = 2000, 3
 
 
-def audited(count, unobserved=20, rounds=2, server="sgd", times=1):
+def audited(count, unobserved=20, rounds=2, server="sgd", times=1, **settings):
     """Every canary in the first ``times`` rounds, of five times the noise along it."""
-    settings = {} if server == "sgd" else {"server": server}
+    settings |= {} if server == "sgd" else {"server": server}
     auditor = RunAuditor(count, unobserved, seed=SEED, delta=1e-5, **settings)
     canaries = CanarySet(DIM, count, SEED).vectors(range(count)).astype(float)
     rng, theta, added = np.random.default_rng(0), np.zeros(DIM), 5 / np.sqrt(DIM)
@@ -56,6 +57,19 @@ def test_a_final_model_that_is_no_sum_of_rounds_says_so():
     summary = summarize(audited(100, server="median"))
     assert summary.final.raw is None
     assert "not a known sum of the rounds" in " ".join(notes(summary))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "window", "said"), [("tree", 4, True), ("tree", 8, False), ("banded", 4, False)]
+)
+def test_noise_that_reaches_farther_than_correlations_are_followed_is_said(mechanism, window, said):
+    option = ":bands=4" if mechanism == "banded" else ""
+    record = audited(20, rounds=8, times=2, window=window)
+    record = record.with_values(strategy=strategy_matrix(mechanism + option, 8))
+    scores = seen_by(record, EVERY_ROUND).scores()
+    assert scores.followed == (window if said else None)
+    text = " ".join(notes(summarize(record)))
+    assert (f"more rounds than the {window} that scores are whitened with" in text) is said
 
 
 def test_few_canaries_hide_nothing():
