@@ -64,12 +64,14 @@ from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, s
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, seen_by
+from fl_epe.auditing.whitening import WINDOW
 
 __all__ = [
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
     "STATISTICS",
+    "WINDOW",
     "Adversary",
     "AuditRecord",
     "AverageCaseClient",

@@ -58,8 +58,9 @@ class RunAuditor:
             without real clients; last "delta", the update by an optimizer that is not linear.
         follow: whether to know ε during the run. Where canaries are independent, those of a round
             are then made again in it.
-        window: over how many rounds to follow how rounds are correlated; 1 if they are known to be
-            independent. Independent canaries are scored as if they were.
+        window: over how many rounds to follow how rounds are correlated: 1 if they are known to be
+            independent, more than `WINDOW` if noise is known to be correlated over more.
+            Independent canaries are scored as if rounds were.
 
     Raises:
         ValueError: for an argument out of range.

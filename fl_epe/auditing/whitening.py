@@ -34,9 +34,10 @@ from fl_epe.mechanism import norm
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
 SKETCH_PARTS = 16381
-# Rounds back to which a round's correlations are followed; 20 parts of a sketch for each.
+# Rounds back to which a round's correlations are followed, if nobody knows that they go farther.
 WINDOW = 800
-_PARTS_A_ROUND = 20  # of a sketch, and dimensions, that the estimate of G needs
+_PARTS_A_ROUND = 20  # of a sketch, and dimensions, for the estimate of G
+_LEAST_PARTS = 7  # where more than `WINDOW` rounds are known to be correlated
 _LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too large a part
 _BLOCK = 512
 _SEED = 0
@@ -45,7 +46,8 @@ _NOTHING = np.ones(1)  # the factor's row of a round without a residual, and of 
 
 def window_of(dim: int, rounds: int) -> int:
     """The rounds back to which correlations can be estimated in so many dimensions, at least 1."""
-    return max(1, min(rounds, min(dim, SKETCH_PARTS) // _PARTS_A_ROUND))
+    parts = _PARTS_A_ROUND if rounds <= WINDOW else _LEAST_PARTS
+    return max(1, min(rounds, min(dim, SKETCH_PARTS) // parts))
 
 
 def reach_of(rounds: int, window: int) -> float:

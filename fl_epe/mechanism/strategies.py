@@ -54,6 +54,11 @@ class Banded:
         """Vectors of noise that are kept: those of the last b − 1 rounds."""
         return int(self.rows.shape[1]) - 1
 
+    @property
+    def reach(self) -> int:
+        """Rounds over which noise is correlated, itself included."""
+        return int(self.rows.shape[1])
+
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
         rounds, bands = self.rows.shape
@@ -97,6 +102,11 @@ class BufferedToeplitz:
     def buffers(self) -> int:
         """Vectors that are kept: m decaying sums of the noise so far."""
         return len(self.weights)
+
+    @property
+    def reach(self) -> int:
+        """Rounds over which noise is correlated: all."""
+        return self.rounds
 
     def column(self) -> Floats:
         """The first column of C, ``(T,)``; the others are parts of it."""

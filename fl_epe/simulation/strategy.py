@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
+    WINDOW,
     AuditRecord,
     Design,
     Mechanism,
@@ -78,6 +79,7 @@ class DPFedAvg(Strategy):
         self._state: ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
         coin, server = config.inclusion == "coin", config.optimizer()
+        noise = config.strategy()
         self.auditor = RunAuditor(
             config.num_canaries + (config.unobserved if coin else 0),
             0 if coin else config.unobserved,
@@ -88,6 +90,7 @@ class DPFedAvg(Strategy):
             kind=config.canary_kind,
             series=released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
+            window=WINDOW if noise is None else max(WINDOW, noise.reach),
         )
 
     @property

@@ -83,7 +83,9 @@ def test_rounds_beyond_the_window_are_forgotten():
 def test_few_dimensions_have_few_rounds():
     assert window_of(650, 800) == 32
     assert window_of(30, 800) == 1
-    assert window_of(10**6, 10**6) == whitening.SKETCH_PARTS // 20
+    assert window_of(10**6, 800) == 800
+    assert window_of(10**6, 2048) == 2048
+    assert window_of(10**6, 10**6) == whitening.SKETCH_PARTS // 7
 
 
 @pytest.mark.parametrize("at", [0, 5])
