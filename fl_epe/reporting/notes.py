@@ -263,10 +263,9 @@ def _score_notes(summary: RunSummary) -> Iterator[str]:
     for back in {one.followed for one in scores} - {None}:
         yield (
             f"Warning: the noise is correlated over more rounds than the {back} that scores are "
-            "whitened with, so ε of every round may be too small. In simulations of 2,048 rounds, "
-            "800 of them followed, "
-            "its mean score is up to 7% below that of the accounting, and canaries that took no "
-            "part vary up to 2% more or less than they should."
+            "whitened with, so ε of every round may be too small. In simulations of 2,048 rounds "
+            "with 800 of them, its mean score is up to 7% below that of the accounting, and "
+            "canaries that took no part vary up to 2% more or less than they should."
         )
     for reason in filter(None, map(null_misfit, scores)):
         yield (
