@@ -117,7 +117,8 @@ class View:
             energy_of_pairs(row, signals[max(t - window + 1, 0) : t])
             for t, row in enumerate(signals)
         )
-        return self.precision.unit_error(pairs, float(np.sum(signals**2)))
+        energies = np.sum(signals**2, axis=1)
+        return self.precision.unit_error(pairs, float(np.sum(energies**2)), float(energies.sum()))
 
     @functools.cached_property
     def _signal(self) -> Floats:

@@ -91,7 +91,8 @@ class Whitener:
         along = self._known @ rest
         rest = rest - along @ self._known
         own = max(norm(rest), _LEAST_NEW * whole)
-        row = np.concatenate([[own], along[::-1]])  # of length 1 but for the sketch's error
+        # Of length 1 but for the sketch's error; the first round's length is known.
+        row = np.concatenate([[own], along[::-1]]) if len(along) else _NOTHING
         self._keep(np.asarray(rest / own, np.float32))
         return row
 
@@ -216,12 +217,14 @@ class Precision:
             they are new to it.
         unit: √(fᵀG⁻¹f) on average, over that of the estimated G, as noise seems smaller than it is.
         parts: numbers of which each of the estimated cosines is a mean; infinite if they are known.
+        sketched: whether the rounds' lengths are estimated, too.
     """
 
     width: float = 1.0
     own: float = 1.0
     unit: float = 1.0
     parts: float = math.inf
+    sketched: bool = False
 
     @classmethod
     def of(cls, reach: float, dim: int, parts: int) -> Precision:
@@ -233,9 +236,9 @@ class Precision:
         if few == dim:
             return cls(1.0, own, unit, few)
         samples = few * dim / (dim - few)  # random directions that tell as much
-        return cls(_widening(samples, reach), own, unit, few)
+        return cls(_widening(samples, reach), own, unit, few, sketched=True)
 
-    def unit_error(self, pairs: float, energy: float) -> float:
+    def unit_error(self, pairs: float, own: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
 
         A cosine of two rounds has the variance 1/parts, and with the factor g gᵀ of each canary's
@@ -243,9 +246,11 @@ class Precision:
 
         Args:
             pairs: `energy_of_pairs` of the whitened signals of all canaries.
-            energy: the sum of their squares.
+            own: the sum over rounds of (Σ_i g_it²)², which counts where lengths are estimated.
+            energy: the sum of all squares.
         """
-        return math.sqrt(pairs / (2 * self.parts)) / energy if energy > 0 else 0.0
+        square = pairs + own * self.sketched
+        return math.sqrt(square / (2 * self.parts)) / energy if energy > 0 else 0.0
 
     def sizes(self, energies: Floats, fourths: Floats, unit_error: float) -> Floats:
         """√(fᵀG⁻¹f) of each canary, without the part of their spread that is error.
@@ -264,7 +269,8 @@ class Precision:
         if len(sizes) < 2 or math.isinf(self.parts):
             return self.unit * found
         mean, spread = float(sizes.mean()), float(sizes.var())
-        error = float(np.mean(energies[here] - fourths[here] / energies[here])) / (2 * self.parts)
+        known = 0.0 if self.sketched else fourths[here] / energies[here]
+        error = float(np.mean(energies[here] - known)) / (2 * self.parts)
         error -= (unit_error * mean) ** 2
         kept = math.sqrt(max(1 - error / spread, 0.0)) if spread > 0 else 0.0
         found[here] = mean + kept * (sizes - mean)

@@ -80,6 +80,7 @@ def test_coins_leak_as_much_as_with_independent_noise(bands):
         ("drop-out:of=cyclic,rate=0.5", 64, 2, 16, 1.0, 1e-5, 6.676961019457809),
         ("drop-out:of=cyclic,rate=0.75", 96, 3, 8, 0.7, 1e-6, 13.879407496799544),
     ],
+    ids=["two-rounds", "three-rounds"],
 )
 def test_coins_have_the_values_of_jax_privacy(spec, rounds, often, bands, z, delta, expected):
     schedule = make_schedule(spec, rounds, often)

@@ -155,7 +155,7 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
     assert (told.width, told.own) == pytest.approx((width, own), abs=0.001)
     # As long as in the mean over the noise, whose cosines of 4,000 dimensions differ by chance.
     pairs = np.sum((shape @ shape.T) ** 2) - np.sum(shape**4)
-    error = told.unit_error(float(pairs), float(np.sum(shape**2)))
+    error = told.unit_error(float(pairs), float(np.sum(shape**4)), float(np.sum(shape**2)))
     wanted = np.linalg.norm(shape)
     assert told.unit * np.mean(lengths) == pytest.approx(wanted, rel=3 * error / np.sqrt(runs))
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
@@ -170,7 +170,9 @@ def test_sizes_that_differ_by_error_alone_are_equal_and_others_keep_their_spread
         signals = np.linalg.solve(np.linalg.cholesky(products), shapes)
         squares, precision = signals**2, Precision(parts=parts)
         pairs = np.sum((signals @ signals.T) ** 2) - np.sum(np.sum(squares, axis=1) ** 2)
-        told = precision.unit_error(float(pairs), float(squares.sum()))
+        told = precision.unit_error(
+            float(pairs), float(np.sum(squares.sum(axis=1) ** 2)), float(squares.sum())
+        )
         found = precision.sizes(squares.sum(axis=0), np.sum(squares**2, axis=0), told)
         raw = np.sqrt(squares.sum(axis=0))
         assert found.mean() == pytest.approx(raw.mean())
