@@ -12,15 +12,15 @@ The score is whitened (docs/notes/whitening.md): it knows nothing of C. "proved"
 confidence, by the exact null.
 
     pip install --no-deps pfl==0.6.0 prv-accountant==0.2.0
-    python simulations/audits/pfl_banded.py    # two minutes; --seeds 1 for a look
+    python simulations/audits/pfl_banded.py    # three minutes; --seeds 1 for a look
 
 Expected::
 
     rounds apart factor     | ‖C·1‖ claimed ε   score  proved ε  disproved      s
-        64    64 released   |  2.83      4.38    2.81      9.25    20 of 20    0.2
-        64    64 corrected  |  1.00      4.38    0.98      1.83     0 of 20    0.1
-       200    50 released   |  4.00     10.00    3.99     16.44    20 of 20    1.8
-       200    50 corrected  |  2.00     10.00    2.01      5.46     0 of 20    2.5
+        64    64 released   |  2.83      4.38    2.81      9.17    20 of 20    0.6
+        64    64 corrected  |  1.00      4.38    0.98      1.77     0 of 20    0.5
+       200    50 released   |  4.00     10.00    3.99     16.11    20 of 20    3.3
+       200    50 corrected  |  2.00     10.00    2.01      5.20     0 of 20    3.5
 """
 
 from __future__ import annotations
