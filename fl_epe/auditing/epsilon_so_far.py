@@ -147,7 +147,7 @@ class EpsilonSoFar:
         self._dim, self._planned, self._window = dim, planned, window
         self._totals, self._energies, self._fourths = np.zeros((3, count))
         self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
-        self._rounds, self._pairs, self._own = 0, 0.0, 0.0
+        self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
         self._signals: deque[Floats] = deque(maxlen=window - 1)
 
     def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
@@ -173,7 +173,7 @@ class EpsilonSoFar:
         self._energies += energies
         self._fourths += energies**2
         self._variance += variance
-        self._own += energy**2
+        self._by_round += energy**2
         self._first = self._first or variance / max(len(present), 1)
 
     def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
@@ -184,7 +184,7 @@ class EpsilonSoFar:
         reach = reach_of(self._rounds, self._window)
         precision = Precision.of(reach, self._dim, SKETCH_PARTS)
         energy = math.fsum(self._energies)
-        unit_error = precision.unit_error(self._pairs, self._own, energy)
+        unit_error = precision.unit_error(self._pairs, self._by_round, energy)
         sizes = precision.sizes(self._energies, self._fourths, unit_error)
         law = ExpectedScoreLaw.of(sizes[self._energies > 0])
         epsilon, low, high = (

@@ -238,7 +238,7 @@ class Precision:
         samples = few * dim / (dim - few)  # random directions that tell as much
         return cls(_widening(samples, reach), own, unit, few, sketched=True)
 
-    def unit_error(self, pairs: float, own: float, energy: float) -> float:
+    def unit_error(self, pairs: float, by_round: float, energy: float) -> float:
         """Relative standard error of the mean √(fᵀG⁻¹f), by the error of the cosines.
 
         A cosine of two rounds has the variance 1/parts, and with the factor g gᵀ of each canary's
@@ -246,10 +246,10 @@ class Precision:
 
         Args:
             pairs: `energy_of_pairs` of the whitened signals of all canaries.
-            own: the sum over rounds of (Σ_i g_it²)², which counts where lengths are estimated.
+            by_round: the sum over rounds of (Σ_i g_it²)², which counts where lengths are estimated.
             energy: the sum of all squares.
         """
-        square = pairs + own * self.sketched
+        square = pairs + by_round * self.sketched
         return math.sqrt(square / (2 * self.parts)) / energy if energy > 0 else 0.0
 
     def sizes(self, energies: Floats, fourths: Floats, unit_error: float) -> Floats:
