@@ -9,6 +9,8 @@ Examples:
     True
 """
 
+from fl_epe.auditing.analytical import Analytical
+from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
     LEAST_FOR_NULL,
@@ -21,8 +23,10 @@ from fl_epe.auditing.assumptions import (
     null_misfit,
     wider_than_known,
 )
+from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
+from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import (
     EVERY_ROUND,
     FINAL_MODEL,
@@ -41,8 +45,9 @@ from fl_epe.auditing.estimators import (
     expected_score_fit,
     unknown_rounds_estimate,
 )
-from fl_epe.auditing.evidence import find_evidence, scores_for_claim
+from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
+from fl_epe.auditing.ladder_fit import LadderFit, LadderTest
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
@@ -64,16 +69,20 @@ from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, s
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, seen_by
-from fl_epe.auditing.whitening import WINDOW
+from fl_epe.auditing.whitening import WINDOW, RoundCorrelation
 
 __all__ = [
     "EVERY_ROUND",
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
+    "SECRET_KINDS",
     "STATISTICS",
     "WINDOW",
     "Adversary",
+    "Analytical",
+    "Answer",
     "AuditRecord",
+    "AuditedClient",
     "AverageCaseClient",
     "CanaryCosines",
     "ClientLog",
@@ -87,10 +96,13 @@ __all__ = [
     "FaultKind",
     "Findings",
     "GaussianFit",
+    "LadderFit",
+    "LadderTest",
     "Mechanism",
     "Norms",
     "NotMeasured",
     "Provenance",
+    "RoundCorrelation",
     "RoundEstimate",
     "RoundFacts",
     "RunAuditor",
@@ -99,9 +111,12 @@ __all__ = [
     "Scores",
     "ServerStep",
     "View",
+    "answer",
+    "answers",
     "assert_private",
     "average_case_client",
     "bare_scores",
+    "client_epsilon",
     "combined_p_value",
     "dependence",
     "divergence",

@@ -18,13 +18,13 @@ import numpy as np
 from fl_epe.auditing.assumptions import gaussian_test
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.bounds.error_rates import normal_scores
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
+from fl_epe.auditing.claim_scores import scores_for_claim
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.auditing.statistics import secret_rounds
-from fl_epe.auditing.view import STATISTICS, seen_by
+from fl_epe.auditing.view import STATISTICS
 from fl_epe.checks import check_probability, raise_invalid
 
 
@@ -248,32 +248,3 @@ def scores_of_record(record: AuditRecord) -> Scores:
     # No coins decided who took part, and the exact null needs no unobserved canaries.
     others = scores.unobserved if scores.dim is None else None
     return dataclasses.replace(scores, unobserved=others, faults=record.findings.step_faults)
-
-
-def scores_for_claim(record: AuditRecord) -> Scores:
-    """Scores of the adversary of a privacy claim, who sees every round's model.
-
-    Where rounds are drawn by coins (Poisson sampling, cohorts of fixed size), privacy accounting
-    holds for an adversary who does not know them, and for clients whose coins are still to be
-    tossed. So the scores are likelihood ratios at unknown rounds, and canaries that were drawn for
-    no round count as members. Otherwise they are the matched filter at the known rounds.
-    """
-    secret = secret_rounds(record)
-    if secret is None or secret.law != "coins" or secret.rate >= 1:
-        return seen_by(record, EVERY_ROUND).scores()
-    count, planned = record.num_canaries, record.design.num_canaries
-    if record.mechanism.inclusion == "fixed" and planned is not None:
-        drawn = planned
-    else:  # as many as one expects to draw for no round, if those of no round were left out
-        drawn = round(count / -np.expm1(record.rounds * np.log1p(-secret.rate)))
-    if not record.presence.any(axis=0).all():
-        drawn = count
-    scores = dataclasses.replace(
-        seen_by(record.in_order(), STATISTICS["likelihood-ratio"]).scores(),
-        statistic=UNKNOWN_ROUNDS,
-    )
-    if (others := scores.unobserved) is None:
-        return scores
-    absent = min(max(drawn - count, 0), len(others) - 2)
-    observed = np.concatenate([scores.observed, others[:absent]])
-    return dataclasses.replace(scores, observed=observed, unobserved=others[absent:])

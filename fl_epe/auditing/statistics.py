@@ -181,27 +181,34 @@ def _likelihood_ratio(view: View) -> Scores:
     secret = checked_secret_rounds(view.record)
     signal = view.signal[:, None]
     precision, matched = view.precision, view.record.correlation.matched
-    terms = [
-        signal * matched(side) / width - signal**2 / 2
+    observed, unobserved = (
+        mixture_ratios(matched(side) / width, secret, signal)
         for side, width in (
             (view.whitened_scores, precision.own),
             (view.whitened_null, precision.width),
         )
-    ]
+    )
+    return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
+
+
+def mixture_ratios(scores: Floats, secret: SecretRounds, signal: Floats) -> Floats:
+    """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
+
+    Args:
+        scores: ``(T, k)``, N(0, 1) for those who took part in no round.
+        secret: the law of the rounds.
+        signal: means in the rounds of those who did, ``(T, 1)``.
+    """
+    terms = signal * scores - signal**2 / 2
     if secret.law == "coins":
         rate = min(secret.rate, 1 - 1e-12)
-        observed, unobserved = (
-            np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + term), axis=0) for term in terms
-        )
+        found = np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + terms), axis=0)
     else:
-        blocks = secret.blocks
-        observed, unobserved = (
-            np.sum(
-                [scipy.special.logsumexp(term[b], axis=0) - np.log(len(b)) for b in blocks], axis=0
-            )
-            for term in terms
+        found = np.sum(
+            [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks],
+            axis=0,
         )
-    return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
+    return np.asarray(found)
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {

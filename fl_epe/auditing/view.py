@@ -50,6 +50,40 @@ An adversary's own one is the first of these; one who knows more may choose anot
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Sizes:
+    """Expected scores, up to one factor where a record does not say what a canary adds.
+
+    Attributes:
+        observed: means of the `View.scores`, ``(k',)``, of the canaries that have any.
+        parts: what each round contributes to them, ``(T, k')``; they add up to ``observed``.
+        unit: μ of a client is this times the root of its energy, or its sum of ``weights``.
+        weights: of one participation in each round, ``(T,)``.
+        view: whose.
+    """
+
+    observed: Floats
+    parts: Floats
+    unit: float
+    weights: Floats
+    view: View
+
+    def of(self, presence: NDArray[np.bool_]) -> Floats:
+        """Of clients who take part as ``presence`` says, ``(T, m)``: shape ``(m,)``."""
+        if self.view.adversary.sees == "final":
+            return np.asarray(self.weights @ presence)
+        values = self.weights[:, None] * presence
+        energies = np.sum(self.view.record.correlation.whiten(values) ** 2, axis=0)
+        return np.asarray(self.unit * np.sqrt(energies))
+
+    def of_rounds(self, rounds: float) -> float:
+        """Of a client with so many rounds, of which nobody knows which they are."""
+        if self.view.adversary.sees == "final":
+            return rounds * float(self.weights.mean())
+        alone = self.view.record.correlation.alone(self.weights)
+        return self.unit * math.sqrt(rounds * float(alone.mean()))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class View:
     """A record as an adversary sees it; make it with `seen_by`.
 
@@ -241,6 +275,29 @@ class View:
         energies = np.sum(self.whitened_signals**2, axis=0)
         found = np.sqrt(energies[self.record.presence.any(axis=0)])
         return np.asarray(found / self.precision.own)
+
+    @functools.cached_property
+    def sizes(self) -> Sizes:
+        """Expected scores of canaries and clients, see `Sizes`.
+
+        Raises:
+            NotMeasured: as `scores`.
+        """
+        record, here = self.record, self.record.presence.any(axis=0)
+        check_measured(record, self.adversary)
+        if self.adversary.sees == "final":
+            weights = np.ones(record.rounds)
+            with contextlib.suppress(ValueError):  # in proportion
+                weights = self.weights
+            parts = weights[:, None] * record.shares()
+            return Sizes(parts.sum(axis=0), parts, 1.0, weights, self)
+        weights, own = np.ones(record.rounds), self.precision.own
+        with contextlib.suppress(ValueError):
+            weights = self._signal
+        energies = self.whitened_signals[:, here] ** 2 / own**2
+        observed = np.sqrt(energies.sum(axis=0))
+        parts = np.divide(energies, observed, out=np.zeros_like(energies), where=observed > 0)
+        return Sizes(observed, parts, self.precision.unit, weights, self)
 
     def expected_of(self, presence: NDArray[np.bool_]) -> Floats:
         """Expected scores, ``(m,)``, of clients who take part as ``presence`` says, ``(T, m)``."""

@@ -30,22 +30,26 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import (
+    SECRET_KINDS,
     AuditRecord,
     CanaryCosines,
+    ClientLog,
     Design,
     Mechanism,
     Norms,
     Provenance,
+    RoundCorrelation,
     ServerStep,
     seen_by,
 )
+from fl_epe.canaries import ladder
 from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
 
 _DIM = 10**9  # any large number: scores are cosines times its root
-_PARTICIPATION, _SCORES = 0, 1  # random streams
+_PARTICIPATION, _SCORES, _CLIENTS = 0, 1, 2  # random streams
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -244,6 +248,7 @@ def limit_record(
     num_canaries: int = 1000,
     unobserved: int = 1000,
     population: int | None = None,
+    beside: int = 0,
     seed: int = 0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
@@ -256,6 +261,9 @@ def limit_record(
         num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
         population: clients of the schedule, canaries among them; the canaries alone by default.
+        beside: real clients who follow the schedule beside the canaries and are in the record's
+            log; ``num_canaries`` are then places, see `fl_epe.canaries.ladder`, unless the
+            schedule's rounds are secret (`fl_epe.auditing.AuditedClient`).
         seed: of participation and scores.
         setting: see `LimitSetting`.
 
@@ -277,6 +285,20 @@ def limit_record(
         )
     # Schedules treat all clients alike, so the first of them can be the canaries.
     here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
+    log, design = ClientLog(), Design(task="limit")
+    if beside:
+        others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
+        offsets = np.cumsum([0, *map(len, others)])
+        log = ClientLog(np.concatenate(others), offsets)
+        design = Design(
+            task="limit",
+            num_clients=beside,
+            num_rounds=schedule.rounds,
+            clients_per_round=schedule.cohort_size(beside),
+        )
+        if schedule.kind not in SECRET_KINDS:
+            here = ladder(here, generator(seed, _PARTICIPATION, 1))
+            num_canaries = here.shape[1]
     rng = generator(seed, _SCORES)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)
@@ -296,7 +318,9 @@ def limit_record(
             server=signal.server,
             clip_norms=signal.norms,
         ),
-        design=Design(task="limit"),
+        clients=log,
+        design=design,
+        correlation=RoundCorrelation(np.ones((schedule.rounds, 1))),  # independent
         provenance=Provenance(seeds={"limit": seed}),
     )
 

@@ -1,0 +1,132 @@
+"""What theory promises a client of a run: the analytical ε of the answer's client and adversary.
+
+Where the adversary knows the client's rounds, a Gaussian mechanism with that client's own rounds
+and share of the mean: μ-GDP with ``μ = √(Σ_{s,t∈S} |(CᵀC)_st|·r_s·r_t)/z``, C the strategy of
+correlated noise (the identity for independent noise) and r the client's share over the one that
+the noise is for (Dong, Roth, Su 2019; Denisov et al. 2022). Where sampling hides the rounds, the
+schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round's model, and hold
+for the final one, which is made of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    poisson_epsilon,
+    strategy_bounds,
+    tightest,
+    upper_bounds,
+)
+from fl_epe.auditing.audited_client import AuditedClient, schedule_of, typical_rounds
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.checks import Floats
+
+
+@dataclasses.dataclass(frozen=True)
+class Analytical:
+    """An analytical ε and its assumptions.
+
+    Attributes:
+        epsilon: in nats; infinite without noise, ``None`` if no theorem is known to apply.
+        knows_rounds: whether it holds against an adversary who knows the client's rounds.
+        adjacency: which two runs it tells apart: "zero-out" or "add-or-remove".
+        assumption: what it assumes, in words; without an ε why there is none.
+    """
+
+    epsilon: float | None
+    knows_rounds: bool
+    adjacency: str
+    assumption: str
+
+
+def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Analytical:
+    """The analytical ε of a client of a run.
+
+    Args:
+        record: the audit record of a run.
+        delta: target δ.
+        client: whose.
+    """
+    known, z = client.secret is None, record.mechanism.noise_multiplier
+    adjacency = "add-or-remove" if record.mechanism.participation == "poisson" else "zero-out"
+    if z is None:
+        return Analytical(None, known, adjacency, "the noise is not known")
+    if record.rounds == 0 or not math.isfinite(client.participations):
+        return Analytical(None, known, adjacency, "nobody took part")
+    if z == 0:
+        return Analytical(math.inf, known, adjacency, "there is no noise")
+    if known:
+        shares = _shares(record)
+        if shares is None:
+            return Analytical(None, True, adjacency, "what a client adds is not known")
+        epsilon = gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
+        words = "the adversary knows the client's rounds"
+        return Analytical(epsilon, True, adjacency, words)
+    return _unknown(record, delta, z, client, adjacency)
+
+
+def _shares(record: AuditRecord) -> Floats | None:
+    """What a canary of median weight adds, over what the noise is for, ``(T,)``."""
+    mechanism, expected = record.mechanism, record.design.noise_is_for
+    if mechanism.contributions is None or not expected:
+        return np.ones(record.rounds)
+    shares = mechanism.contributions * expected / mechanism.clip_norms
+    shares = np.where(record.presence.any(axis=1), shares, np.nan)
+    if not np.isfinite(shares).any():
+        return None
+    if (weights := mechanism.canary_weights) is not None:
+        shares = shares * float(np.median(weights[record.presence]))
+    return np.where(np.isfinite(shares), shares, float(np.nanmax(shares)))
+
+
+def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> float:
+    """How many clip norms the client's rounds add up to, given the noise's correlation."""
+    strategy, patterns = record.mechanism.strategy, client.patterns
+    if strategy is None:
+        chances = typical_rounds(client, record.rounds)
+        return float(np.sqrt(chances @ shares**2))
+    gram = np.abs(strategy.T @ strategy)
+    if not patterns.shape[1]:
+        return math.sqrt(client.participations * float(gram.sum()) / len(gram))
+    moved = shares[:, None] * patterns
+    each = np.sqrt(np.einsum("tm,ts,sm->m", moved, gram, moved, optimize=True))
+    return max(float(each.mean()), math.sqrt(client.participations))
+
+
+def _unknown(
+    record: AuditRecord, delta: float, z: float, client: AuditedClient, adjacency: str
+) -> Analytical:
+    """By the schedule's theorem; a heavier canary has less noise."""
+    shares, secret, strategy = _shares(record), client.secret, record.mechanism.strategy
+    if shares is None:
+        return Analytical(None, False, adjacency, "what a client adds is not known")
+    z = z / max(1.0, float(shares.max()))
+    if (
+        secret is not None
+        and secret.law == "coins"
+        and strategy is None
+        and adjacency != "zero-out"
+    ):
+        epsilon = poisson_epsilon(z, secret.rate, record.rounds, delta)
+        words = "the adversary does not know who was sampled"
+        return Analytical(epsilon, False, adjacency, words)
+    schedule = schedule_of(record)
+    if schedule is None:
+        return Analytical(None, False, adjacency, "the schedule is not known")
+    population = record.design.num_clients or record.num_canaries
+    if strategy is None:
+        found = upper_bounds(schedule, z, delta, population)
+    elif len(strategy) == schedule.rounds:
+        found = strategy_bounds(schedule, strategy, z, delta, population)
+    else:
+        return Analytical(None, False, adjacency, "a run that stopped has another strategy")
+    bound = tightest(found, rounds_known=False)
+    words = bound.assumption
+    if bound.adjacency == "replace-one":  # a client whose update is 0 is one of these
+        words += "; replace-one adjacency, of which zero-out is a case"
+    return Analytical(bound.epsilon, False, adjacency, words)

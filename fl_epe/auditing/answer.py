@@ -1,0 +1,236 @@
+"""The answer of an audit: ε of a client of the run against an adversary, from one function.
+
+For each adversary, one who sees the final model and one who sees every round's, an `Answer` has
+four things of the same client, adversary and adjacency: ε with its interval, what is proved, and
+what theory allows. The client is `AuditedClient`: as often in the run as the median real client.
+The adversary knows the client's rounds, unless a privacy claim rests on hiding them (Poisson
+sampling, cohorts of fixed size, balls-in-bins).
+
+Known rounds: κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
+(`fl_epe.auditing.ladder_fit`), and ε is that of two Gaussians κ times the client's expected score
+apart. Secret rounds: the same κ in the mixture over all rounds that the client may have had; that a
+canary was drawn often or seldom is never looked at. The proof counts canaries that took part at
+most as often as the client against the exact null, by a method fixed beforehand.
+
+Examples:
+    >>> from fl_epe.limit import limit_record
+    >>> from fl_epe.schedules import ShuffledEpochs
+    >>> record = limit_record(
+    ...     ShuffledEpochs(20, 4), 1.0, num_canaries=100, unobserved=2, delta=1e-5, seed=1)
+    >>> final, every = answers(record)
+    >>> every.proved < every.estimate.epsilon < 20
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fl_epe.accounting import (
+    expected_score_law,
+    poisson_epsilon,
+    unknown_expected_score_epsilon,
+    unknown_rounds_epsilon,
+)
+from fl_epe.auditing.analytical import Analytical, analytical
+from fl_epe.auditing.assumptions import check_sign
+from fl_epe.auditing.audited_client import AuditedClient, schedule_of
+from fl_epe.auditing.bounds import lower_bound, method_by_design
+from fl_epe.auditing.claim_scores import scores_for_claim
+from fl_epe.auditing.epsilon_estimate import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    EpsilonEstimate,
+    estimate_at,
+)
+from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
+from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.view import View, seen_by
+from fl_epe.checks import Floats
+
+_ABOVE = 1.1  # times the client's expected score that a canary of the proof may have
+_HALF = 0.5  # of the client's rounds that a canary of the proof has at least, if enough have
+_ENOUGH = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """ε of a client of a run against one adversary.
+
+    Attributes:
+        adversary: what is seen and known.
+        participations: of the client; the expected number where its rounds are secret.
+        estimate: ε with its interval; ``None`` if it was not measured.
+        reason: why it was not, as a sentence without its full stop; empty if it was.
+        proved: the client's ε is above this, at the confidence; ``None`` without a bound.
+        proof: the bound's method.
+        analytical: what theory allows.
+        fit: κ, and tests of the model behind it.
+        extrapolated: whether all canaries took part less often than the client.
+        scores: of the canaries.
+    """
+
+    adversary: Adversary
+    participations: float
+    analytical: Analytical
+    estimate: EpsilonEstimate | None = None
+    reason: str = ""
+    proved: float | None = None
+    proof: str | None = None
+    fit: LadderFit | None = None
+    extrapolated: bool = False
+    scores: Scores | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the proof is above the estimate's interval, which is then not to be trusted."""
+        return self.estimate is not None and (self.proved or 0.0) > self.estimate.high
+
+    @property
+    def exceeds_theory(self) -> bool:
+        """Whether what is proved is more than theory allows: a defect of the implementation."""
+        limit = self.analytical.epsilon
+        return limit is not None and (self.proved or 0.0) > limit
+
+
+def answers(
+    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
+) -> tuple[Answer, Answer]:
+    """The answers for an adversary who sees the final model, and for one who sees every round's.
+
+    Args:
+        record: the audit record of a run.
+        delta: target δ; the record's by default.
+        confidence: of the intervals (two-sided) and of the proofs (one-sided).
+    """
+    final, every = FINAL_MODEL, EVERY_ROUND
+    if AuditedClient.of(record).secret is not None:
+        final, every = (dataclasses.replace(one, knows_rounds=False) for one in (final, every))
+    return answer(record, final, delta, confidence), answer(record, every, delta, confidence)
+
+
+def answer(
+    record: AuditRecord, adversary: Adversary, delta: float | None = None, confidence: float = 0.95
+) -> Answer:
+    """The answer for one adversary; arguments are as for `answers`.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    delta = record.delta if delta is None else delta
+    client = AuditedClient.of(record)
+    if adversary.knows_rounds and client.secret is not None:
+        client = AuditedClient(client.participations, client.patterns)
+    blank = Answer(adversary, client.participations, analytical(record, delta, client))
+    view = seen_by(record, Adversary(adversary.sees))
+    try:
+        scores = view.scores()
+        check_sign(scores)
+        fit = ladder_fit(view, scores, confidence)
+        estimate = _estimate(view, client, fit, delta, confidence, adversary)
+    except NotMeasured as error:
+        return dataclasses.replace(blank, reason=str(error))
+    if math.isnan(estimate.epsilon):
+        return dataclasses.replace(blank, reason="the estimate is not a number")
+    proved, proof = _proof(view, client, scores, delta, confidence)
+    most = int(record.presence.sum(axis=0).max())
+    return dataclasses.replace(
+        blank,
+        estimate=estimate,
+        proved=proved,
+        proof=proof,
+        fit=fit,
+        extrapolated=client.secret is None and most < math.floor(client.participations),
+        scores=scores,
+    )
+
+
+def _estimate(
+    view: View,
+    client: AuditedClient,
+    fit: LadderFit,
+    delta: float,
+    confidence: float,
+    adversary: Adversary,
+) -> EpsilonEstimate:
+    scales = np.array([fit.scale, fit.low, fit.high])
+    if client.secret is None:
+        method = "κ of the canaries' ladder, at the client's expected score"
+        return estimate_at(scales * client.size(view), delta, confidence, method, adversary)
+    epsilon, low, high = (client_epsilon(view, client, float(scale), delta) for scale in scales)
+    method = "κ of all canaries, mixture over secret rounds"
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+
+
+def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float) -> float:
+    """ε of a client whose scores are ``scale`` (κ) times the expected ones about N(0, 1).
+
+    Two Gaussians at known rounds; at secret ones the mixture over all that the client may have had.
+
+    Raises:
+        NotMeasured: if the law of the secret rounds is not known.
+    """
+    secret, weights = client.secret, view.sizes.weights
+    if scale <= 0 or not weights.any():
+        return 0.0
+    if secret is None:
+        return estimate_at([scale * client.size(view)] * 3, delta, 0.95, "").epsilon
+    if view.adversary.sees == "final":
+        schedule = schedule_of(view.record)
+        law = (
+            None
+            if schedule is None
+            else expected_score_law(
+                schedule, np.append(weights, np.zeros(schedule.rounds - len(weights))), 10**6
+            )
+        )
+        if law is None:
+            raise NotMeasured("the law of the client's secret rounds is not known")
+        return unknown_expected_score_epsilon(
+            scale * law.expected_scores, delta, weights=law.shares
+        )
+    signal = np.maximum(view.sizes.unit * np.sqrt(view.record.correlation.alone(weights)), 1e-9)
+    if secret.law == "coins":
+        strength = scale * float(np.sqrt(np.mean(signal**2)))
+        return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
+    return unknown_rounds_epsilon([scale * signal[block] for block in secret.blocks], delta)
+
+
+def _proof(
+    view: View, client: AuditedClient, scores: Scores, delta: float, confidence: float
+) -> tuple[float | None, str | None]:
+    """A lower bound on the client's ε and its method; ``None`` twice if there are too few."""
+    counted = _counted_scores(view, client, scores)
+    if counted is None or not counted.boundable:
+        return None, None
+    method = method_by_design(counted, delta, confidence)
+    if method is None:
+        return None, None
+    return lower_bound(counted, delta, confidence=confidence, method=method), method
+
+
+def _counted_scores(view: View, client: AuditedClient, scores: Scores) -> Scores | None:
+    """Scores of canaries who took part at most as often, and as strongly, as the client."""
+    record = view.record
+    if client.secret is not None:
+        return scores_for_claim(record) if view.adversary.sees == "all" else scores
+    taken, sizes = record.presence.sum(axis=0), view.sizes.observed
+    if len(sizes) < len(taken):  # those that never took part have no score
+        taken = taken[taken > 0]
+    most = client.participations * (1 + 1e-9)
+    fits = (taken <= math.ceil(most)) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
+    often = fits & (taken >= _HALF * client.participations)
+    chosen: Floats = often if often.sum() >= _ENOUGH else fits
+    if chosen.sum() < 2:
+        return None
+    return dataclasses.replace(
+        scores,
+        observed=scores.observed[chosen],
+        unobserved=None if scores.dim is not None else scores.unobserved,
+    )

@@ -1,0 +1,120 @@
+"""κ in ``score = κ · expected score + N(0, 1)``, and two tests of whether one κ fits all canaries.
+
+Expected scores need be known only in proportion. One κ may fail in two ways: scores may not grow
+with the number of participations as they should, or depend on when a canary took part (a final
+model that forgets). Each test is one regressor, orthogonal to the expected scores, of level 1%.
+What it can find depends on the run's canaries, so that each has a power:
+simulations/studies/answer_truth.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy
+
+from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.view import View
+from fl_epe.checks import Floats
+
+LEVEL = 0.01  # of each test
+_LEAST = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class LadderTest:
+    """A test of whether one κ fits all canaries.
+
+    Attributes:
+        p_value: probability of as much, or more, by chance.
+        power: probability of finding it at level 1% if scores grew half as much from one
+            participation to many, or if the first round left half of what the last one does.
+    """
+
+    p_value: float
+    power: float
+
+    @property
+    def found(self) -> bool:
+        """Whether one κ does not fit."""
+        return self.p_value < LEVEL
+
+
+@dataclasses.dataclass(frozen=True)
+class LadderFit:
+    """κ with its interval, and what speaks against it.
+
+    Attributes:
+        scale: κ.
+        low: lower end of κ's interval.
+        high: upper end of κ's interval.
+        width: deviation of the scores about their expected ones, where 1 is expected.
+        number: test against the number of participations; ``None`` if all have the same.
+        time: test against the time of participation.
+    """
+
+    scale: float
+    low: float
+    high: float
+    width: float
+    number: LadderTest | None
+    time: LadderTest | None
+
+
+def ladder_fit(view: View, scores: Scores, confidence: float = 0.95) -> LadderFit:
+    """Fit κ to the scores of a view.
+
+    By least squares (of deviates, for cosines). The interval is wider where canaries overlap
+    (`Scores.spread`), has the error of the scores' unit, and is as wide as the scores where these
+    are certainly wider than N(0, 1).
+
+    Args:
+        view: of an adversary who knows the rounds.
+        scores: its own ones.
+        confidence: of the interval.
+    """
+    sizes = view.sizes.observed
+    energy = max(float(np.sum(sizes**2)), _LEAST)
+    scale = scores.shift(0.0, sizes)
+    rest = scores.deviates(scale * sizes)
+    freedom = max(len(sizes) - 1, 1)
+    square = float(np.sum(rest**2)) / freedom
+    width = float(np.sqrt(square))
+    wide = scipy.stats.chi2.sf(square * freedom, freedom) < 0.001
+    # All scores share the random norm of the residual, which moves κ as it moves their mean.
+    common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
+    deviation = np.sqrt((width if wide else min(scores.spread, 1.0)) ** 2 / energy + common)
+    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
+    error = quantile * scores.unit_error * scale
+    below, above = np.hypot(scale - low, error), np.hypot(high - scale, error)
+    parts = view.sizes.parts
+    times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
+    least = float(np.min(sizes[sizes > 0], initial=np.inf))
+    typical = float(np.sum(sizes**3)) / energy
+    growth = scale * least / (1 + least / max(typical, _LEAST))
+    varies = np.ptp(sizes) > 0.01 * float(sizes.max(initial=0.0))
+    return LadderFit(
+        scale,
+        float(scale - below),
+        float(scale + above),
+        width,
+        _test(np.where(sizes > 0, 1.0, 0.0), sizes, rest, growth) if varies else None,
+        _test(times @ parts, sizes, rest, 2 / 3 * scale),
+    )
+
+
+def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> LadderTest | None:
+    """Of residuals against a regressor, with the power if its coefficient is ``effect``."""
+    along = float(regressor @ sizes) / max(float(sizes @ sizes), _LEAST)
+    own = regressor - along * sizes
+    length = float(np.linalg.norm(own))
+    if length < 1e-6 * max(float(np.linalg.norm(regressor)), _LEAST):
+        return None
+    z = float(own @ rest) / length
+    limit, ndtr = float(-scipy.special.ndtri(LEVEL / 2)), scipy.special.ndtr
+    shift = effect * length
+    return LadderTest(
+        p_value=float(2 * ndtr(-abs(z))), power=float(ndtr(shift - limit) + ndtr(-shift - limit))
+    )
