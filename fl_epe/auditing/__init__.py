@@ -26,6 +26,7 @@ from fl_epe.auditing.assumptions import (
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
+from fl_epe.auditing.canary_load import CanaryLoad, canary_load
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import (
     EVERY_ROUND,
@@ -85,6 +86,7 @@ __all__ = [
     "AuditedClient",
     "AverageCaseClient",
     "CanaryCosines",
+    "CanaryLoad",
     "ClientLog",
     "Dependence",
     "Design",
@@ -116,6 +118,7 @@ __all__ = [
     "assert_private",
     "average_case_client",
     "bare_scores",
+    "canary_load",
     "client_epsilon",
     "combined_p_value",
     "dependence",
