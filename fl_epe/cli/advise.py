@@ -222,7 +222,7 @@ class Log:
     momentum: float = RunConfig.server_momentum
     adversary: Literal["final", "all"] = "final"
     window: int | None = None
-    top: int = 5
+    top: int = 3
     json: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:

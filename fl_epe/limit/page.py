@@ -23,6 +23,7 @@ from fl_epe.reporting import NOT_MEASURED, as_json, number, plain_table, render_
 COLUMNS = ("schedule", "takes part", "its rounds", "adjacency", "ε", "theory")
 _CLIENTS = {"median": "the median client", "worst-case": "the worst-case client"}
 _SEES = {"final": "sees the final model", "all": "sees every round's model"}
+_OTHERS = 57  # the width of the columns but the first
 _TIE = 0.01  # relative; expected scores are rounded
 
 
@@ -55,14 +56,15 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     }
     text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "compare.json", text + "\n")
+    here = reference(plan, rows)
     page = render_page(
         "compare.html.j2",
         plan=plan,
         finding=finding_of(plan, rows),
         failed=failed_of(rows),
         delta=_delta(plan, rows),
-        here=list(tables_of(plan, reference(plan, rows))),
-        rows=list(tables_of(plan, rows)),
+        here=list(tables_of(plan, here)),
+        grid=list(tables_of(plan, rows)) if len(rows) > len(here) else [],
         names=COLUMNS[1:],
         notes=notes_of(plan, rows),
         settings={k: v for k, v in dataclasses.asdict(plan).items() if v not in (None, {}, 1.0)},
@@ -91,7 +93,11 @@ def print_comparison(
     for one in shown if details else shown[:1]:
         table = plain_table(one.title, COLUMNS, left=4)
         first = table.columns[0]
-        first.overflow, first.min_width, first.no_wrap = "fold", 12, False
+        first.min_width = 12
+        if details:
+            first.overflow, first.no_wrap = "fold", False
+        else:  # one line each
+            first.max_width = max(12, console.width - _OTHERS)
         for row, cells in one.lines:
             bad = row.above or row.failed is not None
             table.add_row(*cells, style="red" if bad else "")
@@ -99,7 +105,7 @@ def print_comparison(
     if found := finding_of(plan, rows):
         console.print(found)
     notes = notes_of(plan, rows)
-    for note in notes if details else notes[:3]:
+    for note in notes if details or failed else notes[: 1 + any(row.above for row in rows)]:
         console.print(f"• {note}", style="dim")
 
 
@@ -135,7 +141,7 @@ def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
     return [
         row.schedule + where,
         f"{found.participations:.3g} times",
-        "known" if found.knows_rounds else "unknown",
+        "known" if found.knows_rounds else "secret",
         found.adjacency,
         number(found.epsilon) + spread + " !" * found.above,
         theory,
@@ -165,14 +171,16 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         return ""
     values, clients = exposed.values(), f"{max(row.clients or 0 for row in here):,}"
     whose = (
-        f"the worst-case client of {clients}, for an adversary who sees the final model and knows "
-        "the client's rounds"
+        f"the worst-case client of {clients} (adversary sees the final model and knows the "
+        "client's rounds; zero-out)"
     )
+    short = [name.split(":")[0] for name in exposed]
+    names_of = dict(zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True))
     if max(values) < min(values) * (1 + _TIE):
         return f"All of these schedules have the same ε of {whose}: {number(max(values))}."
     ends = []
     for end in (min(values), max(values)):
-        tied = [name for name, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
+        tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
         names = ", ".join(tied[:-1]) + (" and " if len(tied) > 1 else "") + tied[-1]
         ends.append(f"{names} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."

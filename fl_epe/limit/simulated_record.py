@@ -185,8 +185,10 @@ class _Signal:
         """Of the rounds; known, and not estimated."""
         if self.factor is None:
             return RoundCorrelation(np.ones((len(self.norms), 1)))
-        rows = [row[t::-1] for t, row in enumerate(self.factor)]
-        return RoundCorrelation.of(rows, _DIM)
+        back = np.zeros_like(self.factor)
+        for t, row in enumerate(self.factor):
+            back[t, : t + 1] = row[t::-1]
+        return RoundCorrelation(back)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
