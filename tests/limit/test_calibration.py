@@ -85,8 +85,17 @@ class TestNoise:
             assert advice.answer.epsilon == pytest.approx(target, rel=1e-5)
         assert advice.answer.low <= advice.answer.epsilon <= advice.answer.high
 
-    @SEES
-    @pytest.mark.parametrize("kind", ["epochs", "poisson", "balls-in-bins"])
+    @pytest.mark.parametrize(
+        ("kind", "sees"),
+        [
+            ("epochs", "final"),
+            ("epochs", "all"),
+            ("balls-in-bins", "final"),
+            pytest.param("balls-in-bins", "all", marks=pytest.mark.slow),
+            pytest.param("poisson", "final", marks=pytest.mark.slow),
+            pytest.param("poisson", "all", marks=pytest.mark.slow),
+        ],
+    )
     def test_reports_of_the_run_say_the_target(self, kind, sees):
         """The setting of digits: 120 clients, 60 rounds, 12 participations of each."""
         schedule, target = make_schedule(kind, 60, 12), 3.0
@@ -257,7 +266,7 @@ class TestCanaries:
         assert canary_advice(ShuffledEpochs(60, 1), 1.0, DELTA, 3, 0.1).answers == ()
 
     def test_errors(self):
-        with pytest.raises(ValueError, match="noise_multiplier=0 > 0"):
+        with pytest.raises(ValueError, match="noise_multiplier=0 in"):
             canary_advice(ShuffledEpochs(60, 1), 0, DELTA, 100, 0.1)
 
 
