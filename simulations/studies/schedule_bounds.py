@@ -91,7 +91,7 @@ def below(row: Row) -> int:
     """How many analytical ε of a row are below the exact one of the same adversary."""
     parts: list[Epsilon | None] = [row.final, row.every_round, row.unknown_rounds]
     return sum(
-        part is not None and part.analytical.epsilon < part.epsilon * (1 - 1e-9) for part in parts
+        part is not None and part.analytical.epsilon < part.epsilon * (1 - 1e-7) for part in parts
     )
 
 
