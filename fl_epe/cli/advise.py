@@ -27,7 +27,11 @@ _SHARES = (0.05, 0.1, 0.2)
 
 
 def _planned(
-    spec: str | None, rounds: int | None, participations: float | None, run: AuditRecord | None
+    spec: str | None,
+    rounds: int | None,
+    participations: float | None,
+    clients: int | None,
+    run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
     """The schedule that is asked for, else that of the run, and the log that it replays."""
     usual = _PARTICIPATIONS
@@ -41,7 +45,7 @@ def _planned(
     with argument_context("participation", spec):
         log, often = log_of(spec) or (None, usual)
     rounds = rounds_like(run, rounds, log.rounds if log else _ROUNDS)
-    check_limit(rounds, None)
+    check_limit(rounds, clients)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, often if participations is None else participations), log
 
@@ -106,7 +110,9 @@ class Noise:
         from fl_epe.reporting import advice_lines
 
         run = None if self.like is None else AuditRecord.load(self.like / RECORD)
-        schedule, log = _planned(self.participation, self.rounds, self.participations, run)
+        schedule, log = _planned(
+            self.participation, self.rounds, self.participations, self.clients, run
+        )
         clients = _clients(self.clients, log, run)
         delta = _DELTA if clients is None else float(clients**-1.1)
         delta = delta if run is None else run.delta
@@ -174,7 +180,7 @@ class Canaries:
         """Print it."""
         from fl_epe.reporting import canary_lines, canary_table
 
-        schedule, log = _planned(self.participation, self.rounds, self.participations, None)
+        schedule, log = _planned(self.participation, self.rounds, self.participations, self.clients)
         clients = _clients(self.clients, log, None) or self.clients
         delta = clients**-1.1 if self.delta is None else self.delta
         found = [

@@ -80,10 +80,10 @@ class TestCommandLine:
             schedule, 0.4, 1e-3, num_canaries=13, beside=120, strategy=strategy, real=REAL
         )
         record.save(tmp_path / "record.npz")
-        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 8]
+        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 1]
         found = self._json(capsys, *common)
         direct = noise_for_epsilon(
-            schedule, 8.0, 1e-3, 120, sees=sees, strategy=strategy, **limit_like(record)
+            schedule, 1.0, 1e-3, 120, sees=sees, strategy=strategy, **limit_like(record)
         )
         assert found["noise_multiplier"] == direct.noise_multiplier
         other = self._json(capsys, *common, "--mechanism", "independent")
