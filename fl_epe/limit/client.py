@@ -8,8 +8,8 @@ Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = expected_record(ShuffledEpochs(60, 12), 1.0, 1e-5, 120)
     >>> found = median_client(record, "all")
-    >>> round(found.epsilon, 2), round(found.analytical, 2), found.knows_rounds
-    (20.12, 20.12, True)
+    >>> round(found.epsilon, 1), round(found.analytical, 1), found.knows_rounds
+    (20.1, 20.1, True)
 """
 
 from __future__ import annotations
