@@ -9,7 +9,7 @@ Examples:
     True
 """
 
-from fl_epe.auditing.analytical import Analytical
+from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
@@ -34,6 +34,7 @@ from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonDifference,
     EpsilonEstimate,
+    Sees,
     epsilon_difference,
 )
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
@@ -111,8 +112,10 @@ __all__ = [
     "RunSchedules",
     "ScoreSummary",
     "Scores",
+    "Sees",
     "ServerStep",
     "View",
+    "analytical",
     "answer",
     "answers",
     "assert_private",
