@@ -9,7 +9,7 @@ Examples:
     True
 """
 
-from fl_epe.auditing.analytical import Analytical
+from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
@@ -23,7 +23,7 @@ from fl_epe.auditing.assumptions import (
     null_misfit,
     wider_than_known,
 )
-from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient
+from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.claim_scores import scores_for_claim
@@ -111,11 +111,13 @@ __all__ = [
     "Scores",
     "ServerStep",
     "View",
+    "analytical",
     "answer",
     "answers",
     "assert_private",
     "average_case_client",
     "bare_scores",
+    "claim_adversary",
     "client_epsilon",
     "combined_p_value",
     "dependence",
