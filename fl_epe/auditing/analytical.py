@@ -123,7 +123,7 @@ def _unknown(
     schedule = schedule_of(record)
     if schedule is None:
         return Analytical(None, False, adjacency, "the schedule is not known")
-    population = record.design.num_clients or record.num_canaries
+    population = record.design.num_clients or max(record.num_canaries, 1)
     if strategy is None:
         found = upper_bounds(schedule, z, delta, population)
     elif len(strategy) == schedule.rounds:

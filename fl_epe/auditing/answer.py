@@ -42,7 +42,7 @@ from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, estimate_at
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
-from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
@@ -131,9 +131,9 @@ def answer(
     try:
         client = client or AuditedClient.of(record, adversary)
     except NotMeasured as error:
-        times, why = record.mechanism.canary_participations, str(error)
-        nothing = Analytical(None, False, adjacency_of(record), why)
-        return Answer(adversary, times, nothing, reason=why)
+        theory = Analytical(None, False, adjacency_of(record), str(error))
+        reason = not_measured(record, adversary) or str(error)
+        return Answer(adversary, record.mechanism.canary_participations, theory, reason=reason)
     blank = Answer(adversary, client.participations, analytical(record, delta, client))
     view = seen_by(record, Adversary(adversary.sees))
     try:

@@ -72,7 +72,7 @@ class AuditedClient:
         if most and (schedule := schedule_of(record)) is not None:
             participations = max(participations, min(schedule.most_participations(), record.rounds))
         own = record.presence.sum(axis=0)
-        alike = np.flatnonzero(own == round(participations))[:_MOST_PATTERNS]
+        alike = np.flatnonzero(own == np.round(participations))[:_MOST_PATTERNS]
         return cls(participations, record.presence[:, alike])
 
     def size(self, view: View) -> float:

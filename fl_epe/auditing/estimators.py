@@ -128,6 +128,7 @@ def epsilon_from_record(
     by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
     if not by_name or statistic == "likelihood-ratio":
         checked_statistic(adversary, statistic)
+        adversary = STATISTICS[statistic] if statistic else adversary
         found = answer(record, adversary, delta, confidence)
         if found.estimate is None:
             raise NotMeasured(found.reason)

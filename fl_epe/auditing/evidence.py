@@ -101,7 +101,9 @@ class Evidence:
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        measured = "nothing" if self.delta else "nothing: Gaussian noise has no finite ε at δ = 0"
+        measured = "not measured" + (
+            "" if self.delta else ": Gaussian noise has no finite ε at δ = 0"
+        )
         if found is not None:
             measured = (
                 f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to {found.high:.4g} "

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import ArgumentError, Floats, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import SCHEDULES
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _likelihood_ratio(view: View) -> Scores:
     return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
 
 
-def mixture_ratios(scores: Floats, secret: SecretRounds, signal: Floats) -> Floats:
+def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
 
     Args:

@@ -55,7 +55,7 @@ def test_the_last_one_is_the_estimate_of_the_report():
     _, record = _watched(planned=float(CANARIES), participation="epochs")
     last = epsilon_by_round(record)[-1].estimate
     whole = epsilon_from_record(record, adversary=EVERY_ROUND)
-    assert last.epsilon == pytest.approx(whole.epsilon, rel=1e-3)  # d = 2,000: μ²/d
+    assert last.epsilon == pytest.approx(whole.epsilon, rel=2e-3)  # d = 2,000: μ²/d
     assert last.low < whole.low
     assert last.high > whole.high  # as it holds at every round at once
 
