@@ -47,7 +47,7 @@ from fl_epe.auditing.estimators import (
 )
 from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.ladder_fit import LadderFit, LadderTest
+from fl_epe.auditing.ladder_fit import LadderFit, LadderTest, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
@@ -134,6 +134,7 @@ __all__ = [
     "gaussian_by_group",
     "gaussian_test",
     "installed_versions",
+    "ladder_fit",
     "null_misfit",
     "others_share",
     "read_scores",

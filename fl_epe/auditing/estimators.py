@@ -127,8 +127,8 @@ def epsilon_from_record(
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
     by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
     if not by_name or statistic == "likelihood-ratio":
-        checked_statistic(adversary, statistic)
-        adversary = STATISTICS[statistic] if statistic else adversary
+        if statistic:
+            adversary = STATISTICS[checked_statistic(adversary, statistic)]
         found = answer(record, adversary, delta, confidence)
         if found.estimate is None:
             raise NotMeasured(found.reason)

@@ -389,6 +389,8 @@ def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str
         and needs.knows_rounds <= adversary.knows_rounds
         and needs.knows_others <= adversary.knows_others
     ]
+    if not known:
+        raise_invalid("adversary", adversary, "to know the rounds, for scores of the final model")
     if statistic is None:
         return next((name for name in known if STATISTICS[name] == adversary), known[0])
     if statistic not in known:
