@@ -316,7 +316,7 @@ def quick_start(seed: int, say: Callable[[str], object] = print) -> None:
     record = simulate(Job(task, config, Seeds.derive(seed), config.rounds))
     view = seen_by(record)
     found = epsilon_from_record(record, statistic="displacement")
-    fit = ladder_fit(view, view.scores())
+    fit = ladder_fit(view)
     strongest = float(seen_by(record).weights.max())
     noise = config.sum_noise_multiplier()
     say(

@@ -236,7 +236,7 @@ def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Ro
     near = np.asarray(epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta))
     slope = float(np.diff(near)[0]) / (2 * _STEP)
     view = seen_by(record, adversary)
-    fit = ladder_fit(view, view.scores())
+    fit = ladder_fit(view)
     return Row(
         parse_schedule(str(record.design.schedule))[0],
         record.mechanism.noise_multiplier or 0.0,

@@ -367,7 +367,7 @@ def of_record(record: AuditRecord) -> Statistics:
 def _scale(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> float:
     """κ of all canaries."""
     view = seen_by(record, adversary)
-    return ladder_fit(view, view.scores()).scale
+    return ladder_fit(view).scale
 
 
 def noisy_run(

@@ -23,7 +23,7 @@ from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
     NotMeasured,
-    expected_score_fit,
+    ladder_fit,
     scores_for_claim,
     seen_by,
 )
@@ -176,7 +176,7 @@ def test_the_plain_step():
     found = audit.epsilon(confidence=0.999)
     assert found.low < gaussian_epsilon(1.0, 1e-5, STEPS) < found.high
     assert find_evidence(audit, 0.1, 1e-5).violated
-    scale = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    scale = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert scale.low < 1 < scale.high
 
 
@@ -381,7 +381,7 @@ def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
     rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
     with audited(optimizer) as audit:
         train(model, optimizer, 12, rate.step)
-    fit = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    fit = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert fit.low < 1 < fit.high
 
 
@@ -392,7 +392,7 @@ def test_the_final_model_holds_what_is_expected(name):
     model, optimizer = private(lr=rate, **options)
     with audited(optimizer) as audit:
         train(model, optimizer)
-    fit = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    fit = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert fit.low < 1 < fit.high
 
 
