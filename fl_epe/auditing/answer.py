@@ -138,6 +138,8 @@ def answer(
     view = seen_by(record, Adversary(adversary.sees))
     try:
         scores = view.scores()
+        if not scores.observed.any():
+            raise NotMeasured("every score is 0: no canary reached what was released")
         check_sign(scores)
         fit = ladder_fit(view, scores, confidence)
         estimate = _estimate(view, client, fit, delta, confidence, adversary)

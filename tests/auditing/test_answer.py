@@ -129,6 +129,8 @@ def test_what_was_not_measured_has_a_reason_and_its_theory():
     assert found.analytical.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(12), DELTA))
     assert not found.contradicted
     assert not found.exceeds_theory
+    silent = record_of().with_values(**{"observed.means": np.zeros((60, 14))})
+    assert answer(silent, EVERY_ROUND).reason.startswith("every score is 0")
     away = record_of()
     away = away.with_values(**{"observed.means": -10 * np.abs(away.observed.means)})
     assert "far below unobserved ones" in answer(away, EVERY_ROUND).reason
