@@ -9,6 +9,10 @@ estimate, which takes longer.
 
     python simulations/studies/false_convictions.py [--runs 1000]
 
+Of 1,000 right runs each: epochs (12 of 60 rounds) 3 convicted; two classes of devices, Poisson,
+fixed-size, balls-in-bins (6 of 60) and Poisson with 1,000 canaries (10 of 500) 0. Of 20 runs with
+halved noise: epochs 20 (claimed 20.1, proved 30.1 in the median), Poisson with 11 canaries 14, with
+1,000 canaries 20.
 """
 
 import argparse
