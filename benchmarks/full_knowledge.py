@@ -36,7 +36,7 @@ import torch
 
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, STATISTICS, seen_by
+from fl_epe.auditing import STATISTICS, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
@@ -105,8 +105,8 @@ def main() -> None:
         claimed = gaussian_epsilon(z, record.delta)
         of_the_sum = gaussian_epsilon(config.sum_noise_multiplier(), record.delta)
         full, known = (
-            epsilon_from_record(record, adversary=adversary)
-            for adversary in (STATISTICS["full-knowledge"], EVERY_ROUND)
+            epsilon_from_record(record, statistic=statistic)
+            for statistic in ("full-knowledge", "matched-filter")
         )
         cells = [f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})" for e in (full, known)]
         error = np.abs(full.epsilon / claimed - 1)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from fl_epe import schedules
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
-    EVERY_ROUND,
     AuditRecord,
     CanaryCosines,
     Mechanism,
@@ -339,8 +338,8 @@ def found_epsilon(record: AuditRecord) -> dict[str, Any]:
     }
     if record.num_canaries >= 2:
         final, every = (
-            epsilon_from_record(record),
-            epsilon_from_record(record, adversary=EVERY_ROUND),
+            epsilon_from_record(record, statistic="displacement"),
+            epsilon_from_record(record, statistic="matched-filter"),
         )
         out["final"], out["all"] = (
             {"epsilon": found.epsilon, "low": found.low, "high": found.high}

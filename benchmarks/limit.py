@@ -21,7 +21,6 @@ import time
 from schedules import CLIENTS, each_in_a_process, peak_gib, schedule_of
 
 from fl_epe import epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND
 from fl_epe.limit import limit_record
 
 NAMES = ("ShuffledEpochs", "Poisson", "FixedSize", "CheckIn, window 10,000", "TimeOfDay")
@@ -32,8 +31,8 @@ def measure(name: str) -> None:
     record = limit_record(
         schedule_of(name), 0.5, 1e-8, num_canaries=2000, unobserved=2000, population=CLIENTS
     )
-    final = epsilon_from_record(record)
-    every = epsilon_from_record(record, adversary=EVERY_ROUND)
+    final = epsilon_from_record(record, statistic="displacement")
+    every = epsilon_from_record(record, statistic="matched-filter")
     seconds = time.perf_counter() - began
     print(
         f"{name:<26}{final.epsilon:9.3f}{every.epsilon:9.2f}{seconds:9.1f}{peak_gib():7.2f}",

@@ -23,7 +23,7 @@ from fl_epe.auditing.assumptions import (
     null_misfit,
     wider_than_known,
 )
-from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient
+from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import CanaryLoad, canary_load
@@ -49,7 +49,7 @@ from fl_epe.auditing.estimators import (
 )
 from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.ladder_fit import LadderFit, LadderTest
+from fl_epe.auditing.ladder_fit import LadderFit, LadderTest, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
@@ -122,6 +122,7 @@ __all__ = [
     "average_case_client",
     "bare_scores",
     "canary_load",
+    "claim_adversary",
     "client_epsilon",
     "combined_p_value",
     "dependence",
@@ -138,6 +139,7 @@ __all__ = [
     "gaussian_by_group",
     "gaussian_test",
     "installed_versions",
+    "ladder_fit",
     "null_misfit",
     "others_share",
     "read_scores",

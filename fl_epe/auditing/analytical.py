@@ -53,7 +53,7 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         client: whose.
     """
     known, z = client.secret is None, record.mechanism.noise_multiplier
-    adjacency = "add-or-remove" if record.mechanism.participation == "poisson" else "zero-out"
+    adjacency = adjacency_of(record)
     if z is None:
         return Analytical(None, known, adjacency, "the noise is not known")
     if record.rounds == 0 or not math.isfinite(client.participations):
@@ -68,6 +68,11 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         words = "the adversary knows the client's rounds"
         return Analytical(epsilon, True, adjacency, words)
     return _unknown(record, delta, z, client, adjacency)
+
+
+def adjacency_of(record: AuditRecord) -> str:
+    """Which two runs ε of a client tells apart, in its participation schedule."""
+    return "add-or-remove" if record.mechanism.participation == "poisson" else "zero-out"
 
 
 def _shares(record: AuditRecord) -> Floats | None:
@@ -118,7 +123,7 @@ def _unknown(
     schedule = schedule_of(record)
     if schedule is None:
         return Analytical(None, False, adjacency, "the schedule is not known")
-    population = record.design.num_clients or record.num_canaries
+    population = record.design.num_clients or max(record.num_canaries, 1)
     if strategy is None:
         found = upper_bounds(schedule, z, delta, population)
     elif len(strategy) == schedule.rounds:

@@ -35,28 +35,18 @@ from fl_epe.accounting import (
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
 )
-from fl_epe.auditing.analytical import Analytical, analytical
+from fl_epe.auditing.analytical import Analytical, adjacency_of, analytical
 from fl_epe.auditing.assumptions import check_sign
-from fl_epe.auditing.audited_client import AuditedClient, schedule_of
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import (
-    EVERY_ROUND,
-    FINAL_MODEL,
-    Adversary,
-    EpsilonEstimate,
-    estimate_at,
-)
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, estimate_at
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
-from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.checks import Floats
-
-_ABOVE = 1.1  # times the client's expected score that a canary of the proof may have
-_HALF = 0.5  # of the client's rounds that a canary of the proof has at least, if enough have
-_ENOUGH = 4
+from fl_epe.checks import check_probability, raise_invalid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,36 +99,53 @@ def answers(
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
     """
-    final, every = FINAL_MODEL, EVERY_ROUND
-    if AuditedClient.of(record).secret is not None:
-        final, every = (dataclasses.replace(one, knows_rounds=False) for one in (final, every))
+    every = claim_adversary(record)
+    final = dataclasses.replace(every, sees="final")
     return answer(record, final, delta, confidence), answer(record, every, delta, confidence)
 
 
 def answer(
-    record: AuditRecord, adversary: Adversary, delta: float | None = None, confidence: float = 0.95
+    record: AuditRecord,
+    adversary: Adversary,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    client: AuditedClient | None = None,
 ) -> Answer:
     """The answer for one adversary; arguments are as for `answers`.
+
+    Args:
+        record: the audit record of a run.
+        adversary: one who does not know the other clients' updates.
+        delta: target δ; the record's by default.
+        confidence: of the interval (two-sided) and of the proof (one-sided).
+        client: whose ε; by default the median client (`AuditedClient.of`).
 
     Raises:
         ValueError: for an argument out of range.
     """
     delta = record.delta if delta is None else delta
-    client = AuditedClient.of(record)
-    if adversary.knows_rounds and client.secret is not None:
-        client = AuditedClient(client.participations, client.patterns)
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    if adversary.knows_others:
+        raise_invalid("adversary", adversary, "not to know the others; name a statistic for that")
+    try:
+        client = client or AuditedClient.of(record, adversary)
+    except NotMeasured as error:
+        theory = Analytical(None, False, adjacency_of(record), str(error))
+        reason = not_measured(record, adversary) or str(error)
+        return Answer(adversary, record.mechanism.canary_participations, theory, reason=reason)
     blank = Answer(adversary, client.participations, analytical(record, delta, client))
     view = seen_by(record, Adversary(adversary.sees))
     try:
         scores = view.scores()
+        if not scores.observed.any():
+            raise NotMeasured("every score is 0: no canary reached what was released")
         check_sign(scores)
         fit = ladder_fit(view, scores, confidence)
         estimate = _estimate(view, client, fit, delta, confidence, adversary)
     except NotMeasured as error:
         return dataclasses.replace(blank, reason=str(error))
-    if math.isnan(estimate.epsilon):
-        return dataclasses.replace(blank, reason="the estimate is not a number")
-    proved, proof = _proof(view, client, scores, delta, confidence)
+    proved, proof = _proof(view, client, delta, confidence, adversary)
     most = int(record.presence.sum(axis=0).max())
     return dataclasses.replace(
         blank,
@@ -159,13 +166,18 @@ def _estimate(
     confidence: float,
     adversary: Adversary,
 ) -> EpsilonEstimate:
-    scales = np.array([fit.scale, fit.low, fit.high])
+    scales = (fit.scale, fit.low, fit.high)
     if client.secret is None:
         method = "κ of the canaries' ladder, at the client's expected score"
-        return estimate_at(scales * client.size(view), delta, confidence, method, adversary)
-    epsilon, low, high = (client_epsilon(view, client, float(scale), delta) for scale in scales)
-    method = "κ of all canaries, mixture over secret rounds"
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+        shifts = np.array(scales) * client.size(view)
+        found = estimate_at(shifts, delta, confidence, method, adversary)
+    else:
+        epsilon, low, high = (client_epsilon(view, client, scale, delta) for scale in scales)
+        method = "κ of all canaries, mixture over secret rounds"
+        found = EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+    if np.isnan([found.epsilon, found.low, found.high]).any():
+        raise NotMeasured("the estimate is not a number")
+    return found
 
 
 def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float) -> float:
@@ -203,34 +215,13 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
 
 
 def _proof(
-    view: View, client: AuditedClient, scores: Scores, delta: float, confidence: float
+    view: View, client: AuditedClient, delta: float, confidence: float, adversary: Adversary
 ) -> tuple[float | None, str | None]:
     """A lower bound on the client's ε and its method; ``None`` twice if there are too few."""
-    counted = _counted_scores(view, client, scores)
-    if counted is None or not counted.boundable:
+    try:
+        counted = scores_for_claim(view.record.in_order(), adversary, client)
+    except NotMeasured:
         return None, None
-    method = method_by_design(counted, delta, confidence)
-    if method is None:
+    if (method := method_by_design(counted, delta, confidence)) is None:
         return None, None
     return lower_bound(counted, delta, confidence=confidence, method=method), method
-
-
-def _counted_scores(view: View, client: AuditedClient, scores: Scores) -> Scores | None:
-    """Scores of canaries who took part at most as often, and as strongly, as the client."""
-    record = view.record
-    if client.secret is not None:
-        return scores_for_claim(record) if view.adversary.sees == "all" else scores
-    taken, sizes = record.presence.sum(axis=0), view.sizes.observed
-    if len(sizes) < len(taken):  # those that never took part have no score
-        taken = taken[taken > 0]
-    most = client.participations * (1 + 1e-9)
-    fits = (taken <= math.ceil(most)) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
-    often = fits & (taken >= _HALF * client.participations)
-    chosen: Floats = often if often.sum() >= _ENOUGH else fits
-    if chosen.sum() < 2:
-        return None
-    return dataclasses.replace(
-        scores,
-        observed=scores.observed[chosen],
-        unobserved=None if scores.dim is not None else scores.unobserved,
-    )

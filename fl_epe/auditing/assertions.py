@@ -31,7 +31,8 @@ from collections.abc import Iterable
 import numpy as np
 import scipy
 
-from fl_epe.auditing.evidence import Evidence, find_evidence, found_in, scores_of_record
+from fl_epe.auditing.epsilon_estimate import Adversary
+from fl_epe.auditing.evidence import Evidence, find_evidence, found_in, scores_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
@@ -195,6 +196,7 @@ def assert_private(
     delta: float,
     confidence: float = 0.99,
     *,
+    adversary: Adversary | None = None,
     method: str | None = None,
     stop_early: bool = False,
 ) -> Evidence | WatchedEvidence:
@@ -207,11 +209,11 @@ def assert_private(
     Args:
         run: as in `find_evidence`. With ``stop_early`` also any iterable of scores, such as a
             generator that makes one canary after the other; each score N(0, 1) for a canary that
-            took no part. `Scores` need such a null too. A record's canaries come in the order of
-            their last rounds.
+            took no part. `Scores` need such a null too. A record's canaries come by their numbers.
         epsilon: as in `find_evidence`.
         delta: as in `find_evidence`.
         confidence: as in `find_evidence`.
+        adversary: as in `find_evidence`.
         method: as in `find_evidence`; only without ``stop_early``.
         stop_early: look after every score.
 
@@ -227,13 +229,15 @@ def assert_private(
     if stop_early:
         if method is not None:
             raise_invalid("method", method, "only for one look at all scores, not with stop_early")
-        found, dim = _one_by_one(run)
+        found, dim = _one_by_one(run, adversary)
         evidence = watch_claim(found, epsilon, delta, confidence, dim=dim)
         if evidence.violated:
             raise AssertionError(str(evidence))
         scores, how = str(evidence.used), "betting"
     else:
-        evidence = find_evidence(run, epsilon, delta, confidence, method=method)
+        evidence = find_evidence(
+            run, epsilon, delta, confidence, adversary=adversary, method=method
+        )
         if evidence.violated or evidence.faults:
             raise AssertionError(str(evidence))
         if evidence.refuted and evidence.lower_bound > epsilon:
@@ -254,13 +258,11 @@ def assert_private(
     return evidence
 
 
-def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
+def _one_by_one(run: object, adversary: Adversary | None) -> tuple[Iterable[float], int | None]:
     """Scores in an order that does not depend on them, and the dimension of their exact null."""
-    found, order = found_in(run), np.arange(0)
+    found = found_in(run)
     if isinstance(found, AuditRecord):
-        record = found.in_order()
-        last = [np.flatnonzero(rounds)[-1] for rounds in record.presence.T if rounds.any()]
-        found, order = scores_of_record(record), np.argsort(last, kind="stable")
+        found = scores_of(found, adversary)
     if not isinstance(found, Scores):
         if isinstance(found, Iterable) and not isinstance(found, str | bytes):
             return found, None
@@ -277,4 +279,4 @@ def _one_by_one(run: object) -> tuple[Iterable[float], int | None]:
             f"{found.observed.size} observed and {others} unobserved {found.statistic} are "
             "compared all at once. Leave out stop_early, or give cosines with their dim",
         )
-    return (found.observed[order] if len(order) else found.observed).tolist(), found.dim
+    return found.observed.tolist(), found.dim

@@ -1,4 +1,6 @@
-"""The client whose ε is the answer: as often in the run, and as heavy, as the median real client.
+"""The client whose ε is the answer, and the adversary of a privacy claim.
+
+The client is as often in the run, and as heavy, as the median real client.
 
 Its update has the length of the clip norm. Clients who take part less often, or whose updates are
 shorter, leak less.
@@ -13,6 +15,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import SecretRounds, secret_rounds
 from fl_epe.auditing.view import View
@@ -39,19 +43,36 @@ class AuditedClient:
     secret: SecretRounds | None = None
 
     @classmethod
-    def of(cls, record: AuditRecord) -> AuditedClient:
-        """From the clients' log of a record, or what else it says; if nothing, as the canaries."""
-        if (secret := secret_of_claim(record)) is not None:
-            rounds = record.rounds if secret.law == "coins" else 1
-            expected = secret.rate * rounds if secret.law == "coins" else len(secret.blocks)
+    def of(
+        cls, record: AuditRecord, adversary: Adversary | None = None, *, most: bool = False
+    ) -> AuditedClient:
+        """From the clients' log of a record, or what else it says; if nothing, as the canaries.
+
+        Args:
+            record: the audit record of a run.
+            adversary: who knows its rounds or not; by default that of `claim_adversary`.
+            most: the client who takes part most often, instead of the median one: all that a
+                privacy claim covers are at most as exposed.
+
+        Raises:
+            NotMeasured: if the adversary does not know the rounds, and their law is not known.
+        """
+        adversary = adversary or claim_adversary(record)
+        if not adversary.knows_rounds:
+            if (secret := secret_rounds(record)) is None:
+                raise NotMeasured("the law of a client's secret rounds is not known")
+            coins = secret.law == "coins"
+            expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
         if (counts := _counted(record)) is not None:
-            typical = int(np.quantile(counts, 0.5, method="lower"))
+            typical = int(counts.max() if most else np.quantile(counts, 0.5, method="lower"))
             if typical > 0:
                 return cls(typical, _patterns(record, counts, typical))
         participations = _expected(record)
+        if most and (schedule := schedule_of(record)) is not None:
+            participations = max(participations, min(schedule.most_participations(), record.rounds))
         own = record.presence.sum(axis=0)
-        alike = np.flatnonzero(own == round(participations))[:_MOST_PATTERNS]
+        alike = np.flatnonzero(own == np.round(participations))[:_MOST_PATTERNS]
         return cls(participations, record.presence[:, alike])
 
     def size(self, view: View) -> float:
@@ -65,12 +86,17 @@ class AuditedClient:
         return weight * sizes.of_rounds(self.participations)
 
 
-def secret_of_claim(record: AuditRecord) -> SecretRounds | None:
-    """How a client's rounds are drawn, where a privacy claim rests on hiding them."""
-    if record.mechanism.participation not in SECRET_KINDS:
-        return None
-    secret = secret_rounds(record)
-    return secret if secret is not None and secret.rate < 1 else None
+def claim_adversary(record: AuditRecord) -> Adversary:
+    """The adversary against whom privacy accounting holds: who sees every round's model.
+
+    The rounds of a client are known, unless the accounting rests on hiding them.
+    """
+    mechanism = record.mechanism
+    hidden = mechanism.participation in SECRET_KINDS
+    sampled = hidden and mechanism.canary_participations < (
+        record.design.num_rounds or record.rounds
+    )
+    return dataclasses.replace(EVERY_ROUND, knows_rounds=not sampled)
 
 
 def schedule_of(record: AuditRecord) -> Schedule | None:

@@ -1,62 +1,159 @@
-"""Scores by which a privacy claim is tested: those of the adversary whom the claim is against.
+"""Scores by which a privacy claim is tested: those of the adversary and client of the claim.
+
+Canaries that take part more often than the client, or are heavier, do not count. Where the rounds
+are secret, nothing is chosen by them: canaries that were drawn for no round count as members.
 
 Likelihood ratios at secret rounds have no closed-form null, but a known one: whitened scores of a
-direction that took no part are N(0, 1). Where the ratio is large its tail follows from members'
-draws, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, at any depth; elsewhere from draws of the null. So they
-are turned into scores whose null is N(0, 1), and bounds need no unobserved canaries.
+direction that took no part are independent N(0, 1). Where the ratio L is large its tail follows
+from members' draws, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, at any depth; elsewhere from draws of the
+null. So ratios are turned into scores whose null is N(0, 1), and no unobserved canary is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.auditing.audited_client import secret_of_claim
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
 from fl_epe.auditing.statistics import SecretRounds, mixture_ratios
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
 
-_DRAWS = 20_000
-_BLOCK = 2_000  # draws at once
+_ABOVE = 1.1  # times the client's expected score that a canary may have
+_HALF = 0.5  # of the client's rounds that a canary has at least, if enough have
+_ENOUGH = 4
+_WORK = 2 * 10**7  # numbers drawn for a null
+_DRAWS = 2_000, 20_000  # at least and at most
+_AT_ONCE = 2 * 10**6
 _SEED = 0
 _DIRECT = 0.02  # a tail that is larger comes from draws of the null
 _SAFE = 3.0  # standard errors that are added to a drawn tail
+_BEYOND = 5.0  # draws that may be missing beyond the largest, of probability e⁻⁵ at most
 _DIM = 10**9  # of scores whose null is N(0, 1)
 
 
-def scores_for_claim(record: AuditRecord) -> Scores:
-    """Scores of the adversary of a privacy claim, who sees every round's model.
+def scores_for_claim(
+    record: AuditRecord, adversary: Adversary | None = None, client: AuditedClient | None = None
+) -> Scores:
+    """Scores of the canaries that a claim about a client covers.
 
-    Where sampling hides a client's rounds, privacy accounting holds for an adversary who does not
-    know them, and for clients whose rounds are still to be drawn. So the scores are likelihood
-    ratios at unknown rounds, and canaries that were drawn for no round count as members. Otherwise
-    they are the matched filter at the known rounds.
+    Args:
+        record: the audit record of a run.
+        adversary: of the claim; by default that of `claim_adversary`.
+        client: who is covered; by default the one that takes part most often.
+
+    Raises:
+        NotMeasured: if fewer than two canaries count, or the law of secret rounds is not known.
     """
-    secret = secret_of_claim(record)
-    view = seen_by(record, EVERY_ROUND)
-    if secret is None or not record.signal_known():
-        return view.scores()
+    adversary = adversary or claim_adversary(record)
+    client = client or AuditedClient.of(record, adversary, most=True)
+    view = seen_by(record, Adversary(adversary.sees))
+    scores, secret = view.scores(), client.secret
+    if secret is None:
+        return _covered(view, client, scores)
+    if adversary.sees == "all":
+        return _ratios(view, secret)
+    rest = view.alone.unobserved.displacement * math.sqrt(record.dim)
+    observed = np.append(scores.observed, _drawn_for_none(record, secret, rest, scores.observed))
+    return dataclasses.replace(scores, observed=observed, unobserved=None, expected=None)
+
+
+def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
+    """Scores of canaries who took part at most as often, and as strongly, as the client."""
+    record, sizes = view.record, view.sizes.observed
+    taken, light = record.presence.sum(axis=0), _no_heavier(record)
+    if len(sizes) < len(taken):  # those that never took part have no score
+        taken, light = taken[taken > 0], light[taken > 0]
+    most = math.ceil(client.participations * (1 - 1e-9))
+    fits = light & (taken <= most) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
+    often = fits & (taken >= _HALF * client.participations)
+    chosen = often if often.sum() >= _ENOUGH else fits
+    if (count := int(chosen.sum())) < 2:
+        raise NotMeasured(
+            f"only {count} of {len(taken)} canaries took part at most as often as the client, "
+            f"{most} times, and with no larger weight"
+        )
+    return dataclasses.replace(
+        scores,
+        observed=scores.observed[chosen],
+        unobserved=None if scores.dim is not None else scores.unobserved,
+        expected=None if scores.expected is None else scores.expected[chosen],
+    )
+
+
+def _no_heavier(record: AuditRecord) -> NDArray[np.bool_]:
+    """Which canaries were no larger part of a mean than the heaviest client, ``(k,)``."""
+    findings, weights = record.findings, record.mechanism.canary_weights
+    client, canary = findings.heaviest_share, findings.heaviest_canary_share
+    if not client or not canary:  # nobody counted
+        return np.ones(record.num_canaries, bool)
+    each = np.max(record.shares(), axis=0, initial=0.0)
+    if weights is None:
+        each = np.ones(record.num_canaries)
+    return np.asarray(each / each.max(initial=0.0) * canary <= client * (1 + 1e-6))
+
+
+def _ratios(view: View, secret: SecretRounds) -> Scores:
+    """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
+
+    They are those of independent rounds: of a round that is correlated with earlier ones counts
+    what is new in it.
+    """
+    record, precision = view.record, view.precision
+    factor, signal = record.correlation.factor, np.ones(record.rounds)
+    if record.signal_known():
+        signal = view.round_signal / (1.0 if factor is None else factor[:, 0])
+    safe = 1 + 3 * view.unit_error  # the null may be as much wider
+    observed, null = (
+        mixture_ratios(
+            normal_deviates(cosines_of(side / width / safe, record.dim), record.dim, 0.0),
+            secret,
+            signal[:, None],
+        )
+        for side, width in (
+            (view.whitened_scores, precision.own),
+            (view.whitened_null, precision.width),
+        )
+    )
+    absent = _drawn_for_none(record, secret, null, observed)
+    observed, null = np.append(observed, absent), null[len(absent) :]
+    adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
+    if factor is None:  # rounds may be correlated
+        others = null if len(null) > 1 else None
+        return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
+    law = _null_law(signal.astype("<f4").tobytes(), secret.law, secret.rate, len(secret.blocks))
+    return Scores(
+        law.normal(observed), None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary
+    )
+
+
+def _drawn_for_none(
+    record: AuditRecord, secret: SecretRounds, null: Floats, observed: Floats
+) -> Floats:
+    """Scores of canaries that are members, but were drawn for no round.
+
+    A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
+    """
     count, planned = record.num_canaries, record.design.num_canaries
     drawn = count
     if secret.law == "coins" and record.presence.any(axis=0).all():
         if record.mechanism.inclusion == "fixed" and planned is not None:
             drawn = planned
         else:  # as many as one expects to draw for no round, if those of no round were left out
-            drawn = round(count / -np.expm1(record.rounds * np.log1p(-secret.rate)))
-    ratios = seen_by(record, dataclasses.replace(EVERY_ROUND, knows_rounds=False)).scores()
-    null = np.empty(0) if ratios.unobserved is None else ratios.unobserved
-    absent = null[: max(drawn - count, 0)]
-    members = np.concatenate([ratios.observed, absent])
-    law = _null_of(view, secret)
-    return Scores(law.normal(members), None, _DIM, UNKNOWN_ROUNDS, linear=True)
+            drawn = round(count / -np.expm1(record.rounds * np.log1p(-min(secret.rate, 1 - 1e-12))))
+    found = null[: max(drawn - count, 0)]
+    missing = max(drawn - count, 0) - len(found)
+    return np.append(found, np.full(missing, observed.min(initial=0.0)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,36 +172,37 @@ class _NullLaw:
         first = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
         second = np.append(np.cumsum(weights[::-1] ** 2)[::-1], 0.0)
         at = np.searchsorted(self.members, ratios, side="left")
-        far = np.exp(-ratios) / len(self.members)  # beyond all draws
-        drawn = (first[at] + _SAFE * np.sqrt(second[at])) / len(self.members) + far
+        far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
+        drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far
         tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
         return np.asarray(-scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1))))
 
 
-def _null_of(view: View, secret: SecretRounds) -> _NullLaw:
-    key = "_null_of_ratios"
-    known: _NullLaw | None = vars(view).get(key)
-    if known is None:
-        known = vars(view)[key] = _drawn(view.signal, secret)
-    return known
-
-
-def _drawn(signal: Floats, secret: SecretRounds) -> _NullLaw:
-    rng, rounds = generator(_SEED, len(signal)), len(signal)
-    ratios_of = functools.partial(mixture_ratios, secret=secret, signal=signal[:, None])
-    members, null = [], []
-    for _ in range(0, _DRAWS, _BLOCK):
-        noise = rng.standard_normal((rounds, _BLOCK))
-        null.append(ratios_of(noise))
-        noise += signal[:, None] * _presence(secret, rounds, rng)
-        members.append(ratios_of(noise))
+@functools.lru_cache(maxsize=16)
+def _null_law(signal: bytes, law: str, rate: float, blocks: int) -> _NullLaw:
+    """From draws; of `SecretRounds`, in a form that can be kept."""
+    means = np.frombuffer(signal, "<f4")[:, None]
+    rounds, rng = len(means), generator(_SEED, len(means))
+    secret = SecretRounds(
+        "coins" if law == "coins" else "epochs", rate, np.array_split(np.arange(rounds), blocks)
+    )
+    members: list[Floats] = []
+    null: list[Floats] = []
+    draws, block = np.clip(_WORK // rounds, *_DRAWS), max(_AT_ONCE // rounds, 20)
+    while len(null) * block < draws:
+        noise = rng.standard_normal((rounds, block), np.float32)
+        null.append(mixture_ratios(noise, secret, means))
+        noise += means * _presence(secret, rounds, block, rng)
+        members.append(mixture_ratios(noise, secret, means))
     return _NullLaw(np.sort(np.concatenate(members)), np.sort(np.concatenate(null)))
 
 
-def _presence(secret: SecretRounds, rounds: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _presence(
+    secret: SecretRounds, rounds: int, count: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     if secret.law == "coins":
-        return np.asarray(rng.random((rounds, _BLOCK)) < secret.rate)
-    found = np.zeros((rounds, _BLOCK), bool)
+        return np.asarray(rng.random((rounds, count), np.float32) < secret.rate)
+    found = np.zeros((rounds, count), bool)
     for block in secret.blocks:
-        found[rng.choice(block, _BLOCK), np.arange(_BLOCK)] = True
+        found[rng.choice(block, count), np.arange(count)] = True
     return found

@@ -18,9 +18,10 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.auditing.answer import answer
 from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
+from fl_epe.auditing.audited_client import claim_adversary
 from fl_epe.auditing.epsilon_estimate import (
-    FINAL_MODEL,
     Adversary,
     EpsilonEstimate,
     FittedGaussian,
@@ -28,6 +29,7 @@ from fl_epe.auditing.epsilon_estimate import (
     estimate_between,
     fit_gaussian,
 )
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
 from fl_epe.auditing.statistics import checked_secret_rounds
@@ -88,24 +90,28 @@ def epsilon_from_record(
     record: AuditRecord,
     delta: float | None = None,
     *,
-    adversary: Adversary = FINAL_MODEL,
+    adversary: Adversary | None = None,
     statistic: str | None = None,
     variance: str = "known",
     confidence: float = 0.95,
     leave_one_out: bool = True,
 ) -> EpsilonEstimate:
-    """ε of an audited run against an adversary.
+    """ε of an audited run against an adversary: that of `fl_epe.auditing.answer`.
+
+    A named ``statistic``, fitted variance, or ``leave_one_out=False`` gives the estimate of that
+    statistic instead: ε of the canaries' mean score.
 
     Args:
         record: the audit record of the run.
         delta: target δ; the record's by default.
-        adversary: what is seen, the final model or every round's, and what is known.
-        statistic: the adversary's own by default. For `FINAL_MODEL` that is "displacement" (cosine
-            with θ_T − θ_0, as the initial model is public), and "model" is the paper's (cosine
-            with θ_T). For `EVERY_ROUND` it is "matched-filter"; an adversary who does not know the
-            rounds has "likelihood-ratio"; one who knows the real clients' sum and the other
-            canaries' updates as well has "full-knowledge"; "maximum" is the paper's (the largest
-            cosine with the model's change in a round).
+        adversary: what is seen and known. By default that of a named statistic, or else the one of
+            privacy accounting: every round's model is seen, and the rounds of a client are known,
+            unless sampling hides them.
+        statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
+            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds, and
+            "likelihood-ratio" does not; "full-knowledge" is of an adversary who knows the real
+            clients' sum and the other canaries' updates as well; "maximum" is the paper's (the
+            largest cosine with the model's change in a round).
         variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
             "likelihood-ratio" never.
         confidence: coverage of the interval.
@@ -117,11 +123,18 @@ def epsilon_from_record(
         NotMeasured: a `ValueError` with the reason, if the run measured nothing.
     """
     delta = record.delta if delta is None else delta
+    if adversary is None:
+        adversary = STATISTICS.get(statistic or "", claim_adversary(record))
+    by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
+    if not by_name or statistic == "likelihood-ratio":
+        if statistic:
+            adversary = STATISTICS[checked_statistic(adversary, statistic)]
+        found = answer(record, adversary, delta, confidence)
+        if found.estimate is None:
+            raise NotMeasured(found.reason)
+        return found.estimate
     view = seen_by(record, adversary)
     view = view if leave_one_out else view.with_all_canaries
-    statistic = checked_statistic(adversary, statistic)
-    if statistic == "likelihood-ratio":
-        return unknown_rounds_estimate(view, expected_score_fit(view, delta, confidence=confidence))
     scores = view.scores(statistic)
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)

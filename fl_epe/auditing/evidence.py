@@ -15,16 +15,17 @@ import dataclasses
 
 import numpy as np
 
+from fl_epe.auditing.answer import answer
 from fl_epe.auditing.assumptions import gaussian_test
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_from_record, epsilon_of
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.auditing.view import STATISTICS
 from fl_epe.checks import check_probability, raise_invalid
 
 
@@ -39,7 +40,7 @@ class Evidence:
         lower_bound: the true ε exceeds this, at that confidence and under the assumption.
         method: of the lower bound.
         assumption: of the lower bound, besides independent scores.
-        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0.
+        estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0, or if none was.
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
@@ -48,6 +49,8 @@ class Evidence:
             ``None`` for another, or if there are too few scores.
         faults: how the run was seen to differ from what its privacy accounting assumes, as by
             `fl_epe.dp_sgd.audit_dp_sgd`.
+        adversary: of the claim, the bound and the estimate; ``None`` for bare scores.
+        participations: of the client that the claim covers; ``None`` for bare scores.
     """
 
     claimed: float
@@ -63,6 +66,8 @@ class Evidence:
     ceiling: float
     gaussian_p: float | None = None
     faults: tuple[str, ...] = ()
+    adversary: Adversary | None = None
+    participations: float | None = None
 
     @property
     def refuted(self) -> bool:
@@ -84,9 +89,21 @@ class Evidence:
             f", if the noise is Gaussian{tested}" if BOUNDS[self.method].gaussian else ""
         )
 
+    def _of_whom(self) -> str:
+        if self.adversary is None:
+            return ""
+        times = f"{self.participations:.3g}".rstrip()
+        rounds = f"takes part {times} times, and the adversary knows when"
+        if not self.adversary.knows_rounds:
+            rounds = f"takes part {times} times on average, and the adversary does not know when"
+        sees = "the final model is" if self.adversary.sees == "final" else "every round's model is"
+        return f"covers    a client who {rounds}; {sees} seen\n"
+
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        measured = "not measured: Gaussian noise has no finite ε at δ = 0"
+        measured = "not measured" + (
+            "" if self.delta else ": Gaussian noise has no finite ε at δ = 0"
+        )
         if found is not None:
             measured = (
                 f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to {found.high:.4g} "
@@ -95,7 +112,7 @@ class Evidence:
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
-            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n"
+            f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._of_whom()}"
             f"measured  {measured}\n"
             f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
             f"assuming {self.assumption}\n"
@@ -104,14 +121,13 @@ class Evidence:
         )
 
 
-def scores_of(run: object) -> Scores:
+def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
     """The scores by which a run is tested.
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. The scores of a record are the matched filter; if
-            no canary took part more than once, they are cosines and their null is exact. Where
-            coins drew the rounds they are those of `scores_for_claim`, at unknown rounds.
+            arguments that returns one of these. A record's are those of `scores_for_claim`.
+        adversary: of the claim, for a record.
 
     Raises:
         ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
@@ -119,10 +135,12 @@ def scores_of(run: object) -> Scores:
     """
     found = found_in(run)
     if isinstance(found, AuditRecord):
-        return scores_of_record(found)
+        return _scores_of_record(found, adversary)
     if not isinstance(found, Scores):
         kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
         raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+    if adversary is not None:
+        raise_invalid("adversary", adversary, "for a record alone: scores do not say who sees what")
     if not found.boundable:
         raise_invalid(
             "dim", None, "to be the dimension of cosines, as there are no unobserved scores"
@@ -142,15 +160,21 @@ def find_evidence(
     delta: float,
     confidence: float = 0.99,
     *,
+    adversary: Adversary | None = None,
     method: str | None = None,
 ) -> Evidence:
     """What a run says about the claim that it was (ε, δ)-DP.
+
+    A claim about a record covers the client that takes part most often. Canaries that take part
+    more often, or are heavier than any client, do not count.
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable giving one.
         epsilon: the claim, in nats, at least 0; infinite if nothing is claimed.
         delta: δ of the claim, in [0, 1); above 0 for methods that assume Gaussian noise.
         confidence: a true claim is called violated with probability at most 1 − this.
+        adversary: of a claim about a record: by default the one of privacy accounting, who sees
+            every round's model and knows a client's rounds, unless sampling hides them.
         method: a valid one of `BOUNDS`, chosen before the scores are seen; by default the one that
             suits the number of scores and δ (`method_by_design`).
 
@@ -167,18 +191,20 @@ def find_evidence(
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
     BOUNDS[method or "weighted"].check_delta(delta)
     run = found_in(run)
-    scores = scores_of(run)
+    scores = scores_of(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
         wanted = "to be one for scores of any distribution, such as 'weighted'"
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
     _check_measured(scores, method)
     lower = lower_bound(scores, delta, confidence=confidence, method=method)
-    estimate = None
-    if delta and isinstance(run, AuditRecord) and scores.statistic == UNKNOWN_ROUNDS:
-        estimate = epsilon_from_record(
-            run, delta, adversary=STATISTICS["likelihood-ratio"], confidence=confidence
-        )
+    estimate, participations = None, None
+    if isinstance(run, AuditRecord):
+        adversary = adversary or claim_adversary(run)
+        client = AuditedClient.of(run, adversary, most=True)
+        participations = client.participations
+        if delta:
+            estimate = answer(run, adversary, delta, confidence, client).estimate
     elif delta:
         estimate = epsilon_of(scores, delta, confidence=confidence)
     return Evidence(
@@ -195,6 +221,8 @@ def find_evidence(
         ceiling=ceiling(scores, delta, confidence, method),
         gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
         faults=scores.faults,
+        adversary=adversary,
+        participations=participations,
     )
 
 
@@ -235,14 +263,14 @@ def _compared_with(scores: Scores, method: str) -> int:
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 
-def scores_of_record(record: AuditRecord) -> Scores:
-    """The scores by which a record is tested, with its faults."""
+def _scores_of_record(record: AuditRecord, adversary: Adversary | None) -> Scores:
+    """Those by which a record is tested, with its faults."""
     taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
     if (participants := int(np.count_nonzero(taken))) < 2:
         reason = record.findings.not_measured
         why = f": {reason}".rstrip(".") if reason else ""
         raise_invalid("participants", participants, f">= 2 among the canaries{why}")
-    scores = scores_for_claim(record.in_order())
+    scores = scores_for_claim(record.in_order(), adversary)
     if not scores.boundable:
         raise_invalid("unobserved", unobserved, f">= 2, as a canary took part {taken.max()} times")
     # No coins decided who took part, and the exact null needs no unobserved canaries.

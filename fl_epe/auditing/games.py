@@ -1,8 +1,9 @@
 """Games against a mechanism: observations of a world with the canary and of one without it.
 
 `play_game` makes observations, `play` is the game of one round for an aggregation function. Both
-give `Scores`, from which any bound and any estimate is made: of how far the mechanism can be told
-apart in a world of the auditor's making. That no bound was found proves nothing.
+give `Scores`, of which `find_evidence` says ε, its interval, a proof and what becomes of a claim:
+how far the mechanism can be told apart in a world of the auditor's making. That no bound was found
+proves nothing.
 
 The two worlds are two neighbouring data sets. By adjacency, the canary's record is replaced by none
 ("add-or-remove"), by one whose update is zero ("zero-out"), or by the one that is farthest from it,

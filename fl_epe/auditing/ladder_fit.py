@@ -62,7 +62,7 @@ class LadderFit:
     time: LadderTest | None
 
 
-def ladder_fit(view: View, scores: Scores, confidence: float = 0.95) -> LadderFit:
+def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.95) -> LadderFit:
     """Fit κ to the scores of a view.
 
     By least squares (of deviates, for cosines). The interval is wider where canaries overlap
@@ -71,10 +71,10 @@ def ladder_fit(view: View, scores: Scores, confidence: float = 0.95) -> LadderFi
 
     Args:
         view: of an adversary who knows the rounds.
-        scores: its own ones.
+        scores: its own ones, by default.
         confidence: of the interval.
     """
-    sizes = view.sizes.observed
+    scores, sizes = scores or view.scores(), view.sizes.observed
     energy = max(float(np.sum(sizes**2)), _LEAST)
     scale = scores.shift(0.0, sizes)
     rest = scores.deviates(scale * sizes)

@@ -34,23 +34,31 @@ class NotMeasured(ValueError):  # noqa: N818 - a finding, which reports show
 
 
 def check_measured(record: AuditRecord, adversary: Adversary, statistic: str | None = None) -> None:
-    """Refuse a record that has nothing to say about ε.
+    """Refuse a record that has nothing to say about ε; arguments are as for `not_measured`.
+
+    Raises:
+        NotMeasured: with the reason.
+    """
+    if (reason := not_measured(record, adversary, statistic)) is not None:
+        raise NotMeasured(reason)
+
+
+def not_measured(
+    record: AuditRecord, adversary: Adversary, statistic: str | None = None
+) -> str | None:
+    """Why a record has nothing to say about ε; ``None`` if it has.
 
     Args:
         record: the audit record of a run.
         adversary: what is seen.
         statistic: "model" looks at the final model instead of its displacement.
-
-    Raises:
-        NotMeasured: with the reason.
     """
     reason = _nobody(record)
     if reason is None and adversary.sees == "final":
-        reason = _no_final_model(record, statistic)
-    elif reason is None:  # what ran the audit may have seen no noise
-        reason = _no_rounds(record) or record.findings.unbounded
-    if reason is not None:
-        raise NotMeasured(reason)
+        return _no_final_model(record, statistic)
+    if reason is None:  # what ran the audit may have seen no noise
+        return _no_rounds(record) or record.findings.unbounded
+    return reason
 
 
 def in_rounds(rounds: int) -> str:

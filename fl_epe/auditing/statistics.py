@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import ArgumentError, Floats, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import SCHEDULES
 
 if TYPE_CHECKING:
@@ -52,10 +52,12 @@ def secret_rounds(record: AuditRecord) -> SecretRounds | None:
         if schedule is None or mechanism.canary_weights is not None
         else schedule.unknown_rounds
     )
-    if law is None or not rounds or (law == "epochs" and times != round(times)):
+    planned = record.design.num_rounds or rounds  # a run may stop early
+    whole = times == round(times) and planned == rounds
+    if law is None or not rounds or (law == "epochs" and not whole):
         return None
     blocks = np.array_split(np.arange(rounds), max(1, round(times)))
-    return SecretRounds(law, min(times / rounds, 1.0), blocks)
+    return SecretRounds(law, min(times / planned, 1.0), blocks)
 
 
 def checked_secret_rounds(record: AuditRecord) -> SecretRounds:
@@ -173,7 +175,7 @@ def _likelihood_ratio(view: View) -> Scores:
     The scores ``s_it`` and their means ``a_t`` are those of `RoundCorrelation.matched`. There is
     one term for each epoch e. With rounds drawn by coins of probability q, there is one term
     ``ln(1 − q + q·exp(…))`` for each round instead, see `SecretRounds`. The null is
-    not Gaussian: use `unknown_rounds_estimate` for an ε.
+    not Gaussian: see `fl_epe.auditing.answer` for an ε.
 
     Raises:
         ValueError: if the schedule has no `SecretRounds`.
@@ -191,7 +193,7 @@ def _likelihood_ratio(view: View) -> Scores:
     return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
 
 
-def mixture_ratios(scores: Floats, secret: SecretRounds, signal: Floats) -> Floats:
+def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
 
     Args:
@@ -201,8 +203,12 @@ def mixture_ratios(scores: Floats, secret: SecretRounds, signal: Floats) -> Floa
     """
     terms = signal * scores - signal**2 / 2
     if secret.law == "coins":
-        rate = min(secret.rate, 1 - 1e-12)
-        found = np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + terms), axis=0)
+        most, rate = 80.0, min(secret.rate, 1 - 1e-12)  # float32 has no larger exponentials
+        found = np.sum(
+            np.log(1 - rate + rate * np.exp(np.minimum(terms, most))) + np.maximum(terms - most, 0),
+            axis=0,
+            dtype=np.float64,
+        )
     else:
         found = np.sum(
             [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks],

@@ -155,7 +155,7 @@ class View:
         return self.precision.unit_error(pairs, float(np.sum(energies**2)), float(energies.sum()))
 
     @functools.cached_property
-    def _signal(self) -> Floats:
+    def round_signal(self) -> Floats:
         """``a_t``, ``(T,)``: what a participant adds to a round's score.
 
         Raises:
@@ -179,7 +179,7 @@ class View:
     @functools.cached_property
     def _alone(self) -> Floats:
         """``fᵀG⁻¹f`` of a participant of each round alone, ``(T,)``."""
-        return self.record.correlation.alone(self._signal)
+        return self.record.correlation.alone(self.round_signal)
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -191,7 +191,7 @@ class View:
             return known
         shares = self.record.shares() * 1.0
         if self.record.signal_known():
-            shares = self._signal[:, None] * shares
+            shares = self.round_signal[:, None] * shares
         return self.record.correlation.whiten(shares)
 
     @functools.cached_property
@@ -293,7 +293,7 @@ class View:
             return Sizes(parts.sum(axis=0), parts, 1.0, weights, self)
         weights, own = np.ones(record.rounds), self.precision.own
         with contextlib.suppress(ValueError):
-            weights = self._signal
+            weights = self.round_signal
         energies = self.whitened_signals[:, here] ** 2 / own**2
         observed = np.sqrt(energies.sum(axis=0))
         parts = np.divide(energies, observed, out=np.zeros_like(energies), where=observed > 0)
@@ -303,7 +303,7 @@ class View:
         """Expected scores, ``(m,)``, of clients who take part as ``presence`` says, ``(T, m)``."""
         if self.adversary.sees == "final":
             return np.asarray(self.weights @ presence)
-        signals = self.record.correlation.whiten(self._signal[:, None] * presence)
+        signals = self.record.correlation.whiten(self.round_signal[:, None] * presence)
         return np.asarray(self.precision.unit * np.sqrt(np.sum(signals**2, axis=0)))
 
     def adds_up(self, schedule: Schedule) -> bool:
@@ -389,6 +389,8 @@ def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str
         and needs.knows_rounds <= adversary.knows_rounds
         and needs.knows_others <= adversary.knows_others
     ]
+    if not known:
+        raise_invalid("adversary", adversary, "to know the rounds, for scores of the final model")
     if statistic is None:
         return next((name for name in known if STATISTICS[name] == adversary), known[0])
     if statistic not in known:

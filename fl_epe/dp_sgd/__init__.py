@@ -10,7 +10,7 @@ Examples:
     >>> optimizer = PlainDPSGD(
     ...     np.zeros(5000), learning_rate=0.1, noise_multiplier=1.0, max_grad_norm=1.0,
     ...     expected_batch_size=8, seed=0)
-    >>> with audit_dp_sgd(optimizer, num_canaries=200, delta=1e-5, steps=20, seed=1) as audit:
+    >>> with audit_dp_sgd(optimizer, delta=1e-5, num_canaries=200, steps=20, seed=1) as audit:
     ...     for _ in range(20):
     ...         model = optimizer.step(np.zeros((8, 5000)))
     >>> 3 < audit.epsilon().epsilon < 6  # by theory 4.4

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
-    EVERY_ROUND,
     Adversary,
     AuditRecord,
     Design,
@@ -26,6 +25,7 @@ from fl_epe.auditing import (
     FaultKind,
     Findings,
     Mechanism,
+    RoundCorrelation,
     RoundFacts,
     RunAuditor,
     ServerStep,
@@ -229,10 +229,13 @@ class DPSGDAudit:
         )
         opacus = sys.modules.get("opacus")
         mine = {"opacus": getattr(opacus, "__version__", "unknown")} if opacus else {}
+        noise_alone = self._design["full_knowledge"] and not found.unbounded
+        correlation = RoundCorrelation(np.ones((record.rounds, 1)) if noise_alone else None)
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
         return record.with_values(
             **{
+                "correlation": correlation,  # the noise of a step is fresh
                 "norms.deltas": scale * record.norms.means,
                 "provenance.versions": record.provenance.versions | mine,
                 "provenance.faults": tuple(self.faults),
@@ -260,11 +263,12 @@ class DPSGDAudit:
         )
 
     def epsilon(
-        self, delta: float | None = None, *, adversary: Adversary = EVERY_ROUND, **options: Any
+        self, delta: float | None = None, *, adversary: Adversary | None = None, **options: Any
     ) -> EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
-        Its arguments are that function's; by default δ is the audit's.
+        Its arguments are that function's; by default δ is the audit's, and the adversary that of
+        its privacy accounting.
         """
         return epsilon_from_record(self.record(), delta, adversary=adversary, **options)
 

@@ -19,14 +19,15 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
+_SHARE, _MOST_CANARIES = 0.1, 1000  # of an expected batch, by default; canaries of a run
 _SCHEDULE = 0  # stream of the canaries' steps
 
 
 def audit_dp_sgd(
     optimizer: DPOptimizer | PlainDPSGD,
     *,
-    num_canaries: int,
     delta: float,
+    num_canaries: int | None = None,
     sample_rate: float | None = None,
     steps: int | None = None,
     participations: float = 1,
@@ -44,13 +45,15 @@ def audit_dp_sgd(
     Args:
         optimizer: an Opacus ``DPOptimizer`` (as ``PrivacyEngine().make_private`` returns it), with
             flat, adaptive or ghost clipping, in one process; or a `PlainDPSGD`.
-        num_canaries: canaries that may take part, at least 2.
         delta: target δ.
+        num_canaries: canaries that may take part, at least 2. By default as many as are a tenth of
+            the expected batch of a step, at most 1,000.
         sample_rate: probability of a canary to be in a step; by default that which
             ``PrivacyEngine`` told its accountant.
         steps: of the run; instead of coins each canary then takes part in ``participations`` steps.
         participations: see ``steps``.
-        unobserved: canaries that are only scored.
+        unobserved: canaries that are only scored; by default a quarter of the others, or as many
+            where ``full_knowledge=False``, as the null is then not known.
         full_knowledge: whether the adversary knows the gradients of all real examples and takes
             them out of every step, as the definition of DP allows. Otherwise they hide canaries.
         seed: of the canaries and their steps; the operating system's entropy by default. Keep it
@@ -61,13 +64,14 @@ def audit_dp_sgd(
         ValueError: for an argument out of range, or an optimizer that cannot be audited.
     """
     found = Steps(optimizer)
+    if num_canaries is None:
+        num_canaries = _tenth(found, sample_rate, steps, participations)
     seed = secrets.randbits(128) if seed is None else seed
     rate, cohorts = _cohorts(
         found, sample_rate, steps, participations, num_canaries, generator(seed, _SCHEDULE)
     )
     if unobserved is None:
-        once = rate is None and participations <= 1
-        unobserved = max(2, num_canaries // 4) if once else max(LEAST_FOR_NULL, num_canaries)
+        unobserved = max(LEAST_FOR_NULL, num_canaries // 4 if full_knowledge else num_canaries)
     auditor = RunAuditor(
         num_canaries,
         unobserved,
@@ -91,6 +95,17 @@ def audit_dp_sgd(
         "canary_kind": "rotation",
     }
     return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
+
+
+def _tenth(
+    found: Steps, sample_rate: float | None, steps: int | None, participations: float
+) -> int:
+    """As many canaries as a tenth of the examples of an expected batch, over their rate."""
+    rate = sample_rate or found.sample_rate or 1.0
+    if steps is not None:
+        rate = participations / steps
+    most = _SHARE * found.batch_size / rate if rate > 0 else 0.0
+    return int(min(max(most, 2), _MOST_CANARIES))
 
 
 def _cohorts(

@@ -65,7 +65,7 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM
 from sklearn.datasets import load_digits
 
 from fl_epe import AuditRecord, EpsilonEstimate, epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, others_share
+from fl_epe.auditing import others_share
 from fl_epe.config import RunConfig
 from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.limit import limit_like, limit_record
@@ -139,15 +139,15 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
     limit = limit_record(
         config.canary_schedule(), 0.0, DELTA, num_canaries=20_000, **limit_like(record)
     )
-    return record, epsilon_from_record(limit, adversary=EVERY_ROUND)
+    return record, epsilon_from_record(limit, statistic="matched-filter")
 
 
 def row(name: str, count: int, record: AuditRecord) -> str:
     """Every round raw and alone, with intervals; final model raw and alone."""
     share = float(np.mean(others_share(record)[record.presence.any(axis=1)]))
     raw, alone, final, final_alone = (
-        epsilon_from_record(record, adversary=adversary, leave_one_out=not raw)
-        for adversary in (EVERY_ROUND, FINAL_MODEL)
+        epsilon_from_record(record, statistic=statistic, leave_one_out=not raw)
+        for statistic in ("matched-filter", "displacement")
         for raw in (True, False)
     )
     ends = f"{_number(final.epsilon):>6} {_number(final_alone.epsilon):>6}"

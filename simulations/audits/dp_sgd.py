@@ -184,7 +184,11 @@ def poisson(setting: Setting) -> list[tuple[str, EpsilonEstimate, float]]:
     rate = record.mechanism.canary_participations / record.rounds
     unknown = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
     return [
-        ("known", audit.epsilon(), with_mean_expected_score(record, setting.z)),
+        (
+            "known",
+            audit.epsilon(statistic="matched-filter"),
+            with_mean_expected_score(record, setting.z),
+        ),
         ("unknown", unknown, poisson_epsilon(setting.z, rate, record.rounds, DELTA)),
     ]
 

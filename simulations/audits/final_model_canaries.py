@@ -41,7 +41,7 @@ from images import CLASSES, Images, read_images
 from two_layer import Floats, TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Scores, epsilon_from_record, expected_score_fit, games, seen_by
+from fl_epe.auditing import Scores, epsilon_from_record, games, ladder_fit, seen_by
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD
@@ -314,7 +314,9 @@ def quick_start(seed: int, say: Callable[[str], object] = print) -> None:
     task = load_task("digits")
     config = RunConfig(clients=task.num_clients, delta=1e-5)
     record = simulate(Job(task, config, Seeds.derive(seed), config.rounds))
-    found, fit = epsilon_from_record(record), expected_score_fit(seen_by(record))
+    view = seen_by(record)
+    found = epsilon_from_record(record, statistic="displacement")
+    fit = ladder_fit(view)
     strongest = float(seen_by(record).weights.max())
     noise = config.sum_noise_multiplier()
     say(

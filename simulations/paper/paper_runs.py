@@ -26,13 +26,7 @@ from paper_tables import STANDARD_ERRORS
 from scipy import stats
 
 from fl_epe.accounting import known_expected_score_epsilon
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonEstimate,
-    average_case_client,
-    epsilon_from_record,
-    seen_by,
-)
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, epsilon_from_record, ladder_fit, seen_by
 from fl_epe.cli.options import name_and_value
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell
@@ -282,12 +276,15 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     share, limit = _share_of_updates(record), limit_final(record)
     if share > LARGEST_SHARE:
         return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
-    found = average_case_client(
-        seen_by(record), confidence=math.erf(STANDARD_ERRORS / math.sqrt(2))
-    ).known
-    if found.low <= limit <= found.high:
+    view = seen_by(record)
+    fit = ladder_fit(view, view.scores(), math.erf(STANDARD_ERRORS / math.sqrt(2)))
+    found, low, high = (
+        known_expected_score_epsilon(max(scale, 0.0) * view.expected_scores, record.delta)
+        for scale in (fit.scale, fit.low, fit.high)
+    )
+    if low <= limit <= high:
         return "", False
-    return f"ε-final {number(found.epsilon)} parts from the limit, {number(limit)}", True
+    return f"ε-final {number(found)} parts from the limit, {number(limit)}", True
 
 
 def _print(lines: list[dict[str, str]]) -> None:
@@ -332,7 +329,7 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: ComparisonPlan, directory: 
     axes = figure.subplots()
     for z in noises:
         points = [
-            (cell.participations, epsilon_from_record(record))
+            (cell.participations, epsilon_from_record(record, statistic="displacement"))
             for cell, record in records.items()
             if cell.noise_multiplier == z
         ]

@@ -32,8 +32,8 @@ from fl_epe.schedules import ShuffledEpochs
 ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("every round, maximum", 0.0, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
     ("every round, maximum", 0.9, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
-    ("every round, matched filter", 0.0, {"adversary": EVERY_ROUND}),
-    ("every round, matched filter", 0.9, {"adversary": EVERY_ROUND}),
+    ("every round, matched filter", 0.0, {"statistic": "matched-filter"}),
+    ("every round, matched filter", 0.9, {"statistic": "matched-filter"}),
     ("every round, rounds unknown", 0.9, {"adversary": Adversary("all", knows_rounds=False)}),
     ("final model, fitted variance", 0.9, {"statistic": "model", "variance": "fitted"}),
     ("final model, known variance", 0.9, {"statistic": "model"}),

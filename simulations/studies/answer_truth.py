@@ -83,7 +83,8 @@ def record_of(cell: Cell, seed: int) -> AuditRecord:
 def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
     """Of both adversaries: truth, ε, low, high, proof, and both tests' p-values."""
     cell, seed = task
-    record, found = record_of(cell, seed), []
+    record = record_of(cell, seed)
+    found: list[tuple[float, ...]] = []
     client = AuditedClient.of(record)
     for answer, adversary in zip(answers(record), (FINAL_MODEL, EVERY_ROUND), strict=True):
         view = seen_by(record, adversary)
@@ -148,7 +149,7 @@ def forgets(_: np.ndarray, time: np.ndarray) -> np.ndarray:
 def grows(count: np.ndarray, _: np.ndarray) -> np.ndarray:
     """A score of every round is √n; half of the growth from 1 on is left."""
     root = np.sqrt(np.maximum(count, 1))
-    return (1 + (root - 1) / 2) / root
+    return np.asarray((1 + (root - 1) / 2) / root)
 
 
 def power(task: tuple[Cell, int]) -> list[float]:

@@ -108,11 +108,10 @@ from correlated_noise import MECHANISMS, row
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fl_epe import AuditRecord
+from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon, known_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, RunAuditor, expected_score_fit, seen_by
-from fl_epe.auditing.average_case_client import average_case_client
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, RunAuditor, ladder_fit, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.mechanism.strategies import strategy_matrix
 from fl_epe.schedules import make_schedule
@@ -184,12 +183,17 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     Then the standard error of the last, and ε beside that of theory, in words.
     """
     view = seen_by(record, ADVERSARIES[which])
-    scores, fit, found = view.scores(), expected_score_fit(view), average_case_client(view)
+    scores = view.scores()
+    fit = ladder_fit(view, scores)
     expected = [theory(record, r)[which] for r in (0 * real, np.diag(np.diag(real)), real)]
     over = np.array([scores.unit * scores.shift(sizes=sizes) for sizes in expected])
     error = (fit.high - fit.low) / 3.92 / fit.scale * over[-1]
-    got, true = found.canaries, known_expected_score_epsilon(expected[-1], record.delta)
-    interval = f"{got.epsilon:.1f} ({got.low:.1f} – {got.high:.1f})"
+    true = known_expected_score_epsilon(expected[-1], record.delta)
+    got, low, high = (
+        known_expected_score_epsilon(max(scale, 0.0) * view.all_expected_scores, record.delta)
+        for scale in (fit.scale, fit.low, fit.high)
+    )
+    interval = f"{got:.1f} ({low:.1f} – {high:.1f})"
     return over, float(error), f"{interval:>24} {true:7.1f}"
 
 
@@ -254,7 +258,7 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
         last = [float(run.metrics["eval_accuracy"][-1]) for run in runs]
         values = [np.mean(last), np.std(last, ddof=1) / np.sqrt(seeds)]
         for adversary in ADVERSARIES if settings["noise_multiplier"] else ():
-            each = [average_case_client(seen_by(run, adversary)).known for run in runs]
+            each = [epsilon_from_record(run, adversary=adversary) for run in runs]
             wide = np.linalg.norm([e.high - e.low for e in each]) / 3.92 / seeds
             values += [np.mean([e.epsilon for e in each]), wide]
         found[cell] = np.array(values)

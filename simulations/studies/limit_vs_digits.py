@@ -17,7 +17,7 @@ The columns:
 
 - "real": the share of the released norm that is updates and not noise (of θ_T − θ_0 for "final", of
   a round's mean for "all");
-- κ: the scale of `expected_score_fit`, which knows the run's own participations; it is 1 if they
+- κ: the scale of `ladder_fit`, which knows the run's own participations; it is 1 if they
 explain
   the scores;
 - "score": the mean score of the run's canaries; "limit": the prediction; "/se": their difference in
@@ -114,7 +114,7 @@ from scipy import stats
 
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, ladder_fit, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
@@ -146,7 +146,7 @@ _STEP = 1e-4  # for the derivative of ε
 class Row:
     """A run beside its prediction: mean scores and ε, and their difference in standard errors.
 
-    ``scale`` is κ of `expected_score_fit`, which knows the run's own participations.
+    ``scale`` is κ of `ladder_fit`, which knows the run's own participations.
     """
 
     schedule: str
@@ -230,11 +230,13 @@ def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Ro
         for scores, mean in zip(pairs, means, strict=True)
     ]
     error = float(np.sqrt(sum(squares)))
-    epsilons = [epsilon_from_record(r, adversary=adversary).epsilon for r in (record, limit)]
+    statistic = "displacement" if adversary.sees == "final" else "matched-filter"
+    epsilons = [epsilon_from_record(r, statistic=statistic).epsilon for r in (record, limit)]
     middle = max(sum(means) / 2, 0.0) + _STEP * np.array([-1.0, 1.0])
     near = np.asarray(epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta))
     slope = float(np.diff(near)[0]) / (2 * _STEP)
-    fit = expected_score_fit(seen_by(record, adversary))
+    view = seen_by(record, adversary)
+    fit = ladder_fit(view)
     return Row(
         parse_schedule(str(record.design.schedule))[0],
         record.mechanism.noise_multiplier or 0.0,
@@ -327,7 +329,9 @@ def show_theory() -> None:
     for row, (z, paper) in enumerate(((0.0496, 1.97), (0.0986, 1.18), (0.2317, 0.569))):
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
-        values = [epsilon_from_record(make(seed=seed)).epsilon for seed in seeds]
+        values = [
+            epsilon_from_record(make(seed=seed), statistic="displacement").epsilon for seed in seeds
+        ]
         final = seen_by(make()).weights
         expected = _epsilon(float(final.mean() * schedule.participations()), delta)
         spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"

@@ -152,7 +152,7 @@ from fl_epe.auditing import (
     Scores,
     epsilon_from_scores,
     epsilon_of,
-    expected_score_fit,
+    ladder_fit,
     seen_by,
 )
 from fl_epe.auditing.assumptions import anderson_darling
@@ -350,14 +350,24 @@ def of_record(record: AuditRecord) -> Statistics:
             for method in BOUNDS:
                 bound = lower_bound(scores, record.delta, method=method)
                 found[f"{name}: bound, {method}"] = bound
-    found["final: ε, fitted"] = epsilon_from_record(record, variance="fitted").epsilon
-    found["final: ε, raw"] = epsilon_from_record(record, leave_one_out=False).epsilon
+    found["final: ε, fitted"] = epsilon_from_record(
+        record, statistic="displacement", variance="fitted"
+    ).epsilon
+    found["final: ε, raw"] = epsilon_from_record(
+        record, statistic="displacement", leave_one_out=False
+    ).epsilon
     ratio = seen_by(record, STATISTICS["likelihood-ratio"]).scores()
     found["likelihood ratio: mean"] = float(ratio.observed.mean())
     found["likelihood ratio: deviation"] = float(ratio.observed.std(ddof=1))
-    found["κ, final"] = expected_score_fit(seen_by(record)).scale
-    found["κ, every round"] = expected_score_fit(seen_by(record, EVERY_ROUND)).scale
+    found["κ, final"] = _scale(record)
+    found["κ, every round"] = _scale(record, EVERY_ROUND)
     return found
+
+
+def _scale(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> float:
+    """κ of all canaries."""
+    view = seen_by(record, adversary)
+    return ladder_fit(view).scale
 
 
 def noisy_run(

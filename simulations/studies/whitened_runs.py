@@ -80,7 +80,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.auditing.estimators import expected_score_fit
+from fl_epe.auditing.ladder_fit import ladder_fit
 from fl_epe.auditing.record_parts import RunningScores
 from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.auditing.whitening import SKETCH_PARTS, RoundCorrelation, Whitener, whitened_row
@@ -228,8 +228,9 @@ def run(
             sizes = expected_scores(here[:, :after], shared)
             above |= known_expected_score_delta(sizes, estimate.low) < DELTA
     view, (theory, truth) = seen_by(record, EVERY_ROUND), truth_of(often, shared)
-    scores, fit = view.scores(), expected_score_fit(view)
-    # Whether the truth is in the interval of `average_case_client`, whose ends need not be solved.
+    scores = view.scores()
+    fit = ladder_fit(view, scores)
+    # Whether the truth is in the interval of κ, in terms of ε, whose ends need not be solved.
     ends = [
         known_expected_score_delta(max(scale, 0.0) * view.all_expected_scores, truth)
         for scale in (fit.low, fit.high)

@@ -12,15 +12,20 @@ from records import make_record
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import (
     EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    AuditedClient,
     NotMeasured,
+    RoundCorrelation,
     Scores,
+    analytical,
     assert_private,
+    epsilon_from_record,
     epsilon_lower_bound,
     find_evidence,
-    scores_for_claim,
     seen_by,
 )
-from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.evidence import Evidence, scores_of
 from fl_epe.auditing.games import play
 from fl_epe.limit import limit_record
@@ -360,30 +365,89 @@ def test_single_participation_has_the_exact_null(schedule):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "claim"),
-    [
-        (ShuffledEpochs(5, 2), lambda r: seen_by(r, EVERY_ROUND).scores()),
-        (ShuffledEpochs(5, 1.5), lambda r: seen_by(r, EVERY_ROUND).scores()),
-        (Poisson(5, 0.3), scores_for_claim),  # whoever claims ε knows no coins
-    ],
+    "schedule",
+    [ShuffledEpochs(5, 2), ShuffledEpochs(5, 1.5), Poisson(5, 0.3)],
     ids=["epochs", "uneven", "poisson"],
 )
-def test_several_participations_have_unobserved_scores(schedule, claim):
-    record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=30)
+def test_several_participations_have_the_exact_null(schedule):
+    record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=0)
     scores = scores_of(record)
-    expected = claim(record)
-    assert np.array_equal(scores.observed, expected.observed)
-    assert np.array_equal(scores.unobserved, expected.unobserved)
-    assert find_evidence(record, 1.0, DELTA).unobserved == 30
+    assert scores.dim is not None
+    assert scores.unobserved is None
+    assert find_evidence(record, 1.0, DELTA).unobserved == 0
+
+
+def test_rounds_that_may_be_correlated_have_none():
+    for kind in ("epochs", "poisson"):
+        record = make_record(participation=kind)
+        assert record.correlation.factor is None
+        assert record.presence.sum(axis=0).max() > 1
+        scores = scores_of(record)
+        assert scores.dim is None
+        assert record.unobserved.count - len(scores.unobserved) in (0, 1)  # one for no round
+    with pytest.raises(ValueError, match=r"unobserved=0 >= 2.*3 times"):
+        scores_of(
+            limit_record(ShuffledEpochs(6, 3), 0.5, DELTA, unobserved=0).with_values(
+                correlation=RoundCorrelation()
+            )
+        )
 
 
 def test_record_with_too_few_canaries_is_refused():
-    record = limit_record(ShuffledEpochs(5, 2), 0.5, DELTA, num_canaries=40, unobserved=1)
-    with pytest.raises(ValueError, match=r"unobserved=1 >= 2.*2 times"):
-        scores_of(record)
     nobody = make_record(presence=np.zeros((6, 40), bool))
     with pytest.raises(ValueError, match="participants=0 >= 2"):
         scores_of(nobody)
+
+
+# Whom a claim is about.
+
+
+def test_evidence_names_adversary_and_client():
+    secret = limit_record(Poisson(20, 0.2), 1.0, 1e-5, num_canaries=40, unobserved=2, seed=1)
+    evidence = find_evidence(secret, 1.0, 1e-5)
+    assert evidence.adversary == Adversary("all", knows_rounds=False)
+    assert evidence.participations == 4
+    assert "the adversary does not know when; every round's model is seen" in str(evidence)
+    assert evidence.estimate == epsilon_from_record(secret, confidence=0.99)
+    knowing = find_evidence(secret, 1.0, 1e-5, adversary=FINAL_MODEL)
+    assert "the adversary knows when; the final model is seen" in str(knowing)
+    assert knowing.estimate.adversary == FINAL_MODEL
+    with pytest.raises(ValueError, match=r"adversary=.* for a record alone"):
+        find_evidence(_two_groups(1.0), 1.0, DELTA, adversary=EVERY_ROUND)
+
+
+def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
+    """Half of the canaries take part in every round, the clients in one of 16."""
+    record = limit_record(ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2)
+    claim = analytical(record, 1e-5, AuditedClient.of(record, most=True)).epsilon
+    presence = record.presence.copy()
+    presence[:, :20] = True
+    means = record.observed.means + (presence & ~record.presence) * 2.0 / math.sqrt(record.dim)
+    loud = record.with_values(**{"presence": presence, "observed.means": means})
+    scores = scores_of(loud)
+    assert len(scores.observed) == record.num_canaries - 20
+    assert not assert_private(loud, claim, 1e-5).violated
+    whole = seen_by(loud, EVERY_ROUND).scores()
+    assert lower_bound(whole, 1e-5, confidence=0.99, method="weighted") > claim
+
+
+def test_a_heavier_canary_than_any_client_does_not_count():
+    record = limit_record(ShuffledEpochs(4, 4), 1.0, 1e-5, num_canaries=12, seed=2)
+    weights = np.ones((4, 12))
+    weights[:, :5] = 3.0
+    heavy = record.with_values(canary_weights=weights, heaviest_share=0.1)
+    assert len(scores_of(heavy.with_values(heaviest_canary_share=0.3)).observed) == 7
+    alike = record.with_values(heaviest_share=0.1, heaviest_canary_share=0.1)
+    assert len(scores_of(alike).observed) == 12
+    with pytest.raises(NotMeasured, match="only 0 of 12 canaries took part at most as often"):
+        find_evidence(alike.with_values(heaviest_canary_share=0.3), 1.0, 1e-5)
+
+
+def test_a_claim_that_rests_on_unknown_secret_rounds_is_not_tested_at_known_ones():
+    record = make_record(participation="poisson", canary_weights=np.ones((6, 40)))
+    with pytest.raises(NotMeasured, match="law of a client's secret rounds is not known"):
+        find_evidence(record, 1.0, 1e-2)
+    assert find_evidence(record, 1.0, 1e-2, adversary=EVERY_ROUND).lower_bound >= 0
 
 
 def test_whatever_has_or_makes_a_record_can_be_tested():

@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
+from fl_epe.accounting import epsilon_two_gaussians, known_expected_score_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     Adversary,
     AuditRecord,
-    average_case_client,
     epsilon_of,
-    expected_score_fit,
+    ladder_fit,
     others_share,
     seen_by,
 )
@@ -109,7 +109,7 @@ def test_scores_are_those_of_one_canary_however_many_there_are(count, times, ser
     # A mean of scores has the error 1/√k; 3 of them, and 1% for cosines that the others share.
     error = 3 / np.sqrt(count) + 0.01 * shifts.mean()
     assert mean_score(record) == pytest.approx(shifts.mean(), abs=error)
-    fit = expected_score_fit(seen_by(record, EVERY_ROUND), confidence=0.999)
+    fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.999)
     assert fit.low < 1.01
     assert fit.high > 0.99
     if count * times >= 100:
@@ -122,7 +122,7 @@ def test_final_models_do_not_depend_on_the_count_either(times):
     error = 3 / np.sqrt(60) + 3 / np.sqrt(600)
     few, many = (mean_score(record, "final") for record in found.values())
     assert many == pytest.approx(few, abs=error)
-    assert expected_score_fit(seen_by(found[600]), confidence=0.999).low < 1.01
+    assert ladder_fit(seen_by(found[600]), confidence=0.999).low < 1.01
     assert mean_score(found[600], "final", raw=True) < 0.8 * few
 
 
@@ -162,8 +162,11 @@ def test_what_cannot_hide_a_canary_changes_nothing():
 def test_the_running_estimate_is_the_reports():
     auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
     last, record = auditor.epsilon_so_far(), auditor.record(**NOISE)
-    average = average_case_client(seen_by(record, EVERY_ROUND)).canaries
-    assert last.epsilon == pytest.approx(average.epsilon, rel=1e-4)
+    view = seen_by(record, EVERY_ROUND)
+    average = known_expected_score_epsilon(
+        ladder_fit(view).scale * view.all_expected_scores, record.delta
+    )
+    assert last.epsilon == pytest.approx(average, rel=1e-4)
     found = epsilon_from_record(record, adversary=EVERY_ROUND)
     assert last.low < found.low < found.high < last.high  # as it may be watched
     # Nobody said how many participations were planned. The lower end allows for the error with
@@ -189,8 +192,9 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
     for error in (0.0, 0.03):
         one = dataclasses.replace(scores, unit_error=error)
         view._scores[{"all": "matched-filter", "final": "displacement"}[sees]] = one
-        mean, fit = epsilon_of(one, record.delta), expected_score_fit(view).mean
-        assert [fit.low, fit.epsilon, fit.high] == pytest.approx(
+        mean, fit = epsilon_of(one, record.delta), ladder_fit(view)
+        shifts = np.array([fit.low, fit.scale, fit.high]) * view.all_expected_scores.mean()
+        assert epsilon_two_gaussians(0, 1, shifts, 1, record.delta).tolist() == pytest.approx(
             [mean.low, mean.epsilon, mean.high], rel=1e-6
         )
 

@@ -7,7 +7,7 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, AuditRecord, expected_score_fit, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, AuditRecord, ladder_fit, seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS
 from fl_epe.mechanism import ServerSGD
 
@@ -59,7 +59,7 @@ def test_a_gaussian_mechanism_is_found_through_the_optimizer(momentum, dtype):
     every = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=0.999)
     for estimate in (every, auditor.epsilon_so_far()):
         assert estimate.low < truth < estimate.high
-    fit = expected_score_fit(seen_by(record))
+    fit = ladder_fit(seen_by(record))
     assert fit.low < 1 < fit.high
     # The deltas are what the models show.
     deltas = record.delta_cosines()[0]
@@ -73,7 +73,7 @@ def test_rounds_that_weigh_differently():
     record = noisy_run(clip_norms=clip_norms).record(sum_noise_multiplier=0.5)
     np.testing.assert_allclose(record.mechanism.contributions, clip_norms / 10)
     for sees in ("all", "final"):
-        fit = expected_score_fit(seen_by(record, Adversary(sees)))
+        fit = ladder_fit(seen_by(record, Adversary(sees)))
         assert fit.low < 1 < fit.high
 
 

@@ -23,7 +23,7 @@ from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
     NotMeasured,
-    expected_score_fit,
+    ladder_fit,
     scores_for_claim,
     seen_by,
 )
@@ -156,7 +156,8 @@ def test_unknown_rounds_of_poisson_sampling():
     assert record.mechanism.canary_participations == 10
     found = audit.epsilon(statistic="likelihood-ratio", confidence=0.999)
     assert found.low < poisson_epsilon(0.7, 0.25, 40, 1e-5) < found.high
-    assert found.epsilon < audit.epsilon().epsilon
+    assert found == audit.epsilon(confidence=0.999)
+    assert found.epsilon < audit.epsilon(adversary=EVERY_ROUND).epsilon
 
 
 def test_the_plain_step():
@@ -175,7 +176,7 @@ def test_the_plain_step():
     found = audit.epsilon(confidence=0.999)
     assert found.low < gaussian_epsilon(1.0, 1e-5, STEPS) < found.high
     assert find_evidence(audit, 0.1, 1e-5).violated
-    scale = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    scale = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert scale.low < 1 < scale.high
 
 
@@ -380,7 +381,7 @@ def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
     rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
     with audited(optimizer) as audit:
         train(model, optimizer, 12, rate.step)
-    fit = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    fit = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert fit.low < 1 < fit.high
 
 
@@ -391,7 +392,7 @@ def test_the_final_model_holds_what_is_expected(name):
     model, optimizer = private(lr=rate, **options)
     with audited(optimizer) as audit:
         train(model, optimizer)
-    fit = expected_score_fit(seen_by(audit.record()), confidence=0.999)
+    fit = ladder_fit(seen_by(audit.record()), confidence=0.999)
     assert fit.low < 1 < fit.high
 
 
@@ -693,21 +694,36 @@ def test_intervals_hold_the_theorem_for_few_and_many_canaries(count):
 def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     audit, claim = digits_like(num_canaries=1000), poisson_epsilon(1.0, 1 / 24, 48, 1e-5)
     scores = scores_for_claim(audit.record())
-    # Canaries that were drawn for no step count as members, all others as none.
+    # Canaries that were drawn for no step count as members, and the null is exact.
     assert len(scores.observed) == 1000
-    assert len(scores.unobserved) == 1000
+    assert scores.dim is not None
     assert audit.record().num_canaries < 1000
     evidence = assert_private(audit, claim, 1e-5)
     assert evidence.statistic == "likelihood ratios at unknown rounds"
-    assert evidence.estimate == audit.epsilon(statistic="likelihood-ratio", confidence=0.99)
+    assert evidence.estimate == audit.epsilon(confidence=0.99)
+    assert not evidence.adversary.knows_rounds
     with pytest.raises(ValueError, match="method='gdp' to be one for scores of any distribution"):
         find_evidence(audit, claim, 1e-5, method="gdp")
-    summary = summarize(audit.record())
-    assert summary.rows()[1].name == "likelihood ratio"
-    values = summary.to_dict()
-    assert values["all"]["epsilon"] < 1.3 * values["analytical"]["epsilon"]
-    assert values["all"]["known_rounds"]["epsilon"] > 2 * values["analytical"]["epsilon"]
-    assert "gdp" not in summary.every_round.bounds
+
+
+def test_the_number_of_canaries_is_a_tenth_of_a_batch():
+    audit = audited(private()[1], num_canaries=None)
+    assert audit._design["num_canaries"] == 2  # of 16 examples, and no fewer
+    audit = audited(private()[1], num_canaries=None, sample_rate=0.01)
+    assert audit._design["num_canaries"] == 160
+    assert audit._design["share"] == pytest.approx(0.1)
+    audit = audited(private()[1], num_canaries=None, sample_rate=1e-4)
+    assert audit._design["num_canaries"] == 1000
+    audit = audited(private()[1], num_canaries=None, sample_rate=None, steps=40, participations=2)
+    assert audit._design["num_canaries"] == 32
+    assert digits_like(num_canaries=None)._design["num_canaries"] == 148  # of 1,500 examples
+
+
+@pytest.mark.slow
+def test_right_runs_are_not_convicted():
+    claim = poisson_epsilon(1.0, 1 / 24, 48, 1e-5)
+    for seed in range(5):
+        assert not assert_private(digits_like(seed, num_canaries=None), claim, 1e-5).violated
 
 
 def test_what_cannot_be_seen_is_named():

@@ -13,7 +13,7 @@ from images import Images
 from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import Adversary, Scores, expected_score_fit, seen_by
+from fl_epe.auditing import Adversary, Scores, ladder_fit, seen_by
 
 NETWORK = TwoLayer(inputs=9, hidden=6, classes=3)
 DELTA = 1e-5
@@ -125,7 +125,7 @@ def test_random_directions_in_a_run_have_their_expected_scores():
     assert sorted(run.models) == [0, 4]
     assert run.record.presence.sum(axis=0).tolist() == [1] * 60
     for sees in ("final", "all"):
-        fit = expected_score_fit(seen_by(run.record, Adversary(sees)))
+        fit = ladder_fit(seen_by(run.record, Adversary(sees)))
         assert fit.low < 1.0 < fit.high
     again = audited_run(network, _images(100), plan, 1)
     assert np.array_equal(again.final, run.final)

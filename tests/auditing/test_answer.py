@@ -1,0 +1,180 @@
+"""The answer: ε of a client of the run, its proof and its theory, all of one client."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from records import make_record
+
+from fl_epe import epsilon_from_record
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    STATISTICS,
+    Adversary,
+    AuditedClient,
+    NotMeasured,
+    answer,
+    answers,
+    client_epsilon,
+    seen_by,
+)
+from fl_epe.limit import limit_record
+from fl_epe.schedules import make_schedule
+
+DELTA = 1e-5
+SECRET = Adversary("all", knows_rounds=False)
+
+
+def record_of(kind="epochs", participations=12, seed=0, z=1.0, places=11, **options):
+    schedule = make_schedule(kind, 60, participations)
+    settings = {"num_canaries": places, "unobserved": 2, "beside": 100} | options
+    return limit_record(schedule, z, DELTA, seed=seed, **settings)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["epochs", pytest.param("poisson", marks=pytest.mark.slow), "min-separation:separation=2"],
+    ids=["epochs", "poisson", "separated"],
+)
+def test_intervals_cover_the_truth(kind):
+    inside, runs = np.zeros(2), 100
+    for seed in range(runs):
+        record = record_of(kind, 6, seed)
+        client = AuditedClient.of(record)
+        for i, found in enumerate(answers(record)):
+            truth = client_epsilon(
+                seen_by(record, Adversary(found.adversary.sees)), client, 1.0, DELTA
+            )
+            inside[i] += found.estimate.low <= truth <= found.estimate.high
+    assert np.all(np.abs(inside / runs - 0.95) < 3.5 * math.sqrt(0.95 * 0.05 / runs))
+
+
+def test_the_truth_is_what_theory_says():
+    record = record_of()
+    client, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
+    truth = gaussian_epsilon(1 / math.sqrt(12), DELTA)
+    assert client_epsilon(view, client, 1.0, DELTA) == pytest.approx(truth)
+    final, every = answers(record)
+    assert final.analytical.epsilon == every.analytical.epsilon == pytest.approx(truth)
+    assert (
+        client_epsilon(view, client, 0.0, DELTA) == client_epsilon(view, client, -1.0, DELTA) == 0
+    )
+    secret = record_of("poisson", 6)
+    found = client_epsilon(seen_by(secret, EVERY_ROUND), AuditedClient.of(secret), 1.0, DELTA)
+    assert found == pytest.approx(poisson_epsilon(1.0, 0.1, 60, DELTA))
+
+
+def test_secret_rounds_are_never_looked_at():
+    """The same scores, whoever took part: only κ is from known rounds."""
+    final, every = answers(record_of("poisson", 6))
+    assert not final.adversary.knows_rounds
+    assert not every.adversary.knows_rounds
+    assert every.participations == pytest.approx(6)
+    assert not every.extrapolated
+    known = answer(record_of("poisson", 6), EVERY_ROUND)
+    assert known.estimate.epsilon > every.estimate.epsilon
+    assert known.analytical.knows_rounds
+    assert known.analytical.epsilon > every.analytical.epsilon
+
+
+def test_an_adversary_who_does_not_know_the_rounds_of_an_epoch():
+    record = record_of("epochs", 4)
+    found, known = answer(record, SECRET), answer(record, EVERY_ROUND)
+    assert found.estimate.epsilon < known.estimate.epsilon
+    assert not found.analytical.knows_rounds
+    odd = record.with_values(canary_participations=4.5)
+    assert answer(odd, SECRET).reason == "the law of a client's secret rounds is not known"
+
+
+def test_one_divided_place_is_extrapolated():
+    few = answer(record_of(places=1, beside=10), EVERY_ROUND)
+    assert few.extrapolated
+    assert not answer(record_of(), EVERY_ROUND).extrapolated
+    wide, narrow = (
+        a.estimate.high - a.estimate.low for a in (few, answer(record_of(), EVERY_ROUND))
+    )
+    assert wide > 2 * narrow
+
+
+def test_more_than_theory_allows_is_said():
+    record = record_of(z=0.3).with_values(noise_multiplier=1.0)
+    found = answer(record, EVERY_ROUND)
+    assert found.exceeds_theory
+    assert not found.contradicted
+    assert not answer(record_of(), EVERY_ROUND).exceeds_theory
+
+
+def test_a_proof_above_the_interval_contradicts_it():
+    """Some canaries show up far more than the others: the mean says less than the proof."""
+    record = record_of(places=11)
+    means = record.observed.means.copy()
+    means[:, 5:] = np.abs(means[:, 5:]) * -3
+    means[:, :5] += 12 * record.presence[:, :5] / math.sqrt(record.dim)
+    found = answer(record.with_values(**{"observed.means": means}), EVERY_ROUND)
+    assert found.proved is not None
+    doctored = dataclasses.replace(
+        found, estimate=dataclasses.replace(found.estimate, high=found.proved - 0.1)
+    )
+    assert doctored.contradicted
+
+
+def test_what_was_not_measured_has_a_reason_and_its_theory():
+    nobody = record_of().with_values(presence=np.zeros((60, 14), bool))
+    found = answer(nobody, EVERY_ROUND)
+    assert found.reason == "no canary took part in 60 rounds"
+    assert (found.estimate, found.proved, found.scores) == (None, None, None)
+    assert found.analytical.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(12), DELTA))
+    assert not found.contradicted
+    assert not found.exceeds_theory
+    silent = record_of().with_values(**{"observed.means": np.zeros((60, 14))})
+    assert answer(silent, EVERY_ROUND).reason.startswith("every score is 0")
+    away = record_of()
+    away = away.with_values(**{"observed.means": -10 * np.abs(away.observed.means)})
+    assert "far below unobserved ones" in answer(away, EVERY_ROUND).reason
+
+
+def test_weights_of_canaries_count():
+    record = record_of("epochs", 4)
+    light = record.with_values(canary_weights=np.full(record.presence.shape, 0.5))
+    plain, found = answer(record, EVERY_ROUND), answer(light, EVERY_ROUND)
+    assert found.fit.scale == pytest.approx(2 * plain.fit.scale, rel=1e-6)  # expected half as much
+    assert found.estimate.epsilon == pytest.approx(plain.estimate.epsilon, rel=1e-6)
+    assert found.analytical.epsilon == pytest.approx(plain.analytical.epsilon)
+
+
+def test_lost_replies_leave_fewer_rounds():
+    record = record_of()
+    presence = record.presence.copy()
+    presence[30:] = False
+    means = record.observed.means - (record.presence & ~presence) / math.sqrt(record.dim)
+    lost = record.with_values(**{"presence": presence, "observed.means": means})
+    found = answer(lost, EVERY_ROUND)
+    truth = gaussian_epsilon(1 / math.sqrt(12), DELTA)
+    assert found.extrapolated
+    assert found.estimate.low < truth < found.estimate.high
+
+
+def test_the_number_of_a_record_is_that_of_its_answer():
+    for record in (record_of(), record_of("poisson", 6)):
+        final, every = answers(record)
+        assert epsilon_from_record(record) == every.estimate
+        assert epsilon_from_record(record, adversary=final.adversary) == final.estimate
+        other = epsilon_from_record(record, statistic="displacement")
+        assert other.adversary == FINAL_MODEL
+        assert "known variance" in other.method
+    assert epsilon_from_record(record, statistic="likelihood-ratio") == every.estimate
+    nobody = record.with_values(presence=np.zeros(record.presence.shape, bool))
+    with pytest.raises(NotMeasured, match="no canary took part"):
+        epsilon_from_record(nobody)
+
+
+def test_arguments():
+    record = make_record()
+    for name, options in {"delta=2": {"delta": 2}, "confidence=1": {"confidence": 1}}.items():
+        with pytest.raises(ValueError, match=name):
+            answers(record, **options)
+    with pytest.raises(ValueError, match="name a statistic"):
+        answer(record, STATISTICS["full-knowledge"])

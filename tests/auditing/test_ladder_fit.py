@@ -1,0 +1,93 @@
+"""κ, its interval, and the two tests of whether one κ fits all canaries."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fl_epe.auditing import EVERY_ROUND, Scores, seen_by
+from fl_epe.auditing.ladder_fit import ladder_fit
+from fl_epe.limit import limit_record
+from fl_epe.schedules import ShuffledEpochs
+
+
+def record_of(seed=0, places=13, rounds=30, participations=12, **options):
+    schedule = ShuffledEpochs(rounds, participations)
+    return limit_record(
+        schedule, 1.0, 1e-5, num_canaries=places, unobserved=2, beside=60, seed=seed, **options
+    )
+
+
+def fit_of(record, scores=None):
+    view = seen_by(record, EVERY_ROUND)
+    return ladder_fit(view, scores or view.scores())
+
+
+def test_it_is_least_squares_with_its_standard_error():
+    record = record_of()
+    view = seen_by(record, EVERY_ROUND)
+    sizes, scores = view.sizes.observed, view.scores().observed
+    fit = fit_of(record)
+    assert fit.scale == pytest.approx(sizes @ scores / (sizes @ sizes), rel=1e-9)
+    half = stats.norm.ppf(0.975) / np.sqrt(sizes @ sizes)
+    assert (fit.low, fit.high) == pytest.approx((fit.scale - half, fit.scale + half), rel=1e-6)
+
+
+def test_intervals_cover_and_tests_keep_their_level():
+    fits = [fit_of(record_of(seed)) for seed in range(400)]
+    inside = np.mean([fit.low < 1 < fit.high for fit in fits])
+    assert abs(inside - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 400)
+    for name in ("number", "time"):
+        found = sum(getattr(fit, name).found for fit in fits)
+        assert found <= 12  # 4 expected; a Poisson count above 12 has a chance of 0.03%
+
+
+def test_power_is_what_the_tests_find():
+    """Scores grow half as much from one participation to many: as often found as said."""
+    found, said = 0, []
+    for seed in range(200):
+        record = record_of(seed, places=60, participations=30)
+        view = seen_by(record, EVERY_ROUND)
+        sizes, scores = view.sizes.observed, view.scores()
+        mean = (sizes.min() + sizes) / 2  # from the first rung on
+        scores = dataclasses.replace(scores, observed=scores.observed - sizes + mean)
+        fit = fit_of(record, scores)
+        found, said = found + fit.number.found, [*said, fit.number.power]
+    assert found / 200 == pytest.approx(np.mean(said), abs=3 * np.sqrt(0.25 / 200) + 0.05)
+
+
+def test_canaries_that_are_alike_have_no_test_of_their_number():
+    record = limit_record(ShuffledEpochs(10, 10), 1.0, 1e-5, num_canaries=5, unobserved=2)
+    assert fit_of(record).number is None
+
+
+@pytest.mark.parametrize("dim", [None, 10**6])
+@pytest.mark.parametrize("values", [np.zeros(13), np.full(13, -0.5), np.full(13, 1e5)])
+def test_ties_and_extremes_have_finite_numbers(values, dim):
+    record = limit_record(ShuffledEpochs(10, 2), 1.0, 1e-5, num_canaries=13, unobserved=2)
+    if dim is None:
+        scores = Scores(values, standard_null=True)
+    else:
+        scores = Scores.from_cosines(np.clip(values / np.sqrt(dim), -1, 1), dim)
+    fit = fit_of(record, scores)
+    assert fit.low <= fit.scale <= fit.high
+    assert np.isfinite([fit.low, fit.scale, fit.high, fit.width]).all()
+    assert np.sign(fit.scale) == np.sign(values[0])
+
+
+def test_scores_that_are_certainly_wider_have_a_wider_interval():
+    record = record_of(places=60)
+    view = seen_by(record, EVERY_ROUND)
+    sizes, scores = view.sizes.observed, view.scores()
+    wide = dataclasses.replace(scores, observed=sizes + 3 * (scores.observed - sizes))
+    fit, plain = fit_of(record, wide), fit_of(record)
+    assert fit.width == pytest.approx(3 * plain.width, rel=0.05)
+    assert fit.high - fit.low == pytest.approx(fit.width * (plain.high - plain.low), rel=0.01)
+
+
+def test_a_common_norm_of_the_residual_widens_it():
+    record = record_of(places=60)
+    scores = seen_by(record, EVERY_ROUND).scores()
+    shared = fit_of(record, dataclasses.replace(scores, spread=3.0))
+    assert shared.high - shared.low > 2.5 * (fit_of(record).high - fit_of(record).low)
