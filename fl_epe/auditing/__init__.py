@@ -36,7 +36,7 @@ from fl_epe.auditing.epsilon_estimate import (
     EpsilonEstimate,
     epsilon_difference,
 )
-from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
+from fl_epe.auditing.epsilon_so_far import PlannedClient, RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
     ExpectedScoreFit,
     epsilon_from_cosines,
@@ -103,6 +103,7 @@ __all__ = [
     "Mechanism",
     "Norms",
     "NotMeasured",
+    "PlannedClient",
     "Provenance",
     "RoundCorrelation",
     "RoundEstimate",

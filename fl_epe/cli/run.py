@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from fl_epe.auditing import EpsilonEstimate
     from fl_epe.simulation import Job, Progress
 
 _MODEL = "model.pt"  # of the final model, in a run's folder
@@ -257,6 +258,7 @@ class Run(_Machine):
                 raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
+            print_whole(*config.canary_plan())
             return self._carry_out(job, output, words)
 
 
@@ -300,12 +302,17 @@ def _warn(text: str) -> None:
 def _text(progress: Progress) -> str:
     left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    value, found = progress.accuracy, progress.estimate
+    value, found, final = progress.accuracy, progress.estimate, progress.final
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    shown = (  # either, as a line is short
-        f"clip {progress.clip_norm:.3g}"
-        if found is None
-        else f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
-    )
+    shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
+    if found is not None:
+        shown = f"ε {_epsilon(found)}"
+    if final is not None:  # after the last round
+        every = "" if found is None else f", every round's {_epsilon(found)}"
+        shown = f"ε final model {_epsilon(final)}{every}"
     return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"
+
+
+def _epsilon(found: EpsilonEstimate) -> str:
+    return f"{found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
