@@ -135,12 +135,12 @@ class PlannedClient:
 
     Attributes:
         rate: share of the rounds in which it is expected to take part.
-        secret: how its rounds are drawn, where privacy rests on hiding them: "coins" or "epochs"
+        law: how its rounds are drawn, where privacy rests on hiding them: "coins" or "epochs"
             (`fl_epe.schedules.Schedule.unknown_rounds`); else ``None``.
     """
 
     rate: float
-    secret: Literal["coins", "epochs"] | None = None
+    law: Literal["coins", "epochs"] | None = None
 
 
 class EpsilonSoFar:
@@ -220,30 +220,29 @@ class EpsilonSoFar:
         check_probability("confidence", confidence)
         if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
             return None
-        secret = None if self._client is None else self._client.secret
-        if secret is None:
+        law = None if self._client is None else self._client.law
+        if law is None:
             signal, scales = self._signal_and_scales(confidence)
             shifts = scales * signal * math.sqrt(self.participations)
             return estimate_at(shifts, delta, confidence, METHOD, EVERY_ROUND)
         step = max(2 ** (self._rounds.bit_length() - 2), 1)
-        looked = self._rounds // step * step
-        known = self._kept.get((delta, confidence))
-        if known is None or known[0] < looked:
+        due, asked = self._rounds // step * step, (delta, confidence)
+        if asked not in self._kept or self._kept[asked][0] < due:
             signal, scales = self._signal_and_scales(confidence)
-            found = [self._secret_epsilon(scale * signal, secret, delta) for scale in scales]
+            epsilon, low, high = (self._at_secret_rounds(scale * signal, delta) for scale in scales)
             adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
-            known = looked, EpsilonEstimate(*found, delta, confidence, METHOD, adversary)
-            self._kept[delta, confidence] = known
-        return known[1]
+            found = EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary)
+            self._kept[asked] = due, found
+        return self._kept[asked][1]
 
-    def _secret_epsilon(self, signal: float, secret: str, delta: float) -> float:
-        """With so large an expected score of one participation, ``signal``."""
+    def _at_secret_rounds(self, signal: float, delta: float) -> float:
+        """ε where ``signal`` is the expected score of one participation."""
+        times, rounds = self.participations, self._rounds
         if signal <= 0:
             return 0.0
-        if secret == "coins":
-            rate = min(self.participations / self._rounds, 1.0)
-            return poisson_epsilon(1 / signal, rate, self._rounds, delta)
-        parts = np.array_split(np.arange(self._rounds), max(1, round(self.participations)))
+        if self._client is not None and self._client.law == "coins":
+            return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
+        parts = np.array_split(np.arange(rounds), max(1, round(times)))
         return unknown_rounds_epsilon([np.full(len(part), signal) for part in parts], delta)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:

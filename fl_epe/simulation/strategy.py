@@ -255,9 +255,9 @@ class DPFedAvg(Strategy):
         """How often a canary is expected to take part in the rounds done."""
         schedule, here = self.config.canary_schedule(), self.log.presence
         if schedule.kind in SECRET_KINDS:
-            return schedule.participations() * self.rounds_done / schedule.rounds
+            return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
-            return float(here.sum()) / max(here.shape[1], 1)
+            return float(here.sum() / max(here.shape[1], 1))
         return schedule.participations()
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -146,7 +146,6 @@ def plan_of(table: PaperTable, options: argparse.Namespace) -> ComparisonPlan:
         task_options = {"num_clients": clients, **task_options}
     settings: dict[str, Any] = {
         "clients_per_round": per_round,
-        "canary_design": "paper",
         "num_canaries": canaries,
         "unobserved": canaries,
         # Noise in the mean grows as cohorts shrink: the server's steps stay as long as they were.
