@@ -301,23 +301,21 @@ def epsilon_by_round(
         ValueError: if an argument is out of range.
     """
     check_count("most", most)
-    client, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
-    secret = None if client.secret is None else client.secret.law
+    audited, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
+    secret = audited.secret
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=secret is None)
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
         return []
-    planned = record.running.planned
-    if record.running.scores is None and record.mechanism.participation != "deployment":
-        planned = float(record.presence.sum())
+    planned, rate = record.running.planned, record.running.client_rate
+    if record.running.scores is None:
+        rate = audited.participations / record.rounds
+        if record.mechanism.participation != "deployment":
+            planned = float(record.presence.sum())
+    client = None if rate is None else PlannedClient(rate, None if secret is None else secret.law)
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
-    so_far = EpsilonSoFar(
-        record.dim,
-        record.num_canaries,
-        planned,
-        record.correlation.window,
-        PlannedClient(client.participations / record.rounds, secret),
-    )
+    window = record.correlation.window
+    so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)
     found = []
     for t, (scores, signals) in enumerate(
         zip(view.whitened_scores[:-1], view.whitened_signals[:-1], strict=True)
@@ -328,4 +326,4 @@ def epsilon_by_round(
         estimate = so_far.estimate(last.delta, confidence)
         if t + 1 in chosen and estimate is not None:
             found.append(RoundEstimate(t + 1, estimate, so_far.participations))
-    return [*found, RoundEstimate(record.rounds, last, client.participations)]
+    return [*found, RoundEstimate(record.rounds, last, audited.participations)]

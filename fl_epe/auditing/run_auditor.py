@@ -328,7 +328,8 @@ class RunAuditor:
         )
         if self._follow:
             scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            running = RunningScores(scores, signals, self._planned)
+            rate = None if self._client is None else self._client.rate
+            running = RunningScores(scores, signals, self._planned, rate)
             record = dataclasses.replace(record, running=running)
         return record.with_values(**facts)
 
