@@ -47,6 +47,7 @@ UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how ma
 
 _PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
+_FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
@@ -150,7 +151,7 @@ class EpsilonSoFar:
     its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
     participation of the client adds to its squared expected score is the canaries' mean so far.
     ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
-    it may have had, which takes a moment and is computed after 2, 3, 4, 6, 8, 12, … rounds alone.
+    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone.
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
@@ -216,7 +217,7 @@ class EpsilonSoFar:
         return float(np.median(taken)) if len(taken) else 0.0
 
     def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
-        """ε at ``delta``; ``None`` before two canaries took part."""
+        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones."""
         check_probability("confidence", confidence)
         if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
             return None
@@ -225,8 +226,9 @@ class EpsilonSoFar:
             signal, scales = self._signal_and_scales(confidence)
             shifts = scales * signal * math.sqrt(self.participations)
             return estimate_at(shifts, delta, confidence, METHOD, EVERY_ROUND)
-        step = max(2 ** (self._rounds.bit_length() - 2), 1)
-        due, asked = self._rounds // step * step, (delta, confidence)
+        due, asked = 2 ** (self._rounds.bit_length() - 1), (delta, confidence)
+        if due < _FIRST_SECRET:
+            return None
         if asked not in self._kept or self._kept[asked][0] < due:
             signal, scales = self._signal_and_scales(confidence)
             epsilon, low, high = (self._at_secret_rounds(scale * signal, delta) for scale in scales)

@@ -149,7 +149,8 @@ class _Machine:
         resume = command_line(["resume", str(output), *own])
 
         def tell(done: Progress) -> None:
-            line.show("round", done.round, done.rounds, _text(done))
+            ended = done.final is not None
+            line.show("round", done.round, done.rounds, _text(done), last=ended)
             log.progress(done)
 
         def keep_model(theta: NDArray[np.float32]) -> None:

@@ -49,20 +49,20 @@ def test_it_is_what_was_said_during_the_run(planned):
 
 @pytest.mark.parametrize("law", [None, "coins", "epochs"], ids=["known", "coins", "epochs"])
 def test_it_is_for_a_client_who_takes_part_as_often_as_planned(law):
-    """Canaries of one to six participations, and a client of three; whose rounds may be secret."""
+    """Canaries of one to eight participations, a client of four; whose rounds may be secret."""
     rng = np.random.default_rng(8)
     auditor = RunAuditor(60, 40, seed=7, delta=1e-5, client=PlannedClient(0.5, law))
     auditor.begin(theta := np.zeros(DIM))
-    for t in range(6):
-        present = [i for i in range(60) if i % 6 >= t]
+    for t in range(8):
+        present = [i for i in range(60) if i % 8 >= t]
         total = auditor.canaries.combine(np.ones((1, len(present))), numbers=present)[0]
         theta = theta + total + rng.standard_normal(DIM)
         auditor.observe(theta, RoundFacts(present, contribution=1.0))
     found = auditor.epsilon_so_far()
     truth = {
-        None: gaussian_epsilon(1.0, 1e-5, 3),
-        "coins": poisson_epsilon(1.0, 0.5, 6, 1e-5),
-        "epochs": unknown_rounds_epsilon([np.ones(2)] * 3, 1e-5),
+        None: gaussian_epsilon(1.0, 1e-5, 4),
+        "coins": poisson_epsilon(1.0, 0.5, 8, 1e-5),
+        "epochs": unknown_rounds_epsilon([np.ones(2)] * 4, 1e-5),
     }[law]
     assert found.low < truth < found.high
     assert found.epsilon == pytest.approx(truth, rel=0.2)

@@ -38,9 +38,8 @@ RUNS = {
     "banded": ("--mechanism", "banded:bands=3"),
     "paper": ("--canary-design", "paper", "--num-canaries", "20"),
     "stopped": ("--stop-when", "epsilon-all-low > 2", "--noise-multiplier", "0.3"),
-    "ray": ("--backend", "ray"),
 }
-SLOW = ("fixed-size", "bins", "banded", "ray", "paper")
+SLOW = ("fixed-size", "bins", "banded", "paper")
 
 
 @pytest.fixture
