@@ -6,7 +6,7 @@ import math
 import re
 from typing import Literal
 
-from fl_epe.auditing.bounds import PrimaryBound
+from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     ArgumentError,
@@ -31,6 +31,7 @@ from fl_epe.mechanism import (
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 
+_OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
 _STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
 
 
@@ -45,16 +46,21 @@ class RunConfig:
         participation: schedule, with options where its kind has some: 'epochs' (freshly shuffled,
             as in the paper), 'poisson', 'min-separation:separation=5' or another kind of
             `fl_epe.schedules`. Canaries follow a schedule of the same kind.
-        num_canaries: observed canaries, which take part in training.
-        unobserved: canaries that never take part and are only tracked.
-        inclusion: which canaries take part: 'fixed', exactly num_canaries of them, or 'coin', each
-            of num_canaries + unobserved by a fair coin of its own, as the one-run bounds need.
+        canary_design: how canaries take part: 'ladder', at places that the clients' schedule gives
+            to one more client each, some of which several canaries share, so that they take part
+            once, twice, … and as often as a client; or 'paper', 1000 canaries, once each.
+        num_canaries: with the ladder places, else canaries (default: as many as canary_share allows
+            and as narrow intervals need); 0 for a run without canaries, which measures nothing.
+        canary_participations: rounds in which each of the canaries takes part, on average where the
+            schedule is random, instead of the ladder.
+        canary_share: largest expected share of a round that canaries have, if num_canaries is not
+            given.
+        unobserved: canaries that never take part and are only scored (default: few, as the law of
+            their scores is known; 1000 where it is not or in the paper's design).
+        inclusion: which canaries take part: 'fixed', or 'coin', each of num_canaries + unobserved
+            by a fair coin of its own, as the one-run bounds need; not with the ladder.
         canary_kind: how the canaries' directions are made: 'rotation', all of which are scored by
             two fast transforms, or 'sphere', independent normal draws as in the paper.
-        canary_participations: rounds in which each observed canary takes part, on average where
-            the schedule is random; or 'as-clients', as many as a client is expected to. Once the
-            settings are made, this is the number: rounds * clients_per_round / clients, which is
-            rounded, and at least 1, where everybody takes part equally often.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
             0 for no noise.
         mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism,
@@ -80,20 +86,19 @@ class RunConfig:
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
             below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval for every round
             so far that holds at all rounds at once, so that one may act on it.
-        verdict: the one lower bound that the report names as its verdict, fixed before the run:
-            'auto' (by the number of canaries and delta), or a method such as 'weighted', for every
-            round's model; 'final:weighted' is for the final model.
     """
 
     clients: int
     rounds: int = 60
     clients_per_round: int = 24
     participation: str = "epochs"
-    num_canaries: int = 1000
-    unobserved: int = 1000
+    canary_design: Literal["ladder", "paper"] = "ladder"
+    num_canaries: int | None = None
+    canary_participations: float | None = None
+    canary_share: float = 0.1
+    unobserved: int | None = None
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_kind: CanaryKind = "rotation"
-    canary_participations: float | Literal["as-clients"] = 1.0
     noise_multiplier: float = 0.25
     mechanism: str = "independent"
     clipping: Literal["adaptive", "fixed"] = "adaptive"
@@ -111,29 +116,25 @@ class RunConfig:
     delta: float | None = None
     full_knowledge: bool = False
     stop_when: str | None = None
-    verdict: str = "auto"
 
     def __post_init__(self) -> None:
         check_types(self)
         self._check_values()
-        if self.canary_participations == "as-clients":
-            object.__setattr__(self, "canary_participations", self._as_clients())
+        self._set_canaries()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
         self.client_schedule()
         self.canary_schedule()
         self.optimizer()
         self.strategy()
         self.sum_noise_multiplier()
-        PrimaryBound.parse(self.verdict, inclusion=self.inclusion)
 
     def _check_values(self) -> None:
         for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
             check_count(name, getattr(self, name))
         for name in ("clip_norm", "local_learning_rate"):
             check_positive(name, getattr(self, name))
-        if self.num_canaries < 2:
-            raise_invalid("num_canaries", self.num_canaries, "to be an integer >= 2")
-        if self.unobserved < 0 or self.unobserved == 1:
+        check_probability("canary_share", self.canary_share)
+        if self.unobserved is not None and (self.unobserved < 0 or self.unobserved == 1):
             raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
             raise ArgumentError(
@@ -169,12 +170,80 @@ class RunConfig:
         return self.clients**-1.1 if self.delta is None else self.delta
 
     @property
+    def on_ladder(self) -> bool:
+        """Whether canaries are at places of the clients' schedule (`fl_epe.canaries.ladder`)."""
+        return self.canary_design == "ladder" and self.canary_participations is None
+
+    @functools.cached_property
+    def load(self) -> CanaryLoad:
+        """The places of the ladder beside the clients, and what they can show."""
+        kind = self.client_schedule().kind
+        return canary_load(
+            self.clients,
+            rounds=self.rounds,
+            participations=self.client_schedule().participations(),
+            delta=self.target_delta,
+            noise_multiplier=self.noise_multiplier,
+            secret=kind in SECRET_KINDS and self.clients_per_round < self.clients,
+            share=self.canary_share,
+            places=self.num_canaries if self.on_ladder else None,
+        )
+
+    def _set_canaries(self) -> None:
+        """Fill in the numbers that nobody gave."""
+        coin, paper = self.inclusion == "coin", self.canary_design == "paper"
+        if coin and self.on_ladder:
+            raise ArgumentError(
+                "Expected {canary_design} to be 'paper', or canary_participations, with "
+                "{inclusion}: the ladder decides which canary takes part in which round.",
+                canary_design=self.canary_design,
+                inclusion=self.inclusion,
+            )
+        count, often = self.num_canaries, self.canary_participations
+        if paper and often is None:
+            often = 1.0
+        if count is None and paper:
+            count = _OF_PAPER
+        elif count is None and often is not None and often > 0:
+            count = int(self.load.taken / often)
+            count *= count > 1
+        single = not self.on_ladder or self.load.secret
+        if count is not None and (count < 0 or (count == 1 and single)):
+            raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
+        unobserved = self.unobserved
+        if unobserved is None:
+            many = paper or self.canary_kind == "sphere"
+            unobserved = (count or 0) if coin else _OF_PAPER if many else LEAST_FOR_NULL
+        values = {"num_canaries": count, "canary_participations": often, "unobserved": unobserved}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def canaries_per_round(self) -> float:
+        """Expected number of canaries in a round."""
+        if self.on_ladder:
+            return self.load.taken / self.rounds
+        taking_part = float(self.num_canaries or 0)
+        if self.inclusion == "coin":
+            taking_part = (taking_part + (self.unobserved or 0)) / 2
+        return taking_part * self.canary_schedule().participations() / self.rounds
+
+    @property
     def cohort_size(self) -> float:
         """Expected number n of real clients and canaries in a round: the mean's denominator."""
-        coin = self.inclusion == "coin"
-        taking_part = (self.num_canaries + self.unobserved) / 2 if coin else self.num_canaries
-        per_round = self.canary_schedule().participations() / self.rounds
-        return self.client_schedule().cohort_size(self.clients) + taking_part * per_round
+        return self.client_schedule().cohort_size(self.clients) + self.canaries_per_round
+
+    def canary_plan(self) -> list[str]:
+        """What the canaries do to the run and can show, in sentences for people."""
+        if self.num_canaries == 0:
+            return ["The run has no canaries, and measures no ε."]
+        if self.on_ladder:
+            return self.load.sentences()
+        share = self.canaries_per_round / self.cohort_size
+        return [
+            f"{self.num_canaries:,} canaries take part {self.canary_participations:g} times each, "
+            f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
+        ]
 
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""
@@ -192,12 +261,14 @@ class RunConfig:
             ) from error
 
     def canary_schedule(self) -> Schedule:
-        """Who of the observed canaries takes part when.
+        """Who of the observed canaries takes part when; the clients' schedule with the ladder.
 
         Raises:
             ValueError: if the canaries cannot take part so often in so few rounds.
         """
-        participations = float(self.canary_participations)
+        if self.on_ladder:
+            return self.client_schedule()
+        participations = float(self.canary_participations or 0)
         if not 0 < participations <= self.rounds:
             raise ArgumentError(
                 "Expected {canary_participations} in (0, {rounds}].",
@@ -206,14 +277,6 @@ class RunConfig:
             )
         with rename_arguments(participations="canary_participations"):
             return _schedule(self.participation, self.rounds, participations)
-
-    def _as_clients(self) -> float:
-        """How often a canary takes part that is to do so like a client."""
-        expected_of_client = self.rounds * self.clients_per_round / self.clients
-        if self.client_schedule().kind in ("epochs", "cyclic", "balls-in-bins"):
-            # Each client takes part equally often, up to one time, and so do all canaries.
-            return float(max(1, round(expected_of_client)))
-        return expected_of_client
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""

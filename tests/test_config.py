@@ -22,9 +22,9 @@ from fl_epe.config import RunConfig
             {"rounds": 2.5}, "rounds=2.5 to be an integer", id="rounds=2.5-to-be-an-integer"
         ),
         pytest.param(
-            {"num_canaries": 1},
-            "num_canaries=1 to be an integer >= 2",
-            id="canaries=1-to-be-an-integer-at-least-2",
+            {"num_canaries": 1, "canary_design": "paper"},
+            "num_canaries=1 to be 0 or an integer >= 2",
+            id="canaries=1-to-be-0-or-at-least-2",
         ),
         pytest.param(
             {"unobserved": 1},
@@ -48,8 +48,22 @@ from fl_epe.config import RunConfig
         ),
         pytest.param(
             {"canary_participations": "often"},
-            r"canary_participations='often' to be a number or one of \('as-clients',\)",
+            "canary_participations='often' to be a finite number",
             id="canary_participations=often",
+        ),
+        pytest.param(
+            {"num_canaries": 1, "participation": "poisson"},
+            "num_canaries=1 to be 0 or",
+            id="one-canary-of-secret-rounds",
+        ),
+        pytest.param(
+            {"canary_share": 1.0}, r"canary_share=1\.0 in \(0, 1\)", id="canary_share=1.0"
+        ),
+        pytest.param(
+            {"inclusion": "coin"},
+            "Expected canary_design='ladder' to be 'paper', or canary_participations, with "
+            "inclusion='coin'",
+            id="coins-on-a-ladder",
         ),
         pytest.param(
             {"noise_multiplier": -0.1},
@@ -98,50 +112,53 @@ def test_settings_round_trip_and_defaults():
     config = RunConfig(clients=120, delta=1e-3)
     assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert RunConfig(clients=120).target_delta == 120**-1.1
-    # 24 clients and 1000 canaries once in 60 rounds
-    assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 1000 / 60)
+    # 24 clients, and 13 more clients' places of 12 participations in 60 rounds
+    assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 13 * 12 / 60)
+
+
+def test_the_papers_design_and_what_the_user_fixes():
+    paper = RunConfig(clients=120, canary_design="paper")
+    assert (paper.num_canaries, paper.unobserved, paper.canary_participations) == (1000, 1000, 1.0)
+    assert paper.cohort_size == pytest.approx(24 + 1000 / 60)
+    fixed = RunConfig(clients=120, num_canaries=30, canary_participations=2)
+    assert fixed.cohort_size == pytest.approx(24 + 30 * 2 / 60)
+    often = RunConfig(clients=120, canary_participations=12)
+    assert (often.num_canaries, often.canaries_per_round) == (13, 2.6)
+    places = RunConfig(clients=120, num_canaries=5)
+    assert (places.load.places, places.canaries_per_round) == (5, 1.0)
+    assert places.load.expected
+    assert RunConfig(clients=120, num_canaries=0).cohort_size == 24
+    coins = RunConfig(clients=120, inclusion="coin", num_canaries=30, canary_participations=2)
+    assert (coins.unobserved, coins.cohort_size) == (30, fixed.cohort_size)
+
+
+@pytest.mark.parametrize("participation", ["epochs", "poisson", "min-separation:separation=2"])
+@pytest.mark.parametrize(("clients", "cohort"), [(120, 24), (10, 5), (24, 12), (5, 2), (2000, 20)])
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_canaries_are_at_most_their_share_of_a_round(participation, clients, cohort, share):
+    config = RunConfig(
+        clients=clients,
+        clients_per_round=cohort,
+        participation=participation,
+        canary_share=share,
+        noise_multiplier=0.25 if cohort > 2 else 0.1,
+    )
+    assert config.canaries_per_round <= share * config.cohort_size + 1e-9
+    assert len(config.canary_plan()) <= 4
+    again = RunConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
+    assert (again, again.load) == (config, config.load)
+
+
+def test_without_room_for_canaries_the_run_says_that_it_measures_nothing():
+    config = RunConfig(clients=10, clients_per_round=5, participation="poisson")
+    assert config.canaries_per_round == 0
+    assert "No canary fits beside 10 clients" in config.canary_plan()[0]
+    assert (
+        "no canaries" in RunConfig(clients=10, clients_per_round=5, num_canaries=0).canary_plan()[0]
+    )
 
 
 def test_a_value_of_any_length_is_shown_in_part():
     with pytest.raises(ArgumentError, match="participation=") as refusal:
         RunConfig(clients=100, participation="x" * 100_000)
     assert len(str(refusal.value)) < 2000
-
-
-@pytest.mark.parametrize(
-    ("participation", "per_round", "expected"),
-    [
-        pytest.param("epochs", 24, 24.0, id="epochs"),
-        pytest.param("epochs", 23, 23.0, id="epochs-23"),
-        pytest.param("cyclic", 7, 7.0, id="cyclic"),
-        pytest.param("balls-in-bins", 5, 5.0, id="balls-in-bins"),
-        pytest.param("poisson", 7, 7.0, id="poisson"),
-    ],
-)
-def test_canaries_take_part_as_often_as_clients(participation, per_round, expected):
-    config = RunConfig(
-        clients=60,
-        clients_per_round=per_round,
-        participation=participation,
-        canary_participations="as-clients",
-    )
-    assert config.canary_participations == expected
-    assert config.canary_schedule() == config.client_schedule()
-    assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
-
-
-def test_as_clients_is_whole_and_at_least_once_where_all_take_part_equally_often():
-    def often(clients: int, participation: str) -> float:
-        config = RunConfig(
-            clients=clients,
-            rounds=60,
-            clients_per_round=24,
-            participation=participation,
-            canary_participations="as-clients",
-        )
-        return float(config.canary_participations)
-
-    assert often(51, "epochs") == 28.0  # 28.24
-    assert often(2880, "epochs") == 1.0  # 0.5
-    assert often(51, "poisson") == pytest.approx(60 * 24 / 51)
-    assert often(2880, "poisson") == 0.5

@@ -61,4 +61,6 @@ def test_coins_and_an_early_stop_do_not_go_together():
     with pytest.raises(
         ValueError, match="no stop_when='epsilon-all-low > 8' with inclusion='coin'"
     ):
-        RunConfig(clients=30, stop_when="epsilon-all-low > 8", inclusion="coin")
+        RunConfig(
+            clients=30, stop_when="epsilon-all-low > 8", inclusion="coin", canary_design="paper"
+        )

@@ -37,7 +37,7 @@ from fl_epe.auditing.epsilon_estimate import (
     Sees,
     epsilon_difference,
 )
-from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
+from fl_epe.auditing.epsilon_so_far import PlannedClient, RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
     ExpectedScoreFit,
     epsilon_from_cosines,
@@ -104,6 +104,7 @@ __all__ = [
     "Mechanism",
     "Norms",
     "NotMeasured",
+    "PlannedClient",
     "Provenance",
     "RoundCorrelation",
     "RoundEstimate",

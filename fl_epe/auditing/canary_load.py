@@ -3,7 +3,7 @@
 A canary place follows a client's schedule, see `fl_epe.canaries.ladder`. P places beside m clients
 are P/(m + P) of a round, on average. There are as many as a share of a round allows, at most
 1,000, and no more once ε is told to ±10% or ±0.5. Where not even one place fits it keeps a part of
-its rounds, unless the schedule hides them: those canaries must follow its law.
+its rounds, unless the schedule hides them: those canaries must follow its law, and be two.
 
 What they show, for known rounds: κ's deviation is ``1/√(Σ expected score²)``, so that the error of
 μ of a client is about 1/√P, whatever the number of rounds and their noise.
@@ -82,10 +82,15 @@ class CanaryLoad:
     expected: tuple[Expected, ...] = ()
 
     @property
+    def taken(self) -> float:
+        """Participations of all canaries together, expected."""
+        return self.places * self.kept * self.participations
+
+    @property
     def share(self) -> float:
         """Canaries among the replies of a round, on average."""
-        taken = self.places * self.kept
-        return taken / (self.clients + taken) if taken else 0.0
+        whole = self.places * self.kept
+        return whole / (self.clients + whole) if whole else 0.0
 
     def presence(self, places: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
         """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
@@ -134,6 +139,7 @@ def canary_load(
     noise_multiplier: float | None = None,
     secret: bool = False,
     share: float = SHARE,
+    places: int | None = None,
 ) -> CanaryLoad:
     """As many canaries as a share of a round allows, and as are worth it.
 
@@ -145,6 +151,7 @@ def canary_load(
         noise_multiplier: z; without it nothing is said about ε.
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
         share: of a round's replies that canaries may have, below 1.
+        places: how many there are, whatever their share.
 
     Raises:
         ValueError: for an argument out of range.
@@ -154,13 +161,16 @@ def canary_load(
     check_rate("share", share)
     room = _MOST if share >= 1 else min(clients * share / (1 - share) + 1e-9, float(_MOST))
     load = CanaryLoad(clients, rounds, participations, math.floor(room), secret=secret)
-    if room < 1:  # one place at up to twice the share, or a part of it
-        if secret:
-            return dataclasses.replace(load, places=int(1 / (1 + clients) <= 2 * share))
+    least = 2 if secret else 1  # whose places are a canary each, of which an ε needs two
+    if places is not None:
+        load, least = dataclasses.replace(load, places=places), places
+    elif secret and room < least:
+        return dataclasses.replace(load, places=0)
+    elif room < 1:  # a part of a place
         load = dataclasses.replace(load, places=1, kept=room)
-    if not noise_multiplier:
+    if not noise_multiplier or not load.places:
         return load
-    low, high = 1, load.places  # interval's width falls with the number of places
+    low, high = least, load.places  # interval's width falls with the number of places
     while low < high:
         middle = (low + high) // 2
         if all(found.narrow for found in _expected(load, middle, noise_multiplier, delta)):

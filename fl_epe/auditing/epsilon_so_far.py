@@ -1,7 +1,10 @@
-"""ε after each round of a run, for an adversary who sees every round's model and knows the rounds.
+"""ε after each round of a run, for an adversary who sees every round's model.
 
-`EpsilonSoFar` is the only implementation. A `RunAuditor` adds each round's scores to one during the
-run and keeps them in the record, from which `epsilon_by_round` says the same numbers again.
+It is that of a client who has taken part as often as is planned up to then: κ of all canaries so
+far times the expected score of that client. `EpsilonSoFar` is the only implementation. A
+`RunAuditor` adds each round's scores to one during the run and keeps them in the record, from which
+`epsilon_by_round` says the same numbers again. After the last round ε is the answer of the run
+(`fl_epe.auditing.answer`), with its interval for one look.
 
 Its intervals are a confidence sequence. A 95% interval that is computed anew after every round
 excludes the truth in some round far more often than in 5% of runs. A confidence sequence does so in
@@ -22,26 +25,29 @@ import functools
 import math
 from collections import deque
 from collections.abc import Collection
+from typing import Literal
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import ExpectedScoreLaw, known_expected_score_epsilon
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
-from fl_epe.auditing.measured import NotMeasured, check_measured
+from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.auditing.answer import answer
+from fl_epe.auditing.audited_client import AuditedClient
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate, estimate_at
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, check_count, check_positive, check_probability, raise_invalid
 
-METHOD = "matched filter so far, average-case canary, interval valid at every round at once"
+METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
 
 SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
 UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how many there will be
 
 _PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
+_FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
@@ -124,12 +130,28 @@ def _mixture(known: Floats, error: float, horizon: float) -> Floats:
     return np.asarray(np.sqrt(2 * (known + rho) * np.log(odds + 0.5)))
 
 
+@dataclasses.dataclass(frozen=True)
+class PlannedClient:
+    """The client of ε so far.
+
+    Attributes:
+        rate: share of the rounds in which it is expected to take part.
+        law: how its rounds are drawn, where privacy rests on hiding them: "coins" or "epochs"
+            (`fl_epe.schedules.Schedule.unknown_rounds`); else ``None``.
+    """
+
+    rate: float
+    law: Literal["coins", "epochs"] | None = None
+
+
 class EpsilonSoFar:
-    """ε of an average-case canary of those that took part so far.
+    """ε of a client who has taken part as often as planned so far.
 
     The scores are those of the matched filter of `epsilon_from_record`: each canary's is κ times
-    its expected score plus N(0, 1). κ is fitted over all canaries, and ε is that of
-    `average_case_client` for one of them, drawn at random.
+    its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
+    participation of the client adds to its squared expected score is the canaries' mean so far.
+    ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
+    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone.
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
@@ -141,14 +163,24 @@ class EpsilonSoFar:
         planned: participations of all canaries together that the run is planned for, at which the
             intervals are tightest; ``None`` if nobody knows. It is no promise.
         window: rounds back to which correlations are followed, see `Whitener`.
+        client: whose ε; by default of one who takes part as often as the median canary that does.
     """
 
-    def __init__(self, dim: int, count: int, planned: float | None = None, window: int = 1) -> None:
-        self._dim, self._planned, self._window = dim, planned, window
-        self._totals, self._energies, self._fourths = np.zeros((3, count))
-        self._variance = self._first = 0.0  # of the sum of totals, and of its first participation
+    def __init__(
+        self,
+        dim: int,
+        count: int,
+        planned: float | None = None,
+        window: int = 1,
+        client: PlannedClient | None = None,
+    ) -> None:
+        self._dim, self._planned, self._window, self._client = dim, planned, window, client
+        self._gains = self._energy = 0.0  # of all canaries
+        self._counts = np.zeros(count, np.int64)  # participations
+        self._variance = self._first = 0.0  # of the sum of gains, and of its first participation
         self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
         self._signals: deque[Floats] = deque(maxlen=window - 1)
+        self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}  # of secret rounds
 
     def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
         """Note a round.
@@ -162,50 +194,74 @@ class EpsilonSoFar:
             signals: what it added to that, ``(count,)``.
         """
         self._rounds += 1
-        gains, energies = signals * scores, signals**2
+        self._counts[list(present)] += 1
         self._pairs += energy_of_pairs(signals, np.array(self._signals).reshape(-1, len(signals)))
         self._signals.append(signals)
-        if not energies.any():
+        if not signals.any():
             return
-        energy = math.fsum(energies)  # exact sums do not depend on the canaries' order
-        variance = energy + math.fsum(gains) ** 2 / (2 * self._dim)
-        self._totals += gains
-        self._energies += energies
-        self._fourths += energies**2
+        # Exact sums do not depend on the canaries' order.
+        energy, gain = math.fsum(signals**2), math.fsum(signals * scores)
+        variance = energy + gain**2 / (2 * self._dim)
+        self._gains += gain
+        self._energy += energy
         self._variance += variance
         self._by_round += energy**2
         self._first = self._first or variance / max(len(present), 1)
 
-    def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
-        """ε at ``delta``; ``None`` before two canaries took part."""
-        check_probability("confidence", confidence)
-        if np.count_nonzero(self._energies) < 2:
-            return None
-        reach = reach_of(self._rounds, self._window)
-        precision = Precision.of(reach, self._dim, SKETCH_PARTS)
-        energy = math.fsum(self._energies)
-        unit_error = precision.unit_error(self._pairs, self._by_round, energy)
-        sizes = precision.sizes(self._energies, self._fourths, unit_error)
-        law = ExpectedScoreLaw.of(sizes[self._energies > 0])
-        epsilon, low, high = (
-            known_expected_score_epsilon(
-                max(value, 0.0) * law.expected_scores, delta, weights=law.shares
-            )
-            for value in self._scale(confidence, energy, precision.own, unit_error)
-        )
-        return EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, EVERY_ROUND)
+    @property
+    def participations(self) -> float:
+        """Of the client so far, expected."""
+        if self._client is not None:
+            return self._client.rate * self._rounds
+        taken = self._counts[self._counts > 0]
+        return float(np.median(taken)) if len(taken) else 0.0
 
-    def _scale(
-        self, confidence: float, energy: float, width: float, unit_error: float
-    ) -> tuple[float, float, float]:
-        """κ with both ends of its interval, which allows for three times the error of its unit."""
+    def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
+        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones."""
+        check_probability("confidence", confidence)
+        if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
+            return None
+        law = None if self._client is None else self._client.law
+        if law is None:
+            signal, scales = self._signal_and_scales(confidence)
+            shifts = scales * signal * math.sqrt(self.participations)
+            return estimate_at(shifts, delta, confidence, METHOD, EVERY_ROUND)
+        due, asked = 2 ** (self._rounds.bit_length() - 1), (delta, confidence)
+        if due < _FIRST_SECRET:
+            return None
+        if asked not in self._kept or self._kept[asked][0] < due:
+            signal, scales = self._signal_and_scales(confidence)
+            epsilon, low, high = (self._at_secret_rounds(scale * signal, delta) for scale in scales)
+            adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
+            found = EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary)
+            self._kept[asked] = due, found
+        return self._kept[asked][1]
+
+    def _at_secret_rounds(self, signal: float, delta: float) -> float:
+        """ε where ``signal`` is the expected score of one participation."""
+        times, rounds = self.participations, self._rounds
+        if signal <= 0:
+            return 0.0
+        if self._client is not None and self._client.law == "coins":
+            return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
+        parts = np.array_split(np.arange(rounds), max(1, round(times)))
+        return unknown_rounds_epsilon([np.full(len(part), signal) for part in parts], delta)
+
+    def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
+        """The expected score of one participation, and κ with both ends of its interval.
+
+        The interval allows for three times the error of its unit.
+        """
+        precision = Precision.of(reach_of(self._rounds, self._window), self._dim, SKETCH_PARTS)
+        unit_error = precision.unit_error(self._pairs, self._by_round, self._energy)
+        signal = precision.unit * math.sqrt(self._energy / int(self._counts.sum()))
         length = UNPLANNED if self._planned is None else _PLAN_MARGIN * self._planned
-        known = self._variance * width**2
+        known = self._variance * precision.own**2
         error, planned = (1 - confidence) / 2, self._planned is not None
-        half = float(boundary(known, error, length * self._first, planned)) / energy
-        mean = math.fsum(self._totals) / energy
+        half = float(boundary(known, error, length * self._first, planned)) / self._energy
+        mean = self._gains / self._energy
         half = math.hypot(half, 3 * unit_error * mean)
-        return mean, mean - half, mean + half
+        return signal, np.array([mean, mean - half, mean + half])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,19 +270,20 @@ class RoundEstimate:
 
     Attributes:
         round: counted from 1.
-        estimate: its interval is one of a confidence sequence.
-        participations: most rounds so far in which one observed canary took part.
+        estimate: its interval is one of a confidence sequence; after the last round it is the
+            answer's, for one look.
+        participations: of the client so far.
     """
 
     round: int
     estimate: EpsilonEstimate
-    participations: int
+    participations: float
 
 
 def epsilon_by_round(
     record: AuditRecord, delta: float | None = None, *, confidence: float = 0.95, most: int = 200
 ) -> list[RoundEstimate]:
-    """ε so far after each round: what `RunAuditor.epsilon_so_far` said during the run.
+    """ε so far after each round: what `RunAuditor.epsilon_so_far` said, and at last the answer.
 
     Of a record that nobody watched, such as that of independent canaries without a rule to stop,
     it is what would have been said, from the scores of `epsilon_from_record`.
@@ -234,7 +291,7 @@ def epsilon_by_round(
     Args:
         record: the audit record of a run.
         delta: target δ; the record's by default.
-        confidence: of all intervals together.
+        confidence: of all intervals together, and of the answer's.
         most: number of rounds to return at most; of longer runs they are evenly spread, with the
             last one.
 
@@ -246,25 +303,29 @@ def epsilon_by_round(
         ValueError: if an argument is out of range.
     """
     check_count("most", most)
-    delta = record.delta if delta is None else delta
-    try:
-        check_measured(record, EVERY_ROUND)
-    except NotMeasured:
+    audited, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
+    secret = audited.secret
+    adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=secret is None)
+    last = answer(record, adversary, delta, confidence).estimate
+    if last is None:
         return []
-    view, planned = seen_by(record, EVERY_ROUND), record.running.planned
-    if record.running.scores is None and record.mechanism.participation != "deployment":
-        planned = record.num_canaries * record.mechanism.canary_participations
+    planned, rate = record.running.planned, record.running.client_rate
+    if record.running.scores is None:
+        rate = audited.participations / record.rounds
+        if record.mechanism.participation != "deployment":
+            planned = float(record.presence.sum())
+    client = None if rate is None else PlannedClient(rate, None if secret is None else secret.law)
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
-    so_far = EpsilonSoFar(
-        record.dim, record.num_canaries, planned, window=record.correlation.window
-    )
-    counts, found = np.zeros(record.num_canaries, np.int64), []
+    window = record.correlation.window
+    so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)
+    found = []
     for t, (scores, signals) in enumerate(
-        zip(view.whitened_scores, view.whitened_signals, strict=True)
+        zip(view.whitened_scores[:-1], view.whitened_signals[:-1], strict=True)
     ):
-        present = np.flatnonzero(record.presence[t])
-        so_far.add(present, scores, signals)
-        counts[present] += 1
-        if t + 1 in chosen and (estimate := so_far.estimate(delta, confidence)) is not None:
-            found.append(RoundEstimate(t + 1, estimate, int(counts.max())))
-    return found
+        so_far.add(np.flatnonzero(record.presence[t]), scores, signals)
+        if t + 1 not in chosen and secret is None:
+            continue  # at secret rounds ε is computed after some rounds, whichever are chosen
+        estimate = so_far.estimate(last.delta, confidence)
+        if t + 1 in chosen and estimate is not None:
+            found.append(RoundEstimate(t + 1, estimate, so_far.participations))
+    return [*found, RoundEstimate(record.rounds, last, audited.participations)]

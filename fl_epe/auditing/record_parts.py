@@ -297,11 +297,14 @@ class RunningScores:
         scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
         signals: ``(T, k)`` what each added to them by its rounds, whitened.
         planned: participations of all canaries together that were planned; ``None`` without a plan.
+        client_rate: share of the rounds in which a client was expected to take part; ``None``
+            where nobody said.
     """
 
     scores: Floats | None = None
     signals: Floats | None = None
     planned: float | None = None
+    client_rate: float | None = None
 
 
 _version = functools.cache(importlib.metadata.version)  # read from files

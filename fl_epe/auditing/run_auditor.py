@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.epsilon_so_far import EpsilonSoFar, PlannedClient
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
 from fl_epe.auditing.round_scores import (
@@ -52,6 +52,7 @@ class RunAuditor:
         server: what it does with the mean of the updates: SGD with a learning rate and momentum,
             which the audit undoes, or the name of an optimizer that it cannot undo.
         planned: as in `EpsilonSoFar`.
+        client: as in `EpsilonSoFar`, where it is known before the run how often clients take part.
         kind: of the canaries, see `CanarySet`.
         series: names of the vectors that `observe` is told, where more is known than the models:
             "mean", what a round released, or "others", that without the canaries; "residual",
@@ -75,6 +76,7 @@ class RunAuditor:
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
         planned: float | None = None,
+        client: PlannedClient | None = None,
         kind: CanaryKind = "rotation",
         series: Sequence[str] = (),
         follow: bool = True,
@@ -91,7 +93,7 @@ class RunAuditor:
         self.delta, self._seed, self._kind = delta, seed, kind
         self._count, self._unobserved = num_canaries, unobserved
         self._server, self._told = server, tuple(series)
-        self._planned, self._follow, self._window = planned, follow, window
+        self._planned, self._client, self._follow, self._window = planned, client, follow, window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
 
@@ -133,7 +135,9 @@ class RunAuditor:
         dim, count = len(theta), self._count + self._unobserved
         self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
         self._whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
-        self._so_far = EpsilonSoFar(dim, self._count, self._planned, self._whitener.window)
+        self._so_far = EpsilonSoFar(
+            dim, self._count, self._planned, self._whitener.window, self._client
+        )
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(dim, np.float32)
         self._start = self._last = theta
@@ -220,9 +224,11 @@ class RunAuditor:
         return scorer
 
     def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
-        """ε of the rounds so far at the target δ, see `EpsilonSoFar`.
+        """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
-        ``None`` before two canaries took part, and without ``follow``.
+        ``None`` before two canaries took part, and without ``follow``. The interval holds after
+        every round at once, so that a run may stop by it. What a finished run says of ε is in
+        `fl_epe.auditing.answers`.
         """
         return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
 
@@ -322,7 +328,8 @@ class RunAuditor:
         )
         if self._follow:
             scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            running = RunningScores(scores, signals, self._planned)
+            rate = None if self._client is None else self._client.rate
+            running = RunningScores(scores, signals, self._planned, rate)
             record = dataclasses.replace(record, running=running)
         return record.with_values(**facts)
 

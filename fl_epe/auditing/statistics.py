@@ -56,6 +56,8 @@ def secret_rounds(record: AuditRecord) -> SecretRounds | None:
     whole = times == round(times) and planned == rounds
     if law is None or not rounds or (law == "epochs" and not whole):
         return None
+    if law == "epochs" and record.presence.any() and np.median(record.presence.sum(0)) != times:
+        return None  # canaries on a ladder
     blocks = np.array_split(np.arange(rounds), max(1, round(times)))
     return SecretRounds(law, min(times / planned, 1.0), blocks)
 

@@ -95,11 +95,13 @@ class ProgressLine:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def show(self, doing: str, done: int, total: int | None, text: str = "") -> None:
-        """Show that ``done`` of ``total`` (or of an unknown number) are done."""
+    def show(
+        self, doing: str, done: int, total: int | None, text: str = "", *, last: bool = False
+    ) -> None:
+        """Show that ``done`` of ``total`` (or of an unknown number) are done, or the ``last``."""
         if self._console.is_terminal:
             self._bar.update(self._task, description=doing, completed=done, total=total, text=text)
-        elif time.monotonic() - self._printed > 10 or done == total:
+        elif time.monotonic() - self._printed > 10 or done == total or last:
             self._printed = time.monotonic()
             of = "" if total is None else f"/{total}"
             print(printable(f"{doing} {done}{of}  {text}".rstrip()), flush=True)

@@ -176,7 +176,7 @@ def _filled(
 ) -> str:
     """The template with names of columns, and parts of a program."""
     source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
-    # Cohorts that the clients suffice for, with about a fifth of canaries.
+    # Cohorts that the clients suffice for.
     cohort = max(1, min(24, clients // 2))
     return string.Template(source.read_text(encoding="utf-8")).substitute(
         module=path.stem,
@@ -185,7 +185,7 @@ def _filled(
         target=_quoted(target),
         partition=_quoted(partition),
         often=f"{_ROUNDS * cohort / clients:.3g}",
-        defaults=f'{{"clients_per_round": {cohort}, "num_canaries": {15 * max(cohort, 4)}}}',
+        defaults=f'{{"clients_per_round": {cohort}}}',
         **{"outputs": 2, "rows": "rows", "example": "", "loss": "", "own_loss": "", **parts},
     )
 

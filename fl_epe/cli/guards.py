@@ -144,11 +144,12 @@ def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> N
         backend: "ray", if each of them is a process.
     """
     names = ("clients", "rounds", "clients_per_round", "num_canaries", "unobserved")
-    sizes = {name: getattr(config, name) for name in names}
-    clients, rounds, cohort, canaries, unobserved = sizes.values()
+    sizes = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
+    canaries = config.num_canaries or 0
     models = workers * (4 * dim + (300 << 20 if backend == "ray" else 64 << 10))
-    scores = rounds * (2 * 8 * (canaries + unobserved) + canaries + 8 * cohort)
-    check_memory(models + 24 * clients + scores, "the run", workers=workers, **sizes)
+    scored = 2 * 8 * (canaries + (config.unobserved or 0)) + canaries
+    scores = config.rounds * (scored + 8 * config.clients_per_round)
+    check_memory(models + 24 * config.clients + scores, "the run", workers=workers, **sizes)
 
 
 def check_limit(rounds: int | None, clients: int | None) -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import FAILED, ProgressLine, on_one_line, output_directory, print_whole, say
+from fl_epe.cli.console import (
+    FAILED,
+    ProgressLine,
+    on_one_line,
+    output_directory,
+    print_lines,
+    print_whole,
+    say,
+    terminal,
+)
 from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import exit_status_of, print_and_write
@@ -140,7 +149,8 @@ class _Machine:
         resume = command_line(["resume", str(output), *own])
 
         def tell(done: Progress) -> None:
-            line.show("round", done.round, done.rounds, _text(done))
+            ended = done.final is not None
+            line.show("round", done.round, done.rounds, _text(done), last=ended)
             log.progress(done)
 
         def keep_model(theta: NDArray[np.float32]) -> None:
@@ -257,6 +267,7 @@ class Run(_Machine):
                 raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
+            print_lines(terminal(), config.canary_plan())
             return self._carry_out(job, output, words)
 
 
@@ -298,14 +309,18 @@ def _warn(text: str) -> None:
 
 
 def _text(progress: Progress) -> str:
+    from fl_epe.reporting import number
+
     left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    value, found = progress.accuracy, progress.estimate
+    value, found, final = progress.accuracy, progress.estimate, progress.final
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    shown = (  # either, as a line is short
-        f"clip {progress.clip_norm:.3g}"
-        if found is None
-        else f"ε {found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
-    )
+    if final is not None and found is not None:  # after the last round, as in the table
+        both = f"final model {number(final.epsilon)}, every round {number(found.epsilon)}"
+        return f"{loss}{held_out}  ε {both}"
+    shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
+    if found is not None:
+        epsilon, low, high = (number(v) for v in (found.epsilon, found.low, found.high))
+        shown = f"ε {epsilon} ({low} – {high})"
     return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"

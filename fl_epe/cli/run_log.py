@@ -82,11 +82,13 @@ class RunLog:
     def progress(self, done: Progress) -> None:
         """Note where the run stands after a round, or before the first one of this process."""
         known = dict(vars(done))
-        found = known.pop("estimate")
+        estimates = {"epsilon": known.pop("estimate"), "epsilon_final": known.pop("final")}
         known["faults"] = done.faults[self._faults :]
         self._faults = len(done.faults)
-        known["epsilon"] = found and found.epsilon
-        known["epsilon_low"], known["epsilon_high"] = found and found.low, found and found.high
+        for name, found in estimates.items():
+            known[name] = found and found.epsilon
+            known[f"{name}_low"] = found and found.low
+            known[f"{name}_high"] = found and found.high
         self.note("round", **known)
 
 

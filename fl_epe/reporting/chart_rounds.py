@@ -175,7 +175,9 @@ def _analytical_so_far(
         return math.inf if bound is None else bound.epsilon
 
     shown = [found[i] for i in spread_out(len(found), _FEW)] if poisson else found
-    steps = [(e.round, theory(e.participations, e.round if poisson else 1)) for e in shown]
+    steps = [
+        (e.round, theory(math.ceil(e.participations), e.round if poisson else 1)) for e in shown
+    ]
     if math.isclose(steps[-1][1], limit, rel_tol=1e-6):
         return steps
     return whole_run

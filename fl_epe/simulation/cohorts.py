@@ -197,7 +197,7 @@ class RoundLog:
     def __init__(self, plan: Plan) -> None:
         self.cohorts = list(plan.cohorts)
         self.presence = plan.presence.copy()
-        self.observed_ids = plan.observed_ids
+        self.observed_ids, self.canaries = plan.observed_ids, plan.canaries
         self.rounds_done = 0
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults: list[str] = []

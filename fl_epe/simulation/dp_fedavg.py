@@ -7,8 +7,7 @@ are scored by a `RunAuditor`. The same in plain NumPy: docs/notes/dp_fedavg.md.
 
 Examples:
     >>> config = RunConfig(
-    ...     clients=4, rounds=3, clients_per_round=2, num_canaries=2, unobserved=0,
-    ...     clipping="fixed", clip_norm=1.0)
+    ...     clients=4, rounds=3, clients_per_round=2, clipping="fixed", clip_norm=1.0)
     >>> seeds = Seeds.derive(1)
     >>> plan, state = draw_plan(config, seeds), initial_state(config, np.zeros(5, np.float32))
     >>> for cohort in plan.cohorts:
@@ -39,11 +38,13 @@ class Plan:
         cohorts: the clients of each round.
         presence: ``(T, k)``, which observed canary is in which round.
         observed_ids: the canaries of its columns; all others are only scored.
+        canaries: how many there are in all.
     """
 
     cohorts: list[Cohort]
     presence: NDArray[np.bool_]
     observed_ids: NDArray[np.int64]
+    canaries: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,13 +88,28 @@ class ClippedSums:
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     """Choose the cohorts and the canaries of all rounds, before the first one."""
     cohorts = config.client_schedule().cohorts(config.clients, generator(seeds.participation, 0))
-    observed = np.arange(config.num_canaries)
+    rng, scored = generator(seeds.participation, 1), config.unobserved or 0
+    if config.on_ladder:
+        here = _places(config, rng)
+        count = here.shape[1]
+        return Plan(list(cohorts), here, np.arange(count), count + scored)
+    everyone = (config.num_canaries or 0) + scored
+    observed = np.arange(config.num_canaries or 0)
     if config.inclusion == "coin":
-        everyone = config.num_canaries + config.unobserved
         observed = np.flatnonzero(generator(seeds.participation, 2).random(everyone) < 0.5)
-    rng = generator(seeds.participation, 1)
-    presence = schedules.presence(config.canary_schedule(), len(observed), rng)
-    return Plan(list(cohorts), presence, observed)
+    here = schedules.presence(config.canary_schedule(), len(observed), rng)
+    return Plan(list(cohorts), here, observed, everyone)
+
+
+def _places(config: RunConfig, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """The rounds of canaries at places that the clients' schedule gives to more clients."""
+    load, schedule = config.load, config.client_schedule()
+    if not load.places:
+        return np.zeros((config.rounds, 0), bool)
+    # Fixed sizes of cohorts would tell something of secret rounds, were places alone in them.
+    others = config.clients if load.secret else 0
+    here = schedules.presence(schedule, load.places + others, rng, load.places)
+    return load.presence(here, rng)
 
 
 def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:

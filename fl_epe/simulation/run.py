@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
-from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind
+from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind, answers
 from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import (
@@ -55,8 +55,9 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
-        estimate: ε of every round so far, its interval for all rounds at once; ``None`` where
-            nothing is known yet.
+        estimate: ε of a client so far, against who sees every round's model, its interval for all
+            rounds at once; after the last round the answer's; ``None`` where nothing is known.
+        final: after the last round the answer's ε against who sees the final model.
         metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
         eval_loss: loss of the last evaluation, on held-out data.
         faults: the first messages about what went wrong.
@@ -72,6 +73,7 @@ class Progress:
     seconds_left: float
     metric: str = "accuracy"
     estimate: EpsilonEstimate | None = None
+    final: EpsilonEstimate | None = None
     eval_loss: float = math.nan
     faults: Sequence[str] = ()
     fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -96,6 +98,7 @@ class _Session:
         self._began = time.monotonic()
         self._before = 0  # rounds done before this session
         self._kept = 0  # rounds in the newest checkpoint
+        self._record: AuditRecord | None = None  # after the last round
 
     def _new_strategy(self) -> DPFedAvg:
         return DPFedAvg(self.job.config, self.job.seeds, client_sizes=self.job.task.sizes)
@@ -145,7 +148,7 @@ class _Session:
             if ends or done - self._kept >= self._every:
                 self.keep()
         if self._on_round is not None:
-            self._on_round(self._progress(done, rounds))
+            self._on_round(self._progress(done, rounds, arrays if ends else None))
         if done < rounds:
             if ends:
                 raise EndedError
@@ -186,8 +189,11 @@ class _Session:
     def stopped(self) -> RunStoppedError:
         return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=self.keep())
 
-    def _progress(self, done: int, rounds: int) -> Progress:
+    def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
         elapsed, log = time.monotonic() - self._began, self.strategy.log
+        final, every = None, self.strategy.auditor.epsilon_so_far()
+        if model is not None:
+            final, every = (found.estimate for found in answers(self._made(model)))
         return Progress(
             round=done,
             rounds=rounds,
@@ -197,15 +203,22 @@ class _Session:
             canaries_seen=int(log.canaries_seen().sum()),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
-            estimate=self.strategy.auditor.epsilon_so_far(),
+            estimate=every,
+            final=final,
             eval_loss=self._series["eval_loss"][-1],
             faults=tuple(log.faults),
             fault_counts=dict(log.fault_counts),
         )
 
+    def _made(self, arrays: ArrayRecord) -> AuditRecord:
+        """The record of the rounds done, which are the last ones."""
+        if self._record is None:
+            series = {name: np.array(values, float) for name, values in self._series.items()}
+            self._record = self.strategy.record(arrays, series)
+        return self._record
+
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
-        series = {name: np.array(values, float) for name, values in self._series.items()}
-        record = self.strategy.record(arrays, series)
+        record = self._made(arrays)
         done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
         if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
             stopped = EarlyStop(done, found)

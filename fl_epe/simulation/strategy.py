@@ -12,10 +12,13 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe.auditing import (
+    SECRET_KINDS,
     WINDOW,
     AuditRecord,
     Design,
+    Findings,
     Mechanism,
+    PlannedClient,
     Provenance,
     RoundFacts,
     RunAuditor,
@@ -46,7 +49,8 @@ class DPFedAvg(Strategy):
 
     Each round it orders every node to train its share of the cohort, adds up the partial sums, and
     takes the next step of `fl_epe.simulation.dp_fedavg`. Observed canaries are 0 … k−1; the
-    unobserved ones after them are scored and never take part.
+    unobserved ones after them are scored and never take part. How the canaries' rounds are drawn:
+    `fl_epe.config.RunConfig`.
 
     Args:
         config: everything that decides the result.
@@ -78,15 +82,17 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
-        coin, server = config.inclusion == "coin", config.optimizer()
-        noise = config.strategy()
+        server, noise = config.optimizer(), config.strategy()
+        mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
+        self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
         self.auditor = RunAuditor(
-            config.num_canaries + (config.unobserved if coin else 0),
-            0 if coin else config.unobserved,
+            max(mine, 2),
+            self._canaries - max(mine, 2),
             seed=self.seeds.canary,
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
-            planned=len(self.log.observed_ids) * config.canary_schedule().participations(),
+            planned=float(self.log.presence.sum()) or None,
+            client=_planned_client(config),
             kind=config.canary_kind,
             series=released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
@@ -135,7 +141,7 @@ class DPFedAvg(Strategy):
                 clients=clients,
                 canary_ids=canary_ids,
                 canary_seed=self.seeds.canary,
-                num_canaries=settings.num_canaries + settings.unobserved,
+                num_canaries=self._canaries,
                 canary_kind=settings.canary_kind,
                 local_seed=self.seeds.local,
                 local_epochs=settings.local_epochs,
@@ -203,16 +209,19 @@ class DPFedAvg(Strategy):
         """
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
-        ids = self.log.observed_ids
-        if self.config.stop_when is not None and self.rounds_done < self.config.rounds:
+        ids, config = self.log.observed_ids, self.config
+        secret = config.client_schedule().kind in SECRET_KINDS
+        if config.stop_when is not None and self.rounds_done < config.rounds and not secret:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
+        settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
         return self.auditor.record(
             ids,
             read_only(arrays["theta"]).astype(np.float64),
             mechanism=self._mechanism(),
             clients=self.log.clients(),
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
-            design=Design.of(dataclasses.asdict(self.config)),
+            design=Design.of(settings),
+            findings=Findings(plan=tuple(config.canary_plan())),
             provenance=Provenance(
                 dataclasses.asdict(self.seeds),
                 self.config.canary_kind,
@@ -229,7 +238,7 @@ class DPFedAvg(Strategy):
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
-            canary_participations=float(config.canary_participations),
+            canary_participations=self._participations(),
             server=ServerStep(
                 config.server_optimizer,
                 np.full(self.rounds_done, config.server_learning_rate),
@@ -241,6 +250,15 @@ class DPFedAvg(Strategy):
             if strategy is None
             else strategy.matrix()[: self.rounds_done, : self.rounds_done],
         )
+
+    def _participations(self) -> float:
+        """How often a canary is expected to take part in the rounds done."""
+        schedule, here = self.config.canary_schedule(), self.log.presence
+        if schedule.kind in SECRET_KINDS:
+            return float(schedule.participations() * self.rounds_done / schedule.rounds)
+        if self.config.on_ladder:
+            return float(here.sum() / max(here.shape[1], 1))
+        return schedule.participations()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the seeds that a resumed run needs, as named arrays."""
@@ -276,7 +294,7 @@ class DPFedAvg(Strategy):
             "auditor.waiting.vectors": ("f", (len(waiting), len(theta))),
         }
         for name in released_series(config):
-            scored = done - waiting.count(name), config.num_canaries + config.unobserved
+            scored = done - waiting.count(name), self._canaries
             wanted |= {
                 f"auditor.norms.{name}": ("f", (done,)),
                 f"auditor.dots.{name}": ("f", scored),
@@ -292,6 +310,14 @@ class DPFedAvg(Strategy):
             first, clip_norm=clip_norm, optimizer=optimizer, noise=state["noise"], rounds_done=done
         )
         self.auditor.restore(auditor, done, start=self._start, last=theta)
+
+
+def _planned_client(config: RunConfig) -> PlannedClient:
+    """Where the rounds are secret, the client is one that takes part like a canary."""
+    secret = config.client_schedule().kind in SECRET_KINDS
+    schedule = config.canary_schedule() if secret else config.client_schedule()
+    rate = schedule.participations() / schedule.rounds
+    return PlannedClient(rate, schedule.unknown_rounds if secret and rate < 1 else None)
 
 
 def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

@@ -37,7 +37,7 @@ def test_no_more_canaries_than_narrow_intervals_need():
     assert not all(found.narrow for found in load_of(120).expected)
 
 
-@pytest.mark.parametrize(("clients", "places"), [(3, 0), (4, 1), (10, 1), (100, 11)])
+@pytest.mark.parametrize(("clients", "places"), [(3, 0), (17, 0), (18, 2), (100, 11)])
 def test_canaries_of_secret_rounds_keep_their_law(clients, places):
     load = load_of(clients, secret=True)
     assert (load.places, load.kept) == (places, 1.0)

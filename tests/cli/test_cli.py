@@ -59,7 +59,9 @@ def test_a_run_leaves_everything_behind(finished):
     for word in ("every round", "final model", "95% interval", "lower bound", "analytical"):
         assert word in printed
     assert max(map(len, printed.split("Report:")[0].splitlines())) <= 80
-    assert re.search(rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*ε .*canaries 20", printed)
+    assert re.search(
+        rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*ε final model \d.*, every round \d", printed
+    )
 
 
 def test_the_json_has_its_keys(finished):
@@ -169,9 +171,9 @@ class TestErrors:
                 id="name=chess-to-be-one-of-digits,emnist",
             ),
             pytest.param(
-                ["run", "digits", "--num-canaries", "1"],
-                "--num-canaries=1 to be an integer >= 2",
-                id="canaries=1-to-be-an-integer-at-least-2",
+                ["run", "digits", "--num-canaries", "1", "--canary-design", "paper"],
+                "--num-canaries=1 to be 0 or an integer >= 2",
+                id="canaries=1-to-be-0-or-at-least-2",
             ),
             pytest.param(
                 ["run", "digits", "--delta", "1.5"], "--delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"

@@ -123,7 +123,13 @@ def test_what_is_none_is_named(spec):
 
 
 def test_the_means_of_a_run_have_that_noise():
-    common = {"clients": 48, "rounds": 6, "num_canaries": 10, "clipping": "fixed"}
+    common = {
+        "clients": 48,
+        "rounds": 6,
+        "num_canaries": 10,
+        "canary_participations": 1,
+        "clipping": "fixed",
+    }
     found = []
     for mechanism in ("independent", "banded:bands=3"):
         config, seeds = RunConfig(mechanism=mechanism, **common), Seeds.derive(1)

@@ -18,7 +18,13 @@ from fl_epe.tasks import load_task
 
 APP = Path(__file__).parents[2] / "simulations" / "apps" / "flower_app"
 CONFIG = RunConfig(
-    clients=12, rounds=3, clients_per_round=4, num_canaries=30, unobserved=30, noise_multiplier=0.25
+    clients=12,
+    rounds=3,
+    clients_per_round=4,
+    num_canaries=30,
+    unobserved=30,
+    noise_multiplier=0.25,
+    canary_participations=1,
 )
 SETTINGS = {
     "num-clients": 12,

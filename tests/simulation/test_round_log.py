@@ -10,7 +10,7 @@ from fl_epe.simulation.dp_fedavg import Plan
 
 
 def test_faults_of_one_kind_are_told_once(caplog):
-    log = RoundLog(Plan([np.arange(3)], np.ones((1, 2), bool), np.arange(2)))
+    log = RoundLog(Plan([np.arange(3)], np.ones((1, 2), bool), np.arange(2), 2))
     with caplog.at_level(logging.WARNING):
         for client in range(48):
             log.fault(FaultKind.CLIENT_FAILED, f"client {client}: no memory")

@@ -24,7 +24,13 @@ SEEDS = Seeds.derive(7)
 
 
 SMALL = RunConfig(
-    clients=20, rounds=8, clients_per_round=5, num_canaries=12, unobserved=12, noise_multiplier=0.3
+    clients=20,
+    rounds=8,
+    clients_per_round=5,
+    num_canaries=12,
+    unobserved=12,
+    noise_multiplier=0.3,
+    canary_participations=1,
 )
 
 

@@ -31,6 +31,7 @@ from fl_epe.simulation.checkpoint import previous_of, read_checkpoint
 ROUNDS = 8
 CONFIG = RunConfig(
     clients=20, rounds=ROUNDS, clients_per_round=5, num_canaries=12, unobserved=12,
+    canary_participations=1,
     noise_multiplier=0.3,
 )  # fmt: skip
 JOB = Job(Tiny(), CONFIG, Seeds.derive(7))

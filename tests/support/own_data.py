@@ -13,6 +13,7 @@ SMALL: dict[str, Any] = {
     "rounds": 3,
     "clients_per_round": 4,
     "num_canaries": 8,
+    "canary_participations": 1,
     "unobserved": 8,
     "local_epochs": 1,
     "delta": 0.1,

@@ -2,7 +2,7 @@
 
 SMALL = [
     "run", "digits", "--num-clients", "120", "--clients-per-round", "4", "--num-canaries", "20",
-    "--unobserved", "20", "--evaluate-every", "2",
+    "--unobserved", "20", "--canary-participations", "1", "--evaluate-every", "2",
 ]  # fmt: skip
 ROUNDS = "4"
 SEED = "918273645"
