@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import statistics
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +55,6 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
-        "participation": "epochs" if by_server else "deployment",
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
         "design": _design(run),
@@ -66,20 +63,31 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.index == run.rounds and by_server:
-        facts["canary_participations"] = float(run.settings.participations)
+    if by_server and (run.plan is None or run.plan.load is None):
+        facts["participation"] = "epochs"
+        if run.index == run.rounds:
+            facts["canary_participations"] = float(run.settings.participations or 1)
+    ids, offsets = run.seen.log(run.auditor.rounds)
+    facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
     return record.with_values(doubts=tuple(doubts(record)))
 
 
 def _design(run: AuditedRun) -> Design:
-    by_server = run.settings.clients is None
-    same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
+    by_server, plan = run.settings.clients is None, run.plan
+    load = plan.load if plan else None
     return Design.of(
         {
-            **{name: getattr(run.settings, name) for name in (*same, "canary_kind")},
+            **{
+                name: getattr(run.settings, name)
+                for name in ("num_examples", "canary_norm", "max_share", "canary_kind")
+            },
+            "num_canaries": run.number,
+            "unobserved": run.settings.unobserved_beside(run.number),
+            "clients": plan.nodes if plan else None,
+            "clients_per_round": plan.clients - plan.replaced if plan and plan.nodes else None,
             "task": run.wrapped.description,
-            "participations": run.settings.participations if by_server else None,
+            "participations": load.participations if load else run.settings.participations,
             "canaries_come_from": "server" if by_server else "clients",
             "caveat": run.wrapped.caveat(averages=_averages(run)),
             "noise_is_for": run.wrapped.expected_replies(),
@@ -102,13 +110,13 @@ def _findings(run: AuditedRun) -> Findings:
     found = [note.shares for note in run.notes.values() if note.shares is not None]
     shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
-    counts = Counter(client for note in run.notes.values() for client in note.answered)
+    ids, _ = run.seen.log(run.index)
     plan = run.plan.sentences() if run.plan else ()
     return Findings(
         plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=statistics.fmean(counts.values()) if counts else None,
+        client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),

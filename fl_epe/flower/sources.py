@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fl_epe.auditing import FaultKind
+from fl_epe.auditing import CanaryLoad, FaultKind, canary_load
 from fl_epe.flower.client_canaries import (
     FAR_ABOVE,
     Acknowledgement,
@@ -37,7 +38,7 @@ from fl_epe.flower.replies import (
 from fl_epe.flower.settings import AuditPlan, ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
-from fl_epe.schedules import Cohort, ShuffledEpochs
+from fl_epe.schedules import ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
+_ROUNDING = 1e-9
 
 
 class TooManyCanariesError(ValueError):
@@ -87,30 +89,63 @@ class ServerCanaries:
     """
 
     def __init__(self, run: AuditedRun, rounds: int) -> None:
-        self._run = run
-        self._schedule = ShuffledEpochs(rounds, run.settings.participations)
-        self._cohorts = self._spread()
+        self._run, self._rounds = run, rounds
+        ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
+        self._presence = self._spread(run.plan.load if run.plan else None)
 
-    def _spread(self) -> list[Cohort]:
-        number, rng = self._run.number, generator(self._run.settings.seed, _SCHEDULE)
-        return list(self._schedule.cohorts(number, rng)) if number else []
+    def _spread(self, load: CanaryLoad | None) -> NDArray[np.bool_]:
+        """The rounds of each canary, ``(T, k)``."""
+        run = self._run
+        number, often = run.number, run.settings.participations or 1.0
+        if load is not None:
+            number = load.places
+            often = math.floor(number * load.participations + _ROUNDING) / max(1, number)
+        if not number or not often:
+            return np.zeros((self._rounds, 0), bool)
+        rng = generator(run.settings.seed, _SCHEDULE)
+        places = presence(ShuffledEpochs(self._rounds, often), number, rng)
+        return places if load is None else load.presence(places, rng)
 
-    def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
+    def _design(self, clients: int, nodes: int) -> CanaryLoad:
+        """A ladder beside the ``clients`` of a round, chosen from so many ``nodes``."""
+        settings, wrapped = self._run.settings, self._run.wrapped
+        often = settings.participations or min(1.0, clients / nodes) * self._rounds
+        beside = min(clients, (clients + self._room(clients)) * (1 - settings.max_share))
+        z = settings.noise_multiplier
+        return canary_load(
+            max(1, int(beside * self._rounds / often + _ROUNDING)),
+            rounds=self._rounds,
+            participations=often,
+            delta=settings.delta,
+            noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
+            share=settings.max_share,
+        )
+
+    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        run, total, rounds = self._run, sum(map(len, self._cohorts)), len(self._cohorts)
-        most, reduced = canaries_that_fit(run.max_share, clients, self._room(clients)), ""
-        if total > most * rounds:
-            fit = int(most * rounds * run.number / total + 1e-9)
+        run, rounds, reduced, load = self._run, self._rounds, "", None
+        if run.settings.ladder:
+            load = self._design(clients, nodes or clients)
+            run.number = (found := self._spread(load)).shape[1]
+            if np.count_nonzero(found.any(axis=0)) < 2:
+                run.number, load = 0, dataclasses.replace(load, places=0, expected=())
+                reduced = load.sentences()[0]
+        elif (total := int(self._presence.sum())) > rounds * (
+            most := canaries_that_fit(run.max_share, clients, self._room(clients))
+        ):
+            fit = int(most * rounds * run.number / total + _ROUNDING)
             reduced = (
                 f"Of {run.number} canaries {fit} fit into {rounds} rounds with {clients} clients,"
                 f" as more than {run.max_share:.0%} of replies harm the model: ask for as many, or"
                 " raise max_share."
             )
             run.number = fit if fit >= 2 else 0
-            self._cohorts = self._spread()
-        canaries = max(map(len, self._cohorts), default=0)
-        plan = AuditPlan(canaries, clients, self._replaced(canaries, clients), left_out, reduced)
-        run.max_share = max(run.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
+        self._presence = self._spread(load)
+        run.planned = float(self._presence.sum()) or None
+        canaries = int(self._presence.sum(axis=1).max(initial=0))
+        replaced = self._replaced(canaries, clients)
+        plan = AuditPlan(canaries, clients, nodes, replaced, left_out, reduced, load)
+        run.max_share = max(run.max_share, math.ceil(100 * plan.most - 1e-9) / 100)
         return plan
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
@@ -128,8 +163,8 @@ class ServerCanaries:
         check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
 
     def _cohort(self, state: RoundState) -> list[int]:
-        none = state.index >= len(self._cohorts) or self._run.inject == "none"
-        return [] if none else self._cohorts[state.index].tolist()
+        none = state.index >= self._rounds or self._run.inject == "none"
+        return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
@@ -214,13 +249,22 @@ class ClientAnswers:
 
     Args:
         run: whose state tells who has which canary; what they answer is noted in it.
-        clients: which clients, with which canaries.
     """
 
-    def __init__(self, run: AuditedRun, clients: ClientCanaries) -> None:
-        self._run, self._clients = run, clients
-        clients.numbers |= run.clients
-        run.clients = clients.numbers
+    def __init__(self, run: AuditedRun) -> None:
+        self._run = run
+
+    @functools.cached_property
+    def _clients(self) -> ClientCanaries:
+        found = self._run.settings.client_canaries(self._run.number)
+        found.numbers |= self._run.clients
+        self._run.clients = found.numbers
+        return found
+
+    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
+        """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
+        self._run.number = self._run.settings.count_of_clients(nodes or clients)
+        return AuditPlan(0, clients, left_out=left_out)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""
