@@ -26,7 +26,7 @@ from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
-_WARN_ABOVE = 0.1  # share of a round's replies
+_WARN_ABOVE = 0.101  # share of a round's replies
 
 
 class AuditedRun(AuditState):

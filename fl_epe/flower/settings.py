@@ -147,8 +147,9 @@ class CanaryAuditSettings:
 
     def count_of_clients(self, nodes: int) -> int:
         """How many of so many nodes answer with a canary at most."""
-        named = nodes if isinstance(self.clients, int | float) else len(self.clients or ())
-        return self.num_canaries or max(2, min(named, _MOST))
+        named = self.clients
+        count = nodes if isinstance(named, int | float | None) else len(named)
+        return self.num_canaries or max(2, min(count, _MOST))
 
     def client_canaries(self, count: int) -> ClientCanaries:
         """Which clients answer with which of ``count`` canaries.
@@ -204,11 +205,12 @@ class AuditPlan:
 
     def sentences(self) -> list[str]:
         """The plan in plain English."""
+        price = f", as up to {self.replaced} a round are not asked" if self.replaced else ""
         lines = [
             f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
             f" {self.clients} clients: {self.most:.0%} of the replies.",
             f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
-            f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
+            f" audit{price}.",
         ]
         if self.load is not None:
             lines = [*self.load.sentences(), *(lines[1:] if self.replaced else ())]

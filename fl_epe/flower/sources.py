@@ -162,6 +162,17 @@ class ServerCanaries:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
         check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
 
+    def _check_whole(self, index: int, asked: int) -> None:
+        """Raise where a ladder's canaries would have more than their share of the whole run."""
+        share, notes = self._run.settings.max_share, self._run.notes
+        if self._run.settings.ladder and share < 1:
+            real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
+            if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
+                raise TooManyCanariesError(
+                    f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
+                    " are asked than in the first round."
+                )
+
     def _cohort(self, state: RoundState) -> list[int]:
         none = state.index >= self._rounds or self._run.inject == "none"
         return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
@@ -172,9 +183,11 @@ class ServerCanaries:
         Raises:
             TooManyCanariesError: if canaries would have more than their share of the round.
         """
-        count = len(self._cohort(state))
+        count, note = len(self._cohort(state)), self._run.note(state.index)
         replaced = self._replaced(count, len(messages))
-        self._check_share(count, max(len(messages) - replaced, 0))
+        note.asked = len(messages) - replaced
+        self._check_share(count, note.asked)
+        self._check_whole(state.index, note.asked)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
         out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}

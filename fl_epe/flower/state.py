@@ -140,6 +140,7 @@ class RoundNotes:
         faults: what went wrong, in sentences, and of which kind that is.
         counts: how often each kind of fault happened.
         failure: the first part of the audit that could not be done, and why.
+        asked: how many real clients were asked.
         loss: of the clients' training; ``None`` if nobody says.
         averaged: how the strategy averaged; ``None`` if that is not known.
         shares: largest of a real client and of a canary in what was released, NaN if not known;
@@ -149,6 +150,7 @@ class RoundNotes:
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     failure: str | None = None
+    asked: int = 0
     loss: float | None = None
     averaged: str | None = None
     shares: tuple[float, float] | None = None
