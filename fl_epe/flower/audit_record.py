@@ -74,21 +74,25 @@ def make_record(run: AuditedRun) -> AuditRecord:
 
 
 def _design(run: AuditedRun) -> Design:
-    by_server, plan = run.settings.clients is None, run.plan
-    load = plan.load if plan else None
+    settings, plan = run.settings, run.plan
+    known: dict[str, object] = {
+        name: getattr(settings, name)
+        for name in ("num_examples", "canary_norm", "max_share", "canary_kind", "participations")
+    }
+    if plan is not None:
+        known |= {
+            "num_canaries": plan.number,
+            "unobserved": settings.unobserved_beside(plan.number),
+            "num_clients": plan.nodes,
+            "clients_per_round": plan.clients - plan.replaced if plan.nodes else None,
+        }
+        if plan.load is not None:
+            known["participations"] = plan.load.participations
     return Design.of(
-        {
-            **{
-                name: getattr(run.settings, name)
-                for name in ("num_examples", "canary_norm", "max_share", "canary_kind")
-            },
-            "num_canaries": run.number,
-            "unobserved": run.settings.unobserved_beside(run.number),
-            "clients": plan.nodes if plan else None,
-            "clients_per_round": plan.clients - plan.replaced if plan and plan.nodes else None,
+        known
+        | {
             "task": run.wrapped.description,
-            "participations": load.participations if load else run.settings.participations,
-            "canaries_come_from": "server" if by_server else "clients",
+            "canaries_come_from": "server" if settings.clients is None else "clients",
             "caveat": run.wrapped.caveat(averages=_averages(run)),
             "noise_is_for": run.wrapped.expected_replies(),
         }

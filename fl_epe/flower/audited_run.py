@@ -19,7 +19,7 @@ from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
-from fl_epe.flower.settings import AuditPlan, CanaryAuditSettings, SettingsError
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of
@@ -46,8 +46,7 @@ class AuditedRun(AuditState):
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
         kind = "model" if settings.replies is None and wrapped.takes_models else settings.replies
-        number = settings.num_canaries or 0
-        super().__init__(settings.seed, settings.rounds, number, settings.max_share, kind)
+        super().__init__(settings.seed, settings.rounds, kind)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self.auditor = self._new_auditor(self)
         self.start: ArrayRecord | None = None
@@ -61,13 +60,14 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
+        number, planned = (state.plan.number, state.plan.planned) if state.plan else (0, None)
         return RunAuditor(
-            max(2, state.number),
-            self.settings.unobserved_beside(state.number),
+            max(2, number),
+            self.settings.unobserved_beside(number),
             seed=state.seed,
             delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=state.planned,
+            planned=planned,
             kind=self.settings.canary_kind,
         )
 
@@ -171,7 +171,12 @@ class AuditedRun(AuditState):
             with contextlib.suppress(Exception):  # it need not tell
                 nodes = max(asked, len(list(grid.get_node_ids())))
         self.plan = self.source.plan(asked, nodes, layout.left_out)
-        self._announce(self.plan)
+        if self.plan.reduced and not self.plan.canaries:
+            self.failed("no canary takes part", self.plan.reduced)
+        most = self.plan.load.share if self.plan.load else self.plan.most
+        level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
+        for sentence in self.plan.sentences():
+            logger.log(level, "Audit: %s", sentence)
         if self._checkpoint is not None:
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
@@ -231,13 +236,6 @@ class AuditedRun(AuditState):
             if self.over is not None:
                 self.failed("this round and later ones are not measured", self.over)
         return self.over is not None
-
-    def _announce(self, plan: AuditPlan) -> None:
-        if plan.reduced and not plan.canaries:
-            self.failed("no canary takes part", plan.reduced)
-        level = logging.WARNING if plan.share > _WARN_ABOVE or plan.reduced else logging.INFO
-        for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
-            logger.log(level, "Audit: %s", sentence)
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies with the canaries among them.

@@ -35,9 +35,8 @@ class CanaryAuditSettings:
             how many nodes there are. With ``clients`` everybody whom that names, at most 1,000.
         seed: of the canaries. Fresh from the operating system by default, and a deployment needs
             that: anyone who guesses it can subtract the canaries.
-        unobserved: canaries that are scored and never take part. By default a quarter of
-            ``num_canaries`` where each takes part once, as the null is then exact; else as many
-            as take part, and at least 20, as their scores then say how wide the null is.
+        unobserved: canaries that are scored and never take part, whose scores say how wide the null
+            is. By default as many as take part, and at least 20.
         participations: how often a canary takes part, at most once in a round; by default once
             with ``num_canaries``. On a ladder how often a client does, by default in as many
             rounds as the first one's share of the nodes says.
@@ -133,17 +132,9 @@ class CanaryAuditSettings:
         if self.clients is not None:
             self.client_canaries(self.count_of_clients(_MOST))
 
-    @property
-    def ladder(self) -> bool:
-        """Whether the audit chooses its canaries."""
-        return self.num_canaries is None and self.clients is None
-
     def unobserved_beside(self, canaries: int) -> int:
-        """How many canaries are only scored, where so many take part."""
-        if self.unobserved is not None:
-            return self.unobserved
-        once = not self.ladder and self.clients is None and (self.participations or 1) <= 1
-        return max(2, canaries // 4) if once else max(LEAST_FOR_NULL, canaries)
+        """How many canaries are only scored, where so many may take part."""
+        return max(LEAST_FOR_NULL, canaries) if self.unobserved is None else self.unobserved
 
     def count_of_clients(self, nodes: int) -> int:
         """How many of so many nodes answer with a canary at most."""
@@ -172,21 +163,25 @@ class CanaryAuditSettings:
 
 @dataclasses.dataclass(frozen=True)
 class AuditPlan:
-    """The audit's share of the rounds and its price.
+    """The audit's share of the rounds and its price, as decided in the first round.
 
     Attributes:
-        canaries: most canaries in a round.
+        number: how many canaries may take part; fewer than asked for if they do not fit.
         clients: real clients in the first round, those that canaries replace included.
         nodes: from how many they were chosen; ``None`` if not known.
-        replaced: how many of them are not asked in a round, as canaries take their place.
+        canaries: most of them in a round; 0 if only the clients know.
+        planned: participations of all canaries together; ``None`` if not known.
+        replaced: how many clients are not asked in a round, as canaries take their place.
         left_out: names of arrays that canaries leave alone.
         reduced: why fewer canaries take part than were asked for, or none; "" if all do.
         load: the ladder that the audit chose; ``None`` if the number of canaries was given.
     """
 
-    canaries: int
+    number: int
     clients: int
     nodes: int | None = None
+    canaries: int = 0
+    planned: float | None = None
     replaced: int = 0
     left_out: Sequence[str] = ()
     reduced: str = ""
@@ -198,21 +193,19 @@ class AuditPlan:
         replies = self.clients - self.replaced + self.canaries
         return self.canaries / replies if replies else 0.0
 
-    @property
-    def share(self) -> float:
-        """Canaries among the replies of the run."""
-        return self.most if self.load is None else min(self.load.share, self.most)
-
     def sentences(self) -> list[str]:
         """The plan in plain English."""
-        price = f", as up to {self.replaced} a round are not asked" if self.replaced else ""
-        lines = [
-            f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
-            f" {self.clients} clients: {self.most:.0%} of the replies.",
-            f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
-            f" audit{price}.",
-        ]
-        if self.load is not None:
-            lines = [*self.load.sentences(), *(lines[1:] if self.replaced else ())]
+        lines = [] if self.load is None else self.load.sentences()
+        if self.load is None and self.canaries:
+            lines = [
+                f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
+                f" {self.clients} clients: {self.most:.0%} of the replies."
+            ]
+        if self.replaced:
+            lines.append(
+                f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
+                " canaries answer in their place."
+            )
         alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
-        return [*(lines if self.canaries else ()), *filter(None, (self.reduced, alone))]
+        reduced = self.reduced if self.load is None else ""  # the load says so
+        return [*lines, *filter(None, (reduced, alone))]

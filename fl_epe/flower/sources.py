@@ -56,7 +56,7 @@ class TooManyCanariesError(ValueError):
 
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
     """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
-    if canaries > most * (canaries + rest) or (canaries and rest <= 0 and not alone):
+    if canaries > most * (canaries + rest) + _ROUNDING or (canaries and rest <= 0 and not alone):
         raise TooManyCanariesError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
@@ -65,19 +65,18 @@ def check_share(canaries: float, rest: float, most: float, *, alone: bool = Fals
 
 
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
-    """How many canaries a round may have: at least one, if that is at most twice their share.
+    """How many canaries a round may have, on average.
 
     Args:
-        share: largest of a round's replies.
+        share: largest of the replies.
         clients: whom the strategy asks.
         room: how many replies can be added to theirs; beyond that canaries replace clients. Who
             set a finite number asked for canaries in it, up to half of a round.
     """
     if share == 1:
         return math.inf
-    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
-    one = 2 * share * (clients + min(room, 1)) >= 1
-    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
+    most = min(share / (1 - share) * clients, share * (clients + room))
+    return max(most, min(room, clients) if math.isfinite(room) else 0.0)
 
 
 class ServerCanaries:
@@ -91,18 +90,18 @@ class ServerCanaries:
     def __init__(self, run: AuditedRun, rounds: int) -> None:
         self._run, self._rounds = run, rounds
         ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
-        self._presence = self._spread(run.plan.load if run.plan else None)
+        number, load = (run.plan.number, run.plan.load) if run.plan else (0, None)
+        self._presence = self._spread(number, load)
 
-    def _spread(self, load: CanaryLoad | None) -> NDArray[np.bool_]:
-        """The rounds of each canary, ``(T, k)``."""
-        run = self._run
-        number, often = run.number, run.settings.participations or 1.0
+    def _spread(self, number: int, load: CanaryLoad | None) -> NDArray[np.bool_]:
+        """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
+        often = self._run.settings.participations or 1.0
         if load is not None:
             number = load.places
             often = math.floor(number * load.participations + _ROUNDING) / max(1, number)
         if not number or not often:
             return np.zeros((self._rounds, 0), bool)
-        rng = generator(run.settings.seed, _SCHEDULE)
+        rng = generator(self._run.settings.seed, _SCHEDULE)
         places = presence(ShuffledEpochs(self._rounds, often), number, rng)
         return places if load is None else load.presence(places, rng)
 
@@ -123,30 +122,32 @@ class ServerCanaries:
 
     def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        run, rounds, reduced, load = self._run, self._rounds, "", None
-        if run.settings.ladder:
+        rounds, share = self._rounds, self._run.settings.max_share
+        number, reduced, load = self._run.settings.num_canaries, "", None
+        if number is None:
             load = self._design(clients, nodes or clients)
-            run.number = (found := self._spread(load)).shape[1]
+            found = self._spread(0, load)
+            number = found.shape[1]
             if np.count_nonzero(found.any(axis=0)) < 2:
-                run.number, load = 0, dataclasses.replace(load, places=0, expected=())
+                number, load = 0, dataclasses.replace(load, places=0, expected=())
                 reduced = load.sentences()[0]
-        elif (total := int(self._presence.sum())) > rounds * (
-            most := canaries_that_fit(run.max_share, clients, self._room(clients))
+        elif (total := self._spread(number, None).sum()) > rounds * (
+            most := canaries_that_fit(share, clients, self._room(clients)) + _ROUNDING
         ):
-            fit = int(most * rounds * run.number / total + _ROUNDING)
+            fit = int(most * rounds * number / total)
             reduced = (
-                f"Of {run.number} canaries {fit} fit into {rounds} rounds with {clients} clients,"
-                f" as more than {run.max_share:.0%} of replies harm the model: ask for as many, or"
-                " raise max_share."
+                f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as"
+                f" more than {share:.0%} of replies harm the model: ask for as many, or raise"
+                " max_share."
             )
-            run.number = fit if fit >= 2 else 0
-        self._presence = self._spread(load)
-        run.planned = float(self._presence.sum()) or None
-        canaries = int(self._presence.sum(axis=1).max(initial=0))
+            number = fit if fit >= 2 else 0
+        self._presence = self._spread(number, load)
+        each = self._presence.sum(axis=1)
+        canaries, planned = int(each.max(initial=0)), float(each.sum()) or None
         replaced = self._replaced(canaries, clients)
-        plan = AuditPlan(canaries, clients, nodes, replaced, left_out, reduced, load)
-        run.max_share = max(run.max_share, math.ceil(100 * plan.most - 1e-9) / 100)
-        return plan
+        return AuditPlan(
+            number, clients, nodes, canaries, planned, replaced, left_out, reduced, load
+        )
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""
@@ -160,12 +161,14 @@ class ServerCanaries:
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
+        plan = self._run.plan
+        most = max(self._run.settings.max_share, plan.most if plan else 0.0)
+        check_share(canaries, rest, max(most, min(0.5, 2 * most)))
 
     def _check_whole(self, index: int, asked: int) -> None:
         """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes = self._run.settings.max_share, self._run.notes
-        if self._run.settings.ladder and share < 1:
+        share, notes, plan = self._run.settings.max_share, self._run.notes, self._run.plan
+        if plan is not None and plan.load is not None:
             real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
             if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
                 raise TooManyCanariesError(
@@ -269,15 +272,16 @@ class ClientAnswers:
 
     @functools.cached_property
     def _clients(self) -> ClientCanaries:
-        found = self._run.settings.client_canaries(self._run.number)
+        plan = self._run.plan
+        found = self._run.settings.client_canaries(plan.number if plan else 0)
         found.numbers |= self._run.clients
         self._run.clients = found.numbers
         return found
 
     def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
-        self._run.number = self._run.settings.count_of_clients(nodes or clients)
-        return AuditPlan(0, clients, left_out=left_out)
+        number = self._run.settings.count_of_clients(nodes or clients)
+        return AuditPlan(number, clients, left_out=left_out)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""

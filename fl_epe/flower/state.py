@@ -163,10 +163,6 @@ class AuditState:
     Attributes:
         seed: of the canaries.
         rounds: of the run, over which the canaries are spread; ``None`` if not known.
-        number: how many canaries may take part; fewer than asked for if they do not fit, and 0
-            before the first round if nobody asked for a number.
-        planned: participations of all canaries together; ``None`` if not known.
-        max_share: largest share of a round's replies that canaries may have.
         kind: what replies are; ``None`` until it is found out.
         inject: "auto": canaries fill up to the number of replies that the strategy's noise is
             meant for, and replace real clients beyond that; after the strategy has failed on that
@@ -187,10 +183,7 @@ class AuditState:
 
     seed: int
     rounds: int | None
-    number: int
-    max_share: float
     kind: ReplyKind | None
-    planned: float | None = None
     inject: str = "auto"
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     ordered: set[int] = dataclasses.field(default_factory=set)

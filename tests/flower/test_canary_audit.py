@@ -345,12 +345,9 @@ def test_no_more_canaries_than_do_no_harm():
 @pytest.mark.parametrize(
     ("share", "clients", "room", "most"),
     [
-        (0.1, 100, np.inf, 11),
-        (0.1, 9, np.inf, 1),
-        (0.1, 4, np.inf, 1),  # 20%, for want of less than one
-        (0.1, 3, np.inf, 0),
+        (0.1, 90, np.inf, 10),
+        (0.1, 3, np.inf, 1 / 3),  # one in every third round
         (0.1, 10, 0, 1),  # in the place of clients
-        (0.1, 4, 0, 0),
         (0.1, 10, 5, 5),  # asked for
         (0.1, 10, 40, 10),
         (0.5, 10, np.inf, 10),
@@ -358,4 +355,4 @@ def test_no_more_canaries_than_do_no_harm():
     ],
 )
 def test_how_many_canaries_fit_into_a_round(share, clients, room, most):
-    assert canaries_that_fit(share, clients, room) == most
+    assert canaries_that_fit(share, clients, room) == pytest.approx(most)
