@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
 
@@ -136,35 +136,22 @@ def all_faults(run: AuditedRun) -> list[str]:
 def doubts(record: AuditRecord) -> list[str]:
     """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
 
-    Canaries of one round differ by chance alone, and by their weights: more than that, and some do
-    not show up. Where it is known what they add, it is compared. Of 1,000 right runs one is in
-    doubt by either.
+    Where it is known what canaries add, their scores are compared with it. Of 1,000 right runs one
+    has scores that differ too much.
     """
-    if not record.presence.any() or not np.any(record.norms.means):
-        return []
-    found, view = [], seen_by(record, EVERY_ROUND)
-    known = record.signal_known()
-    expected = view.whitened_signals * record.presence
-    scores = view.whitened_scores * record.presence
-    energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
-    scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
-    usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
-    rest = ((scores - scale[:, None] * expected) * record.presence)[usable]
-    freedom = float(record.presence[usable].sum() - usable.sum())
-    square = float((rest**2).sum())
-    if freedom and square > scipy.stats.chi2.isf(_RARE, freedom):
-        found.append(
-            f"scores of canaries of the same round differ {math.sqrt(square / freedom):.2f} times"
-            " as much as by chance: some of them do not show up in the model, or add less than"
-            " others, and ε of those that show up is larger"
-        )
-    whole = float(energy.sum())
-    if known and whole > 0:
-        strength, error = float(along.sum()) / whole, -scipy.special.ndtri(_RARE) / math.sqrt(whole)
-        if strength + error < _WEAK:
+    found, fit = list[str](), answer(record, EVERY_ROUND).fit
+    if fit is not None and record.signal_known():
+        freedom = record.num_canaries - 1
+        if fit.width**2 * freedom > scipy.stats.chi2.isf(_RARE, freedom):
             found.append(
-                f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
-                " the mean should: they may have been left out, or taken out again"
+                f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
+                " do not show up in the model, or add less than others, and ε of those that show"
+                " up is larger"
+            )
+        if fit.high < _WEAK:
+            found.append(
+                f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
+                " to the mean should: they may have been left out, or taken out again"
             )
     dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
     if dominated > _OFTEN * record.presence.any(axis=1).sum():

@@ -134,13 +134,13 @@ class ServerCanaries:
         elif (total := self._spread(number, None).sum()) > rounds * (
             most := canaries_that_fit(share, clients, self._room(clients)) + _ROUNDING
         ):
-            fit = int(most * rounds * number / total)
+            fit = fit if (fit := int(most * rounds * number / total)) >= 2 else 0
             reduced = (
                 f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as"
                 f" more than {share:.0%} of replies harm the model: ask for as many, or raise"
                 " max_share."
             )
-            number = fit if fit >= 2 else 0
+            number = fit
         self._presence = self._spread(number, load)
         each = self._presence.sum(axis=1)
         canaries, planned = int(each.max(initial=0)), float(each.sum()) or None

@@ -92,7 +92,7 @@ def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     plan = " ".join(record.findings.plan)
     assert "10% of a round beside 9 clients" in plan
     assert "If theory holds, ε from every round's model is about 37.6" in plan
-    assert "as up to 1 a round are not asked" in plan
+    assert "Up to 1 of 10 clients a round are not asked" in plan
     assert metrics["epsilon-all-low"] < 37.6 < metrics["epsilon-all-high"]
     assert answers(record)[1].participations == 27  # clients, less the rounds of the canary
 
