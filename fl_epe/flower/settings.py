@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fl_epe.auditing import LEAST_FOR_NULL, CanaryLoad
+from fl_epe.auditing import LEAST_FOR_NULL
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries
@@ -159,53 +159,3 @@ class CanaryAuditSettings:
             acknowledge=True,
             kind=self.canary_kind,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditPlan:
-    """The audit's share of the rounds and its price, as decided in the first round.
-
-    Attributes:
-        number: how many canaries may take part; fewer than asked for if they do not fit.
-        clients: real clients in the first round, those that canaries replace included.
-        nodes: from how many they were chosen; ``None`` if not known.
-        canaries: most of them in a round; 0 if only the clients know.
-        planned: participations of all canaries together; ``None`` if not known.
-        replaced: how many clients are not asked in a round, as canaries take their place.
-        left_out: names of arrays that canaries leave alone.
-        reduced: why fewer canaries take part than were asked for, or none; "" if all do.
-        load: the ladder that the audit chose; ``None`` if the number of canaries was given.
-    """
-
-    number: int
-    clients: int
-    nodes: int | None = None
-    canaries: int = 0
-    planned: float | None = None
-    replaced: int = 0
-    left_out: Sequence[str] = ()
-    reduced: str = ""
-    load: CanaryLoad | None = None
-
-    @property
-    def most(self) -> float:
-        """Canaries among the replies of a round, at most."""
-        replies = self.clients - self.replaced + self.canaries
-        return self.canaries / replies if replies else 0.0
-
-    def sentences(self) -> list[str]:
-        """The plan in plain English."""
-        lines = [] if self.load is None else self.load.sentences()
-        if self.load is None and self.canaries:
-            lines = [
-                f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
-                f" {self.clients} clients: {self.most:.0%} of the replies."
-            ]
-        if self.replaced:
-            lines.append(
-                f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
-                " canaries answer in their place."
-            )
-        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
-        reduced = self.reduced if self.load is None else ""  # the load says so
-        return [*lines, *filter(None, (reduced, alone))]

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from fl_epe.auditing import CanaryLoad, FaultKind, canary_load
+from fl_epe.auditing import FaultKind
 from fl_epe.flower.client_canaries import (
     FAR_ABOVE,
     Acknowledgement,
@@ -20,6 +20,7 @@ from fl_epe.flower.client_canaries import (
     take_acknowledgement,
     with_order,
 )
+from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
     Answer,
@@ -35,10 +36,10 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.settings import AuditPlan, ReplyKind
+from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
-from fl_epe.schedules import ShuffledEpochs, presence
+from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
+_WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 
 
@@ -64,21 +65,6 @@ def check_share(canaries: float, rest: float, most: float, *, alone: bool = Fals
         )
 
 
-def canaries_that_fit(share: float, clients: int, room: float) -> float:
-    """How many canaries a round may have, on average.
-
-    Args:
-        share: largest of the replies.
-        clients: whom the strategy asks.
-        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
-            set a finite number asked for canaries in it, up to half of a round.
-    """
-    if share == 1:
-        return math.inf
-    most = min(share / (1 - share) * clients, share * (clients + room))
-    return max(most, min(room, clients) if math.isfinite(room) else 0.0)
-
-
 class ServerCanaries:
     """Synthetic replies beside the real ones or in the place of some.
 
@@ -90,64 +76,23 @@ class ServerCanaries:
     def __init__(self, run: AuditedRun, rounds: int) -> None:
         self._run, self._rounds = run, rounds
         ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
-        number, load = (run.plan.number, run.plan.load) if run.plan else (0, None)
-        self._presence = self._spread(number, load)
-
-    def _spread(self, number: int, load: CanaryLoad | None) -> NDArray[np.bool_]:
-        """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
-        often = self._run.settings.participations or 1.0
-        if load is not None:
-            number = load.places
-            often = math.floor(number * load.participations + _ROUNDING) / max(1, number)
-        if not number or not often:
-            return np.zeros((self._rounds, 0), bool)
-        rng = generator(self._run.settings.seed, _SCHEDULE)
-        places = presence(ShuffledEpochs(self._rounds, often), number, rng)
-        return places if load is None else load.presence(places, rng)
-
-    def _design(self, clients: int, nodes: int) -> CanaryLoad:
-        """A ladder beside the ``clients`` of a round, chosen from so many ``nodes``."""
-        settings, wrapped = self._run.settings, self._run.wrapped
-        often = settings.participations or min(1.0, clients / nodes) * self._rounds
-        beside = min(clients, (clients + self._room(clients)) * (1 - settings.max_share))
-        z = settings.noise_multiplier
-        return canary_load(
-            max(1, int(beside * self._rounds / often + _ROUNDING)),
-            rounds=self._rounds,
-            participations=often,
-            delta=settings.delta,
-            noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
-            share=settings.max_share,
-        )
+        self._presence = np.zeros((rounds, 0), bool)
+        if run.plan is not None:
+            self._presence = spread(run.settings, rounds, run.plan.number, run.plan.load)
 
     def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        rounds, share = self._rounds, self._run.settings.max_share
-        number, reduced, load = self._run.settings.num_canaries, "", None
-        if number is None:
-            load = self._design(clients, nodes or clients)
-            found = self._spread(0, load)
-            number = found.shape[1]
-            if np.count_nonzero(found.any(axis=0)) < 2:
-                number, load = 0, dataclasses.replace(load, places=0, expected=())
-                reduced = load.sentences()[0]
-        elif (total := self._spread(number, None).sum()) > rounds * (
-            most := canaries_that_fit(share, clients, self._room(clients)) + _ROUNDING
-        ):
-            fit = fit if (fit := int(most * rounds * number / total)) >= 2 else 0
-            reduced = (
-                f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as"
-                f" more than {share:.0%} of replies harm the model: ask for as many, or raise"
-                " max_share."
-            )
-            number = fit
-        self._presence = self._spread(number, load)
-        each = self._presence.sum(axis=1)
-        canaries, planned = int(each.max(initial=0)), float(each.sum()) or None
-        replaced = self._replaced(canaries, clients)
-        return AuditPlan(
-            number, clients, nodes, canaries, planned, replaced, left_out, reduced, load
+        """What the audit does to a run; spreads the canaries."""
+        settings, z = self._run.settings, self._run.settings.noise_multiplier
+        plan, self._presence = make_plan(
+            settings,
+            self._rounds,
+            clients,
+            nodes,
+            self._room(clients),
+            self._run.wrapped.noise_multipliers()[0] if z is None else z,
         )
+        replaced = self._replaced(plan.canaries, clients)
+        return dataclasses.replace(plan, replaced=replaced, left_out=left_out)
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""

@@ -18,7 +18,8 @@ from fl_epe.archive import one_line
 from fl_epe.auditing import FaultKind, RoundFacts
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.client_canaries import Acknowledgement
-from fl_epe.flower.settings import AuditPlan, ReplyKind
+from fl_epe.flower.plan import AuditPlan
+from fl_epe.flower.settings import ReplyKind
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100

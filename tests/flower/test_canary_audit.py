@@ -18,7 +18,7 @@ from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, answers, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid
-from fl_epe.flower.sources import canaries_that_fit
+from fl_epe.flower.plan import canaries_that_fit
 from fl_epe.reporting import as_text, summarize
 
 
