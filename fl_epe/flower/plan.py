@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import CanaryLoad, canary_load
 from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
@@ -89,8 +90,8 @@ def spread(
     """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
     places, often = number, settings.participations or 1.0
     if load is not None:
-        places = load.places
-        often = math.floor(places * load.participations + _ROUNDING) / max(1, places)
+        places, often = load.places, int(load.places * load.participations + _ROUNDING)
+        often /= max(1, places)
     if not places or not often:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.seed, _SCHEDULE)
@@ -99,36 +100,33 @@ def spread(
 
 
 def make_plan(
-    settings: CanaryAuditSettings,
-    rounds: int,
-    clients: int,
-    nodes: int | None,
-    room: float,
-    noise_multiplier: float | None,
+    settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
 ) -> tuple[AuditPlan, NDArray[np.bool_]]:
     """No more canaries than fit beside the clients of the first round, or none below two.
 
     Args:
         settings: of the audit.
+        wrapped: the strategy.
         rounds: of the run.
         clients: whom the strategy asks in the first round.
         nodes: from how many they were chosen; ``None`` if not known.
-        room: see `canaries_that_fit`.
-        noise_multiplier: z; ``None`` if not known.
 
     Returns:
         The plan, and the rounds of each canary, ``(T, k)``.
     """
     number, share, reduced, load = settings.num_canaries, settings.max_share, "", None
+    room = wrapped.room(clients)
     if number is None:
         often = settings.participations or rounds * clients / (nodes or clients)
         beside = min(clients, (clients + room) * (1 - share)) * rounds / often
+        z = settings.noise_multiplier
+        z = wrapped.noise_multipliers()[0] if z is None else z
         load = canary_load(
             max(1, int(beside + _ROUNDING)),
             rounds=rounds,
             participations=often,
             delta=settings.delta,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=z,
             share=share,
         )
         found = spread(settings, rounds, 0, load)
@@ -146,14 +144,6 @@ def make_plan(
         )
         number = fit
     here = spread(settings, rounds, number, load)
-    each = here.sum(axis=1)
-    plan = AuditPlan(
-        number,
-        clients,
-        nodes,
-        canaries=int(each.max(initial=0)),
-        planned=float(each.sum()) or None,
-        reduced=reduced,
-        load=load,
-    )
-    return plan, here
+    most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
+    replaced = int(min(max(most - room, 0), clients))
+    return AuditPlan(number, clients, nodes, most, planned, replaced, (), reduced, load), here

@@ -82,27 +82,14 @@ class ServerCanaries:
 
     def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
         """What the audit does to a run; spreads the canaries."""
-        settings, z = self._run.settings, self._run.settings.noise_multiplier
-        plan, self._presence = make_plan(
-            settings,
-            self._rounds,
-            clients,
-            nodes,
-            self._room(clients),
-            self._run.wrapped.noise_multipliers()[0] if z is None else z,
-        )
-        replaced = self._replaced(plan.canaries, clients)
-        return dataclasses.replace(plan, replaced=replaced, left_out=left_out)
+        run = self._run
+        plan, self._presence = make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
+        return dataclasses.replace(plan, left_out=left_out)
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""
-        return int(min(max(num_canaries - self._room(clients), 0), clients))
-
-    def _room(self, clients: int) -> float:
-        if self._run.inject == "replace":
-            return 0
-        expected = self._run.wrapped.expected_replies()
-        return math.inf if expected is None else max(expected - clients, 0)
+        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(clients)
+        return int(min(max(num_canaries - room, 0), clients))
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
