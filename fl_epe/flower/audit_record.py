@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 _RARE = 1e-3
+_UNEQUAL = 0.1  # of what canaries add, by which their scores differ
 _WEAK = 0.5  # of what canaries should add
 _OFTEN = 0.1  # of the rounds with canaries
 _ON_THE_SERVER = (
@@ -136,13 +137,15 @@ def all_faults(run: AuditedRun) -> list[str]:
 def doubts(record: AuditRecord) -> list[str]:
     """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
 
-    Where it is known what canaries add, their scores are compared with it. Of 1,000 right runs one
-    has scores that differ too much.
+    Where it is known what canaries add, their scores are compared with it: of 1,000 right runs one
+    has scores that differ by too much for chance, and by a tenth of what they should be.
     """
     found, fit = list[str](), answer(record, EVERY_ROUND).fit
     if fit is not None and record.signal_known():
-        freedom = record.num_canaries - 1
-        if fit.width**2 * freedom > scipy.stats.chi2.isf(_RARE, freedom):
+        freedom, sizes = record.num_canaries - 1, seen_by(record, EVERY_ROUND).sizes.observed
+        least = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
+        chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom if freedom else math.inf
+        if fit.width > max(least, math.sqrt(chance)):
             found.append(
                 f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
                 " do not show up in the model, or add less than others, and ε of those that show"
