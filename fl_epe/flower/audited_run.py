@@ -171,8 +171,8 @@ class AuditedRun(AuditState):
             with contextlib.suppress(Exception):  # it need not tell
                 nodes = max(asked, len(list(grid.get_node_ids())))
         self.plan = self.source.plan(asked, nodes, layout.left_out)
-        if self.plan.reduced and not self.plan.canaries:
-            self.failed("no canary takes part", self.plan.reduced)
+        if not self.plan.number:
+            self.failed("no canary takes part", self.plan.sentences()[0])
         most = self.plan.load.share if self.plan.load else self.plan.most
         level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
         for sentence in self.plan.sentences():

@@ -31,7 +31,7 @@ class AuditPlan:
         planned: participations of all canaries together; ``None`` if not known.
         replaced: how many clients are not asked in a round, as canaries take their place.
         left_out: names of arrays that canaries leave alone.
-        reduced: why fewer canaries take part than were asked for, or none; "" if all do.
+        reduced: why fewer canaries take part than were asked for; "" if all do.
         load: the ladder that the audit chose; ``None`` if the number of canaries was given.
     """
 
@@ -65,8 +65,7 @@ class AuditPlan:
                 " canaries answer in their place."
             )
         alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
-        reduced = self.reduced if self.load is None else ""  # the load says so
-        return [*lines, *filter(None, (reduced, alone))]
+        return [*lines, *filter(None, (self.reduced, alone))]
 
 
 def canaries_that_fit(share: float, clients: int, room: float) -> float:
@@ -133,7 +132,6 @@ def make_plan(
         number = found.shape[1]
         if np.count_nonzero(found.any(axis=0)) < 2:
             number, load = 0, dataclasses.replace(load, places=0, expected=())
-            reduced = load.sentences()[0]
     elif (total := spread(settings, rounds, number, None).sum()) > rounds * (
         most := canaries_that_fit(share, clients, room) + _ROUNDING
     ):

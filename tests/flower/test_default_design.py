@@ -10,6 +10,7 @@ from app_runs import run_app
 from every_app import CASES
 from flower_audits import fixed
 from flower_clients import drifting_app, model
+from flwr.app import ArrayRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe.auditing import AuditedClient, answers
@@ -173,7 +174,7 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
             raise KilledError
 
     whole, _ = run(20, 20, averaging(20, 0.5))
-    models = []
+    models: list[ArrayRecord] = []
     random.seed(0)
     with InProcessGrid(drifting_app(), 20) as grid:
         given = {"delta": DELTA, "checkpoint": tmp_path}
