@@ -217,12 +217,9 @@ class Scoring:
         self._vectors = setting.rounds + 2
         self._tracker = CanaryScorer(canaries)
         self._deltas = generator(2).standard_normal((4, canaries.dim), np.float32)
-        audit = setting.audited(setting.fedavg)
-        self._factor = (
-            (audit.canary_settings.num_canaries + audit.canary_settings.unobserved)
-            / _SCORED
-            / setting.rounds
-        )
+        settings = setting.audited(setting.fedavg).canary_settings
+        whole = setting.canaries + settings.unobserved_beside(setting.canaries)
+        self._factor = whole / _SCORED / setting.rounds
 
     def seconds(self) -> float:
         """Seconds of it for one round."""
@@ -238,7 +235,7 @@ def measure(grid: Grid, setting: Setting) -> None:
     settings = setting.audited(setting.fedavg).canary_settings
     print(
         f"{Digits().dim} parameters, {setting.clients} clients a round, {setting.canaries} + "
-        f"{settings.unobserved} canaries in {setting.rounds} rounds, "
+        f"{settings.unobserved_beside(setting.canaries)} canaries in {setting.rounds} rounds, "
         f"{setting.pairs} pairs of rounds",
         flush=True,
     )

@@ -100,7 +100,7 @@ class CanaryLoad:
             here = [np.flatnonzero(place) for place in places.T]
             places = np.zeros_like(places)
             for place, rounds in enumerate(here):
-                count = max(1, round(self.kept * len(rounds))) if len(rounds) else 0
+                count = math.floor(self.kept * len(rounds) + 1e-9)
                 places[rng.choice(rounds, count, replace=False), place] = True
         return ladder(places, rng)
 
@@ -112,6 +112,7 @@ class CanaryLoad:
                 "for canaries, would make a measurement possible."
             ]
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
+        whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         lines = [
             f"Canaries take part like {whose}, {100 * self.share:.2g}% of a round beside "
             f"{self.clients} clients."

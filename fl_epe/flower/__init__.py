@@ -8,7 +8,7 @@ PyTorch: ``pip install 'fl-epe[sim]'``.
 Examples:
     >>> from flwr.serverapp.strategy import FedAvg
     >>> from fl_epe.flower import CanaryAudit
-    >>> strategy = CanaryAudit(FedAvg(), num_canaries=1000, delta=1e-5)
+    >>> strategy = CanaryAudit(FedAvg(), delta=1e-5)
     >>> # then: strategy.start(grid, initial_arrays, num_rounds=100); strategy.report("audit")
 """
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import statistics
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 _RARE = 1e-3
+_UNEQUAL = 0.1  # of what canaries add, by which their scores differ
 _WEAK = 0.5  # of what canaries should add
 _OFTEN = 0.1  # of the rounds with canaries
 _ON_THE_SERVER = (
@@ -57,7 +56,6 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
-        "participation": "epochs" if by_server else "deployment",
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
         "design": _design(run),
@@ -66,21 +64,36 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.index == run.rounds and by_server:
-        facts["canary_participations"] = float(run.settings.participations)
+    if by_server and (run.plan is None or run.plan.load is None):
+        facts["participation"] = "epochs"
+        if run.index == run.rounds:
+            facts["canary_participations"] = float(run.settings.participations or 1)
+    ids, offsets = run.seen.log(run.auditor.rounds)
+    facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
     return record.with_values(doubts=tuple(doubts(record)))
 
 
 def _design(run: AuditedRun) -> Design:
-    by_server = run.settings.clients is None
-    same = ("num_canaries", "unobserved", "num_examples", "canary_norm", "max_share", "verdict")
+    settings, plan = run.settings, run.plan
+    known: dict[str, object] = {
+        name: getattr(settings, name)
+        for name in ("num_examples", "canary_norm", "max_share", "canary_kind", "participations")
+    }
+    if plan is not None:
+        known |= {
+            "num_canaries": plan.number,
+            "unobserved": settings.unobserved_beside(plan.number),
+            "num_clients": plan.nodes,
+            "clients_per_round": plan.clients - plan.replaced if plan.nodes else None,
+        }
+        if plan.load is not None:
+            known["participations"] = plan.load.participations
     return Design.of(
-        {
-            **{name: getattr(run.settings, name) for name in (*same, "canary_kind")},
+        known
+        | {
             "task": run.wrapped.description,
-            "participations": run.settings.participations if by_server else None,
-            "canaries_come_from": "server" if by_server else "clients",
+            "canaries_come_from": "server" if settings.clients is None else "clients",
             "caveat": run.wrapped.caveat(averages=_averages(run)),
             "noise_is_for": run.wrapped.expected_replies(),
         }
@@ -102,13 +115,13 @@ def _findings(run: AuditedRun) -> Findings:
     found = [note.shares for note in run.notes.values() if note.shares is not None]
     shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
-    counts = Counter(client for note in run.notes.values() for client in note.answered)
+    ids, _ = run.seen.log(run.index)
     plan = run.plan.sentences() if run.plan else ()
     return Findings(
         plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=statistics.fmean(counts.values()) if counts else None,
+        client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
         arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
@@ -124,35 +137,24 @@ def all_faults(run: AuditedRun) -> list[str]:
 def doubts(record: AuditRecord) -> list[str]:
     """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
 
-    Canaries of one round differ by chance alone, and by their weights: more than that, and some do
-    not show up. Where it is known what they add, it is compared. Of 1,000 right runs one is in
-    doubt by either.
+    Where it is known what canaries add, their scores are compared with it: of 1,000 right runs one
+    has scores that differ by too much for chance, and by a tenth of what they should be.
     """
-    if not record.presence.any() or not np.any(record.norms.means):
-        return []
-    found, view = [], seen_by(record, EVERY_ROUND)
-    known = record.signal_known()
-    expected = view.whitened_signals * record.presence
-    scores = view.whitened_scores * record.presence
-    energy, along = (expected**2).sum(axis=1), (expected * scores).sum(axis=1)
-    scale = np.divide(along, energy, out=np.zeros_like(energy), where=energy > 0)
-    usable = (energy > 0) & (record.presence.sum(axis=1) > 1)
-    rest = ((scores - scale[:, None] * expected) * record.presence)[usable]
-    freedom = float(record.presence[usable].sum() - usable.sum())
-    square = float((rest**2).sum())
-    if freedom and square > scipy.stats.chi2.isf(_RARE, freedom):
-        found.append(
-            f"scores of canaries of the same round differ {math.sqrt(square / freedom):.2f} times"
-            " as much as by chance: some of them do not show up in the model, or add less than"
-            " others, and ε of those that show up is larger"
-        )
-    whole = float(energy.sum())
-    if known and whole > 0:
-        strength, error = float(along.sum()) / whole, -scipy.special.ndtri(_RARE) / math.sqrt(whole)
-        if strength + error < _WEAK:
+    found, fit = list[str](), answer(record, EVERY_ROUND).fit
+    if fit is not None and record.signal_known():
+        freedom, sizes = record.num_canaries - 1, seen_by(record, EVERY_ROUND).sizes.observed
+        least = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
+        chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom if freedom else math.inf
+        if fit.width > max(least, math.sqrt(chance)):
             found.append(
-                f"canaries show up {max(strength, 0.0):.2f} times as strongly as what they added to"
-                " the mean should: they may have been left out, or taken out again"
+                f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
+                " do not show up in the model, or add less than others, and ε of those that show"
+                " up is larger"
+            )
+        if fit.high < _WEAK:
+            found.append(
+                f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
+                " to the mean should: they may have been left out, or taken out again"
             )
     dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
     if dominated > _OFTEN * record.presence.any(axis=1).sum():

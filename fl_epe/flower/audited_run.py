@@ -12,28 +12,21 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonEstimate,
-    FaultKind,
-    NotMeasured,
-    RoundFacts,
-    RunAuditor,
-    epsilon_from_record,
-)
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, FaultKind, RoundFacts, RunAuditor, answers
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
-from fl_epe.flower.settings import AuditPlan, CanaryAuditSettings, SettingsError
+from fl_epe.flower.seen_clients import SeenClients
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.mechanism import norm
 
-_WARN_ABOVE = 0.1  # share of a round's replies
+_WARN_ABOVE = 0.101  # share of a round's replies
 
 
 class AuditedRun(AuditState):
@@ -53,11 +46,9 @@ class AuditedRun(AuditState):
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
         kind = "model" if settings.replies is None and wrapped.takes_models else settings.replies
-        super().__init__(
-            settings.seed, settings.rounds, settings.num_canaries, settings.max_share, kind
-        )
-        self.wrapped, self.settings = wrapped, settings
-        self.auditor = self._new_auditor(settings)
+        super().__init__(settings.seed, settings.rounds, kind)
+        self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
+        self.auditor = self._new_auditor(self)
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
@@ -68,16 +59,16 @@ class AuditedRun(AuditState):
         folder = settings.checkpoint
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
-    def _new_auditor(self, settings: CanaryAuditSettings) -> RunAuditor:
-        planned = settings.num_canaries * settings.participations
+    def _new_auditor(self, state: AuditState) -> RunAuditor:
+        number, planned = (state.plan.number, state.plan.planned) if state.plan else (0, None)
         return RunAuditor(
-            settings.num_canaries,
-            settings.unobserved,
-            seed=settings.seed,
-            delta=settings.delta,
+            max(2, number),
+            self.settings.unobserved_beside(number),
+            seed=state.seed,
+            delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=planned if settings.clients is None else None,
-            kind=settings.canary_kind,
+            planned=planned,
+            kind=self.settings.canary_kind,
         )
 
     @functools.cached_property
@@ -87,8 +78,8 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if the number of rounds must be known, and is not.
         """
-        if (clients := self.settings.client_canaries()) is not None:
-            return ClientAnswers(self, clients)
+        if self.settings.clients is not None:
+            return ClientAnswers(self)
         if self.rounds is None:
             raise ValueError(
                 "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
@@ -148,8 +139,7 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if it does not fit; nothing is changed then.
         """
-        settings = dataclasses.replace(self.settings, seed=saved.audit.seed)
-        auditor, theta = self._new_auditor(settings), saved.layout.flatten(last)
+        auditor, theta = self._new_auditor(saved.audit), saved.layout.flatten(last)
         start = saved.layout.flatten(saved.start)
         momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
         if momentum is not None:
@@ -157,7 +147,8 @@ class AuditedRun(AuditState):
             velocity = -saved.layout.flatten(pack(**named))
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
-        self.settings, self.auditor = settings, auditor
+        self.seen.restore(saved.scores, done)
+        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
@@ -173,10 +164,22 @@ class AuditedRun(AuditState):
         while self.auditor.rounds < self.index:
             self.auditor.observe(None, RoundFacts())
 
-    def _begin(self, layout: Layout, arrays: ArrayRecord) -> None:
+    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid | None) -> None:
+        layout, nodes = Layout.of(arrays, self.settings.leave_out), None
         start = layout.flatten(arrays)
+        if grid is not None:
+            with contextlib.suppress(Exception):  # it need not tell
+                nodes = max(asked, len(list(grid.get_node_ids())))
+        self.plan = self.source.plan(asked, nodes, layout.left_out)
+        if not self.plan.number:
+            self.failed("no canary takes part", self.plan.sentences()[0])
+        most = self.plan.load.share if self.plan.load else self.plan.most
+        level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
+        for sentence in self.plan.sentences():
+            logger.log(level, "Audit: %s", sentence)
         if self._checkpoint is not None:
             self.models = {0: digest(start)}
+        self.auditor = self._new_auditor(self)
         self.auditor.begin(start)
         self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
@@ -200,15 +203,13 @@ class AuditedRun(AuditState):
         """
         if self._checkpoint is not None:
             self._checkpoint.go_on(arrays)
-        if self._is_over(arrays):
+        if self._is_over(arrays) or (self.layout is None and not messages):
             return None
         if self.layout is None:
-            self._begin(Layout.of(arrays, self.settings.leave_out), arrays)
+            self._begin(arrays, len(messages), grid)
         assert self.layout is not None  # noqa: S101 - it has begun
         before, clip_norm = self.layout.flatten(arrays), self.wrapped.clip_norm()
         state = RoundState(self.index, arrays, self.layout, before, clip_norm, grid)
-        if self.plan is None and messages:
-            self._make_plan(self.layout, len(messages))
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(before)
@@ -236,25 +237,14 @@ class AuditedRun(AuditState):
                 self.failed("this round and later ones are not measured", self.over)
         return self.over is not None
 
-    def _make_plan(self, layout: Layout, clients: int) -> None:
-        self.plan = plan = (
-            self.source.plan(clients, layout.left_out)
-            if isinstance(self.source, ServerCanaries)
-            else AuditPlan(0, clients, left_out=layout.left_out)
-        )
-        if plan.reduced and not plan.canaries:
-            self.failed("no canary takes part", plan.reduced)
-        level = logging.WARNING if plan.share > _WARN_ABOVE or plan.reduced else logging.INFO
-        for sentence in plan.sentences() if plan.canaries or plan.left_out else ():
-            logger.log(level, "Audit: %s", sentence)
-
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies with the canaries among them.
 
         Raises:
             ValueError: if canaries cannot join, with the reason.
         """
-        self.hear(state, replies, self.settings.identity or int)
+        heard = self.hear(state, replies, self.settings.identity or int)
+        self.seen.note(state.index, heard - self.clients.keys())
         real = len(readable(replies))
         state.facts = RoundFacts(
             clip_norm=state.clip_norm, replies=real, absent=len(state.sent) - real
@@ -318,14 +308,12 @@ class AuditedRun(AuditState):
         return theta
 
     def epsilons(self) -> dict[str, EpsilonEstimate]:
-        """What is known of ε after the round: "all", and "final" after the last one."""
-        if (so_far := self.auditor.epsilon_so_far()) is None:
-            return {}
-        found = {"all": so_far}
-        if self.index == self.rounds:
-            with contextlib.suppress(NotMeasured):
-                found["final"] = epsilon_from_record(self.record())
-        return found
+        """What is known of ε after the round: "all", and after the last one that of the report."""
+        so_far = self.auditor.epsilon_so_far()
+        if so_far is None or self.index != self.rounds:
+            return {} if so_far is None else {"all": so_far}
+        found = zip(("final", "all"), answers(self.record()), strict=True)
+        return {name: answer.estimate for name, answer in found if answer.estimate is not None}
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

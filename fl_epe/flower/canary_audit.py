@@ -1,6 +1,6 @@
 """`CanaryAudit`: audits a deployment by wrapping its strategy.
 
-Hand ``CanaryAudit(strategy, num_canaries=…, delta=…)`` to Flower in place of the strategy, and call
+Hand ``CanaryAudit(strategy, delta=1e-5)`` to Flower in place of the strategy, and call
 `CanaryAudit.report` after the run.
 """
 
@@ -41,7 +41,14 @@ class CanaryAudit(Strategy):
     The cosines of every round's model update, and of the final model, with those directions
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
-    ``-low`` and ``-high``, 95%) is added to each round's metrics, ``epsilon-final`` to the last's.
+    ``-low`` and ``-high``, 95%) is added to each round's metrics. After the last round of a run
+    whose length is known it is that of the report (`fl_epe.auditing.answers`), and there is
+    ``epsilon-final``.
+
+    The first round decides how many canaries there are, at most 10% of replies on average: some
+    take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
+    than ten clients have a canary in some of their rounds. Rounds are taken as known to the
+    adversary: no privacy is claimed from sampling.
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
     ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
@@ -59,8 +66,8 @@ class CanaryAudit(Strategy):
 
     Args:
         strategy: what the deployment uses, DP wrappers included.
-        settings: the fields of `CanaryAuditSettings`, as keyword arguments; ``num_canaries`` and
-            ``delta`` have no default.
+        settings: the fields of `CanaryAuditSettings`, as keyword arguments; ``delta`` has no
+            default.
 
     Raises:
         TypeError: for a strategy of another API, or an argument that there is not.

@@ -208,7 +208,8 @@ class Checkpoint:
                 beside = self._path(f"start-{run.models[0]}")
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
             texts = {"audit": _JSON.dump_python(run, mode="json")}
-            write_archive(path, run.auditor.state(), texts, schema=SCHEMA, compress=False)
+            arrays = run.auditor.state() | run.seen.state(run.index)
+            write_archive(path, arrays, texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
             run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fl_epe.auditing import LEAST_FOR_NULL
-from fl_epe.auditing.bounds import PrimaryBound
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries
@@ -16,6 +15,7 @@ ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
 
 _DERIVED: Any = None  # a default that follows from the other arguments
+_MOST = 1000
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
@@ -28,16 +28,18 @@ class CanaryAuditSettings:
     """What an audit is asked for: the keyword arguments of `CanaryAudit`.
 
     Attributes:
-        num_canaries: canaries that take part, each ``participations`` times. Real clients that
-            take part more often leak more: μ, the distance between the two Gaussians, grows
-            with the square root of the participations.
         delta: target δ.
+        num_canaries: canaries that take part, each ``participations`` times. By default as many
+            as ``max_share`` allows, on a ladder up to as many rounds as a client's, see
+            `fl_epe.auditing.canary_load`: decided in the first round, by who is asked in it and
+            how many nodes there are. With ``clients`` everybody whom that names, at most 1,000.
         seed: of the canaries. Fresh from the operating system by default, and a deployment needs
             that: anyone who guesses it can subtract the canaries.
-        unobserved: canaries that are scored and never take part. By default a quarter of
-            ``num_canaries`` where each takes part once, as the null is then exact; else as many,
-            and at least 20, as their scores then say how wide the null is.
-        participations: how often a canary takes part, at most once in a round.
+        unobserved: canaries that are scored and never take part, whose scores say how wide the null
+            is. By default as many as take part, and at least 20.
+        participations: how often a canary takes part, at most once in a round; by default once
+            with ``num_canaries``. On a ladder how often a client does, by default in as many
+            rounds as the first one's share of the nodes says.
         rounds: of the run; needed where ``start`` has no ``num_rounds``, is called more than once,
             or has a single round.
         clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
@@ -54,11 +56,11 @@ class CanaryAuditSettings:
             ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
-        max_share: largest share of a round's replies that canaries may have. By default 0.1, as
-            more harms the model; with ``clients`` 0.5. Where there would be more, fewer canaries
-            than ``num_canaries`` take part, and a warning says how many: at least one a round if
-            that is at most twice the share, and up to half of a round where ``num_sampled_clients``
-            of a DP wrapper has room for them.
+        max_share: largest share of replies that canaries may have, on average over the run. By
+            default 0.1, as more harms the model; with ``clients`` 0.5, in each round. Where there
+            would be more, fewer canaries than ``num_canaries`` take part, and a warning says how
+            many: at least one a round if that is at most twice the share, and up to half of a round
+            where ``num_sampled_clients`` of a DP wrapper has room for them.
         checkpoint: a folder in which the audit is kept after every round, so that a server app
             that was killed goes on with it: start again with the same arguments, the model after
             some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
@@ -66,9 +68,6 @@ class CanaryAuditSettings:
             ``seed=None`` takes the seed that is kept, other arguments must be as they were. With
             another model it is another run: what is in the folder is moved aside, and a new audit
             begins. One folder for one run at a time.
-        verdict: the primary lower bound of the report: "auto" (the default, by the number of
-            canaries and ``delta``), or a method such as "weighted", for every round's model;
-            "final:weighted" is for the final model.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
         fresh_seed: whether the seed was drawn here.
 
@@ -76,11 +75,11 @@ class CanaryAuditSettings:
         ArgumentError: a `ValueError`, for an argument out of range, or that goes with no other.
     """
 
-    num_canaries: int
     delta: float
+    num_canaries: int | None = None
     seed: int = dataclasses.field(default=_DERIVED, repr=False)
-    unobserved: int = _DERIVED
-    participations: float = 1
+    unobserved: int | None = None
+    participations: float | None = None
     rounds: int | None = None
     clients: float | Collection[int] | None = None
     identity: Callable[[int], int] | None = None
@@ -91,19 +90,13 @@ class CanaryAuditSettings:
     replies: ReplyKind | None = None
     max_share: float = _DERIVED
     checkpoint: str | Path | None = None
-    verdict: str = "auto"
     canary_kind: CanaryKind = "rotation"
     fresh_seed: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fresh_seed", self.seed is None)
-        once = self.participations <= 1 and self.clients is None
-        few, many = max(2, self.num_canaries // 4), max(LEAST_FOR_NULL, self.num_canaries)
-        derived = {
-            "seed": secrets.randbits(128),
-            "unobserved": few if once else many,  # few are enough where the null is exact
-            "max_share": 0.1 if self.clients is None else 0.5,
-        }
+        share = 0.1 if self.clients is None else 0.5
+        derived = {"seed": secrets.randbits(128), "max_share": share}
         for name, value in derived.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -126,7 +119,6 @@ class CanaryAuditSettings:
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")
-        PrimaryBound.parse(self.verdict, inclusion="fixed")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OF_SERVER_CANARIES:
             value = getattr(self, name)
@@ -137,19 +129,29 @@ class CanaryAuditSettings:
                     "to be left out with clients, who answer whenever they are asked, with their"
                     " own weight",
                 )
-        self.client_canaries()
+        if self.clients is not None:
+            self.client_canaries(self.count_of_clients(_MOST))
 
-    def client_canaries(self) -> ClientCanaries | None:
-        """Which clients answer with which canary; ``None`` where the server makes the replies.
+    def unobserved_beside(self, canaries: int) -> int:
+        """How many canaries are only scored, where so many may take part."""
+        return max(LEAST_FOR_NULL, canaries) if self.unobserved is None else self.unobserved
+
+    def count_of_clients(self, nodes: int) -> int:
+        """How many of so many nodes answer with a canary at most."""
+        named = self.clients
+        count = nodes if isinstance(named, int | float | None) else len(named)
+        return self.num_canaries or max(2, min(count, _MOST))
+
+    def client_canaries(self, count: int) -> ClientCanaries:
+        """Which clients answer with which of ``count`` canaries.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.
         """
-        if self.clients is None:
-            return None
+        assert self.clients is not None  # noqa: S101 - else the server makes the replies
         return ClientCanaries(
-            self.num_canaries,
-            self.unobserved,
+            count,
+            self.unobserved_beside(count),
             self.seed,
             self.clients,
             self.identity,
@@ -157,39 +159,3 @@ class CanaryAuditSettings:
             acknowledge=True,
             kind=self.canary_kind,
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class AuditPlan:
-    """The audit's share of the rounds and its price.
-
-    Attributes:
-        canaries: most canaries in a round.
-        clients: real clients in the first round, those that canaries replace included.
-        replaced: how many of them are not asked in a round, as canaries take their place.
-        left_out: names of arrays that canaries leave alone.
-        reduced: which number of canaries was asked for, and why fewer take part; "" if all do.
-    """
-
-    canaries: int
-    clients: int
-    replaced: int = 0
-    left_out: Sequence[str] = ()
-    reduced: str = ""
-
-    @property
-    def share(self) -> float:
-        """Canaries among the replies of a round."""
-        replies = self.clients - self.replaced + self.canaries
-        return self.canaries / replies if replies else 0.0
-
-    def sentences(self) -> list[str]:
-        """The plan in plain English."""
-        lines = [
-            f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
-            f" {self.clients} clients: {self.share:.0%} of the replies.",
-            f"Real clients have {1 - self.share:.0%} of the weight that they have without the"
-            f" audit{f', as {self.replaced} of them are not asked' if self.replaced else ''}.",
-        ]
-        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
-        return [*lines, *filter(None, (self.reduced, alone))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from fl_epe.flower.client_canaries import (
     take_acknowledgement,
     with_order,
 )
+from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
     Answer,
@@ -34,10 +36,10 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.settings import AuditPlan, ReplyKind
+from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
-from fl_epe.schedules import Cohort, ShuffledEpochs
+from fl_epe.schedules import ShuffledEpochs
 from fl_epe.seeding import generator
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_SCHEDULE, _WITHHELD, _NORMS = 0, 1, 2  # streams of an audit's own choices
+_WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
+_ROUNDING = 1e-9
 
 
 class TooManyCanariesError(ValueError):
@@ -54,28 +57,12 @@ class TooManyCanariesError(ValueError):
 
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
     """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
-    if canaries > most * (canaries + rest) or (canaries and rest <= 0 and not alone):
+    if canaries > most * (canaries + rest) + _ROUNDING or (canaries and rest <= 0 and not alone):
         raise TooManyCanariesError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
             " participations, or raise max_share."
         )
-
-
-def canaries_that_fit(share: float, clients: int, room: float) -> float:
-    """How many canaries a round may have: at least one, if that is at most twice their share.
-
-    Args:
-        share: largest of a round's replies.
-        clients: whom the strategy asks.
-        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
-            set a finite number asked for canaries in it, up to half of a round.
-    """
-    if share == 1:
-        return math.inf
-    most = math.floor(min(share / (1 - share) * clients, share * (clients + room)) + 1e-9)
-    one = 2 * share * (clients + min(room, 1)) >= 1
-    return max(most, one, min(room, clients) if math.isfinite(room) else 0)
 
 
 class ServerCanaries:
@@ -87,49 +74,43 @@ class ServerCanaries:
     """
 
     def __init__(self, run: AuditedRun, rounds: int) -> None:
-        self._run = run
-        self._schedule = ShuffledEpochs(rounds, run.settings.participations)
-        self._cohorts = self._spread()
+        self._run, self._rounds = run, rounds
+        ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
+        self._presence = np.zeros((rounds, 0), bool)
+        if run.plan is not None:
+            self._presence = spread(run.settings, rounds, run.plan.number, run.plan.load)
 
-    def _spread(self) -> list[Cohort]:
-        number, rng = self._run.number, generator(self._run.settings.seed, _SCHEDULE)
-        return list(self._schedule.cohorts(number, rng)) if number else []
-
-    def plan(self, clients: int, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run; spreads no more canaries than fit, or none below two."""
-        run, total, rounds = self._run, sum(map(len, self._cohorts)), len(self._cohorts)
-        most, reduced = canaries_that_fit(run.max_share, clients, self._room(clients)), ""
-        if total > most * rounds:
-            fit = int(most * rounds * run.number / total + 1e-9)
-            reduced = (
-                f"Of {run.number} canaries {fit} fit into {rounds} rounds with {clients} clients,"
-                f" as more than {run.max_share:.0%} of replies harm the model: ask for as many, or"
-                " raise max_share."
-            )
-            run.number = fit if fit >= 2 else 0
-            self._cohorts = self._spread()
-        canaries = max(map(len, self._cohorts), default=0)
-        plan = AuditPlan(canaries, clients, self._replaced(canaries, clients), left_out, reduced)
-        run.max_share = max(run.max_share, math.ceil(100 * plan.share - 1e-9) / 100)
-        return plan
+    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
+        """What the audit does to a run; spreads the canaries."""
+        run = self._run
+        plan, self._presence = make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
+        return dataclasses.replace(plan, left_out=left_out)
 
     def _replaced(self, num_canaries: int, clients: int) -> int:
         """How many of a round's clients are not asked, as canaries take their place."""
-        return int(min(max(num_canaries - self._room(clients), 0), clients))
-
-    def _room(self, clients: int) -> float:
-        if self._run.inject == "replace":
-            return 0
-        expected = self._run.wrapped.expected_replies()
-        return math.inf if expected is None else max(expected - clients, 0)
+        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(clients)
+        return int(min(max(num_canaries - room, 0), clients))
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        check_share(canaries, rest, max(self._run.max_share, min(0.5, 2 * self._run.max_share)))
+        plan = self._run.plan
+        most = max(self._run.settings.max_share, plan.most if plan else 0.0)
+        check_share(canaries, rest, max(most, min(0.5, 2 * most)))
+
+    def _check_whole(self, index: int, asked: int) -> None:
+        """Raise where a ladder's canaries would have more than their share of the whole run."""
+        share, notes, plan = self._run.settings.max_share, self._run.notes, self._run.plan
+        if plan is not None and plan.load is not None:
+            real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
+            if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
+                raise TooManyCanariesError(
+                    f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
+                    " are asked than in the first round."
+                )
 
     def _cohort(self, state: RoundState) -> list[int]:
-        none = state.index >= len(self._cohorts) or self._run.inject == "none"
-        return [] if none else self._cohorts[state.index].tolist()
+        none = state.index >= self._rounds or self._run.inject == "none"
+        return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
@@ -137,9 +118,11 @@ class ServerCanaries:
         Raises:
             TooManyCanariesError: if canaries would have more than their share of the round.
         """
-        count = len(self._cohort(state))
+        count, note = len(self._cohort(state)), self._run.note(state.index)
         replaced = self._replaced(count, len(messages))
-        self._check_share(count, max(len(messages) - replaced, 0))
+        note.asked = len(messages) - replaced
+        self._check_share(count, note.asked)
+        self._check_whole(state.index, note.asked)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
         out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
@@ -214,13 +197,23 @@ class ClientAnswers:
 
     Args:
         run: whose state tells who has which canary; what they answer is noted in it.
-        clients: which clients, with which canaries.
     """
 
-    def __init__(self, run: AuditedRun, clients: ClientCanaries) -> None:
-        self._run, self._clients = run, clients
-        clients.numbers |= run.clients
-        run.clients = clients.numbers
+    def __init__(self, run: AuditedRun) -> None:
+        self._run = run
+
+    @functools.cached_property
+    def _clients(self) -> ClientCanaries:
+        plan = self._run.plan
+        found = self._run.settings.client_canaries(plan.number if plan else 0)
+        found.numbers |= self._run.clients
+        self._run.clients = found.numbers
+        return found
+
+    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
+        """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
+        number = self._run.settings.count_of_clients(nodes or clients)
+        return AuditPlan(number, clients, left_out=left_out)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""

@@ -18,7 +18,8 @@ from fl_epe.archive import one_line
 from fl_epe.auditing import FaultKind, RoundFacts
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.client_canaries import Acknowledgement
-from fl_epe.flower.settings import AuditPlan, ReplyKind
+from fl_epe.flower.plan import AuditPlan
+from fl_epe.flower.settings import ReplyKind
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
@@ -140,7 +141,7 @@ class RoundNotes:
         faults: what went wrong, in sentences, and of which kind that is.
         counts: how often each kind of fault happened.
         failure: the first part of the audit that could not be done, and why.
-        answered: clients that answered.
+        asked: how many real clients were asked.
         loss: of the clients' training; ``None`` if nobody says.
         averaged: how the strategy averaged; ``None`` if that is not known.
         shares: largest of a real client and of a canary in what was released, NaN if not known;
@@ -150,7 +151,7 @@ class RoundNotes:
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     failure: str | None = None
-    answered: list[int] = dataclasses.field(default_factory=list)
+    asked: int = 0
     loss: float | None = None
     averaged: str | None = None
     shares: tuple[float, float] | None = None
@@ -163,8 +164,6 @@ class AuditState:
     Attributes:
         seed: of the canaries.
         rounds: of the run, over which the canaries are spread; ``None`` if not known.
-        number: how many canaries the server makes; fewer than asked for if they do not fit.
-        max_share: largest share of a round's replies that canaries may have.
         kind: what replies are; ``None`` until it is found out.
         inject: "auto": canaries fill up to the number of replies that the strategy's noise is
             meant for, and replace real clients beyond that; after the strategy has failed on that
@@ -185,8 +184,6 @@ class AuditState:
 
     seed: int
     rounds: int | None
-    number: int
-    max_share: float
     kind: ReplyKind | None
     inject: str = "auto"
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -277,8 +274,8 @@ class AuditState:
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
-    ) -> None:
-        """Count the real replies of a round; errors and missing replies are faults.
+    ) -> set[int]:
+        """The clients whose replies are no errors; errors and missing replies are faults.
 
         Args:
             state: of the round.
@@ -287,7 +284,7 @@ class AuditState:
         """
         # A SuperLink answers in the name of a node that died, under its own id.
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
-        answered, heard = set(), set[str]()
+        answered, heard = set[int](), set[str]()
         for reply in replies:
             about = reply.metadata.reply_to_message_id
             node = asked.get(about, reply.metadata.src_node_id)
@@ -299,11 +296,11 @@ class AuditState:
                 self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
                 answered.add(int(identity(node)))
-        self.note(state.index).answered += sorted(answered)
         silent = len(state.sent) - len(replies)
         if silent > 0:
             text = f"{silent} of {len(state.sent)} clients did not answer"
             self.fault(state.index, text, FaultKind.NO_ANSWER, silent)
+        return answered
 
     def go_on(self, saved: AuditState, done: int) -> None:
         """Know the first ``done`` rounds of an audit that was saved, beside new faults."""

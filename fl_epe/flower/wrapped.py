@@ -79,6 +79,11 @@ class Wrapped:
         value = self._first("num_sampled_clients")
         return None if value is None else int(value)
 
+    def room(self, clients: int) -> float:
+        """How many replies can be added to so many clients' without changing what noise does."""
+        expected = self.expected_replies()
+        return math.inf if expected is None else max(expected - clients, 0)
+
     def weighted_by(self) -> str:
         """The metric by which replies are weighted."""
         return str(getattr(self.base, "weighted_by_key", "num-examples"))

@@ -57,8 +57,11 @@ def around_a_strategy():
     strategy = flower.FedAvgM(
         fraction_evaluate=0, min_train_nodes=2, min_available_nodes=2, server_momentum=0.9
     )
-    audit, result = run(strategy, participations=3, num_canaries=20)
-    return audit.record(), _in_metrics(result)
+    audit, result = run(strategy, participations=3, num_canaries=20, rounds=6)
+    said = _in_metrics(result)
+    for name, found in zip(("final", "all"), answers(audit.record()), strict=True):
+        assert result.train_metrics_clientapp[6][f"epsilon-{name}"] == found.estimate.epsilon
+    return audit.record(), [*said[:-1], audit._run.auditor.epsilon_so_far()]
 
 
 def dp_sgd():

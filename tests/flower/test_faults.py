@@ -29,7 +29,7 @@ def test_a_round_that_a_dp_wrapper_skips_is_no_participation():
     record = audit.record()
     assert record.presence.sum(axis=1).tolist() == [5] * 3 + [0] + [5] * 2
     assert record.num_canaries == CANARIES - 5  # the others count as unobserved
-    assert record.unobserved.count == CANARIES // 4 + 5
+    assert record.unobserved.count == CANARIES + 5
     assert any("released no model" in fault for fault in record.provenance.faults)
     assert np.all(record.observed.means[3] == 0)
     assert epsilon_from_record(record, adversary=EVERY_ROUND).epsilon > 0
@@ -116,7 +116,7 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
 
 def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     app = drifting_app(fails=lambda node, t: node == 3 and t == 6)
-    audit, result = run(fixed(expected=NODES), app, max_share=0.04)
+    audit, result = run(fixed(expected=NODES), app, max_share=0.01)
     assert len(result.train_metrics_clientapp) == ROUNDS - 1
     record = audit.record()
     assert record.clients.absent.tolist() == [int(t == 6) for t in range(1, ROUNDS + 1)]

@@ -131,8 +131,18 @@ def _answer(reply: Message) -> Answer:
     return Answer(reply.metadata.src_node_id, weights, metrics)
 
 
-def run_app(case: AppCase, grid: Grid, folder: Path, *, audited: bool) -> Outcome:
-    """Run an app's server on a grid, with the seeds of Flower's global generators set."""
+def run_app(
+    case: AppCase,
+    grid: Grid,
+    folder: Path,
+    *,
+    audited: bool,
+    canaries: int | None = CANARIES_A_ROUND,
+) -> Outcome:
+    """Run an app's server on a grid, with the seeds of Flower's global generators set.
+
+    With so many canaries a round; ``None`` leaves that to the audit.
+    """
     random.seed(0)  # Flower draws clients from it
     np.random.seed(0)  # noqa: NPY002 - and its DP noise from this one
     folder.mkdir()
@@ -141,11 +151,10 @@ def run_app(case: AppCase, grid: Grid, folder: Path, *, audited: bool) -> Outcom
     rounds = watch(grid)
     try:
         if audited:
-            number = CANARIES_A_ROUND * case.rounds
-            given = {"max_share": 0.25, **case.audit}  # few clients
-            strategy = audit = CanaryAudit(
-                strategy, num_canaries=number, delta=DELTA, seed=1, **given
-            )
+            given = dict(case.audit)
+            if canaries is not None:  # few clients
+                given = {"num_canaries": canaries * case.rounds, "max_share": 0.25, **given}
+            strategy = audit = CanaryAudit(strategy, delta=DELTA, seed=1, **given)
         result = case.run(strategy, grid, folder)
         recorded = case.recorded(strategy)
     except Exception as raised:  # noqa: BLE001 - compared with that of the other run

@@ -1,0 +1,147 @@
+"""The plan of an audit: how many canaries take part and when, as decided in the first round."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.auditing import CanaryLoad, canary_load
+from fl_epe.flower.settings import CanaryAuditSettings
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.schedules import ShuffledEpochs, presence
+from fl_epe.seeding import generator
+
+_SCHEDULE = 0  # stream of an audit's own choices
+_ROUNDING = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditPlan:
+    """The audit's share of the rounds and its price, as decided in the first round.
+
+    Attributes:
+        number: how many canaries may take part; fewer than asked for if they do not fit.
+        clients: real clients in the first round, those that canaries replace included.
+        nodes: from how many they were chosen; ``None`` if not known.
+        canaries: most of them in a round; 0 if only the clients know.
+        planned: participations of all canaries together; ``None`` if not known.
+        replaced: how many clients are not asked in a round, as canaries take their place.
+        left_out: names of arrays that canaries leave alone.
+        reduced: why fewer canaries take part than were asked for; "" if all do.
+        load: the ladder that the audit chose; ``None`` if the number of canaries was given.
+    """
+
+    number: int
+    clients: int
+    nodes: int | None = None
+    canaries: int = 0
+    planned: float | None = None
+    replaced: int = 0
+    left_out: Sequence[str] = ()
+    reduced: str = ""
+    load: CanaryLoad | None = None
+
+    @property
+    def most(self) -> float:
+        """Canaries among the replies of a round, at most."""
+        replies = self.clients - self.replaced + self.canaries
+        return self.canaries / replies if replies else 0.0
+
+    def sentences(self) -> list[str]:
+        """The plan in plain English."""
+        lines = [] if self.load is None else self.load.sentences()
+        if self.load is None and self.canaries:
+            lines = [
+                f"Up to {self.canaries} canaries a round, beside {self.clients - self.replaced} of"
+                f" {self.clients} clients: {self.most:.0%} of the replies."
+            ]
+        if self.replaced:
+            lines.append(
+                f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
+                " canaries answer in their place."
+            )
+        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
+        return [*lines, *filter(None, (self.reduced, alone))]
+
+
+def canaries_that_fit(share: float, clients: int, room: float) -> float:
+    """How many canaries a round may have, on average.
+
+    Args:
+        share: largest of the replies.
+        clients: whom the strategy asks.
+        room: how many replies can be added to theirs; beyond that canaries replace clients. Who
+            set a finite number asked for canaries in it, up to half of a round.
+    """
+    if share == 1:
+        return math.inf
+    most = min(share / (1 - share) * clients, share * (clients + room))
+    return max(most, min(room, clients) if math.isfinite(room) else 0.0)
+
+
+def spread(
+    settings: CanaryAuditSettings, rounds: int, number: int, load: CanaryLoad | None
+) -> NDArray[np.bool_]:
+    """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
+    places, often = number, settings.participations or 1.0
+    if load is not None:
+        places, often = load.places, int(load.places * load.participations + _ROUNDING)
+        often /= max(1, places)
+    if not places or not often:
+        return np.zeros((rounds, 0), bool)
+    rng = generator(settings.seed, _SCHEDULE)
+    here = presence(ShuffledEpochs(rounds, often), places, rng)
+    return here if load is None else load.presence(here, rng)
+
+
+def make_plan(
+    settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
+) -> tuple[AuditPlan, NDArray[np.bool_]]:
+    """No more canaries than fit beside the clients of the first round, or none below two.
+
+    Args:
+        settings: of the audit.
+        wrapped: the strategy.
+        rounds: of the run.
+        clients: whom the strategy asks in the first round.
+        nodes: from how many they were chosen; ``None`` if not known.
+
+    Returns:
+        The plan, and the rounds of each canary, ``(T, k)``.
+    """
+    number, share, reduced, load = settings.num_canaries, settings.max_share, "", None
+    room = wrapped.room(clients)
+    if number is None:
+        often = settings.participations or rounds * clients / (nodes or clients)
+        beside = min(clients, (clients + room) * (1 - share)) * rounds / often
+        z = settings.noise_multiplier
+        z = wrapped.noise_multipliers()[0] if z is None else z
+        load = canary_load(
+            max(1, int(beside + _ROUNDING)),
+            rounds=rounds,
+            participations=often,
+            delta=settings.delta,
+            noise_multiplier=z,
+            share=share,
+        )
+        found = spread(settings, rounds, 0, load)
+        number = found.shape[1]
+        if np.count_nonzero(found.any(axis=0)) < 2:
+            number, load = 0, dataclasses.replace(load, places=0, expected=())
+    elif (total := spread(settings, rounds, number, None).sum()) > rounds * (
+        most := canaries_that_fit(share, clients, room) + _ROUNDING
+    ):
+        fit = fit if (fit := int(most * rounds * number / total)) >= 2 else 0
+        reduced = (
+            f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as more"
+            f" than {share:.0%} of replies harm the model: ask for as many, or raise max_share."
+        )
+        number = fit
+    here = spread(settings, rounds, number, load)
+    most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
+    replaced = int(min(max(most - room, 0), clients))
+    return AuditPlan(number, clients, nodes, most, planned, replaced, (), reduced, load), here
