@@ -40,8 +40,6 @@ from fl_epe.tasks.losses import (
     by_class,
     check_classes,
     default_by_example,
-    default_loss,
-    right_classes,
 )
 from fl_epe.tasks.tables import (
     Columns,
@@ -280,26 +278,23 @@ class DatasetTask(Task):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """The own loss and metric, each times the number of predictions."""
-        if not targets.is_cpu and (parts := self.by_example(outputs, targets)):
-            return LossSum(*(part.sum() for part in parts))
         own, metric = self.given.loss, self.given.metric
-        if own is not None:
-            loss = _one_number("loss", own(outputs, targets)) * len(targets)
-            classes = metric is None and self.metric
-            right = right_classes(outputs, targets) if classes else 0
-            found = LossSum(loss, right, len(targets))
-        else:
-            try:
-                found = default_loss(outputs, targets)
-            except IndexError:
-                logits, _ = by_class(outputs, targets)
-                check_classes(targets, logits.shape[-1], self.given.targets)
-                raise
-        if metric is None:
-            return found
-        with torch.no_grad():
-            mean = float(_one_number("metric", metric(outputs, targets)))
-        return LossSum(found.loss, mean * int(found.examples), found.examples)
+        try:
+            if own is None:
+                loss, right, count = (part.sum() for part in default_by_example(outputs, targets))
+            else:
+                loss = _one_number("loss", own(outputs, targets)) * len(targets)
+                classes = metric is None and self.metric
+                right = default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
+                count = len(targets)
+        except IndexError:
+            logits, _ = by_class(outputs, targets)
+            check_classes(targets, logits.shape[-1], self.given.targets)
+            raise
+        if metric is not None:
+            with torch.no_grad():
+                right = float(_one_number("metric", metric(outputs, targets))) * int(count)
+        return LossSum(loss, right, count)
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
         """See `Task.by_example`; ``None`` with a loss or metric of one's own."""

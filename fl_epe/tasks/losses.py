@@ -7,12 +7,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from fl_epe.checks import raise_invalid
-from fl_epe.data.examples import PAD
 from fl_epe.models import Cnn, Inputs
 
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
@@ -93,39 +91,8 @@ ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED) -> LossSum:
-    """Summed cross-entropy and number of right classes for (n, classes) logits.
-
-    Targets that are ``ignored`` do not count.
-    """
-    loss = functional.cross_entropy(logits, targets, reduction="sum", ignore_index=ignored)
-    return LossSum(loss, *_counts(logits, targets, ignored))
-
-
-def _counts(logits: torch.Tensor, targets: torch.Tensor, ignored: int) -> tuple[Any, Any]:
-    """How many predictions are right, and how many there are; tensors on a device."""
-    counted: Any
-    if logits.is_cpu and targets.is_cpu and logits.dtype == torch.float32:
-        best, wanted = logits.detach().numpy().argmax(-1), targets.numpy()  # ten times as fast
-        counted = wanted != ignored
-        return int(np.count_nonzero((best == wanted) & counted)), int(np.count_nonzero(counted))
-    counted = targets != ignored
-    return (logits.argmax(-1) == targets).logical_and_(counted).sum(), counted.sum()
-
-
-def token_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> LossSum:
-    """Summed cross-entropy and number of right words, without padding (word 0).
-
-    Args:
-        logits: shape (n, length, vocabulary).
-        targets: int64 of shape (n, length), the next words.
-
-    Returns:
-        `LossSum` whose examples are the targets that are not padding.
-    """
-    if targets.is_cpu:  # fewer logits; where a mask would have to wait for the device, all of them
-        counted = targets != PAD
-        return cross_entropy(logits[counted], targets[counted], PAD)
-    return LossSum(*(part.sum() for part in cross_entropy_by_example(logits, targets, PAD)))
+    """Summed `cross_entropy_by_example`; the examples are the targets that are not ``ignored``."""
+    return LossSum(*(part.sum() for part in cross_entropy_by_example(logits, targets, ignored)))
 
 
 def cross_entropy_by_example(
@@ -170,16 +137,7 @@ class Classes:
 
 
 def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-    """`default_loss` of each example; see `Task.by_example`."""
-    if not targets.is_floating_point():
-        logits, _ = by_class(outputs, targets)
-        return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
-    loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
-    return loss, torch.zeros_like(loss), torch.full_like(loss, targets[0].numel())
-
-
-def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-    """The summed loss that suits the targets, with the number of predictions and of right classes.
+    """The loss that suits the targets, right classes and predictions of each example.
 
     Args:
         outputs: for whole numbers logits, see `by_class`; for real numbers as many values as the
@@ -187,14 +145,16 @@ def default_loss(outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         targets: int64 class numbers, −100 where nothing is to be predicted; or float32.
 
     Returns:
-        Cross-entropy, or squared error, of which no prediction is right.
+        Cross-entropy, or squared error, of which no prediction is right; see `Task.by_example`.
 
     Raises:
         ValueError: if the outputs do not fit the targets.
     """
     if not targets.is_floating_point():
-        return cross_entropy(*by_class(outputs, targets))
-    return LossSum(_squared_errors(outputs, targets).sum(), 0, targets.numel())
+        logits, _ = by_class(outputs, targets)
+        return cross_entropy_by_example(logits.reshape(*targets.shape, -1), targets)
+    loss = _squared_errors(outputs, targets).reshape(len(targets), -1).sum(1)
+    return loss, torch.zeros_like(loss), torch.full_like(loss, targets[0].numel())
 
 
 def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -207,11 +167,6 @@ def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tenso
             "whole numbers or text."
         )
     return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
-
-
-def right_classes(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
-    """The number of right classes among the targets that count, see `default_loss`."""
-    return _counts(*by_class(outputs.detach(), targets), _IGNORED)[0]
 
 
 def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,6 @@ from fl_epe.tasks.losses import (
     LossSum,
     cross_entropy,
     cross_entropy_by_example,
-    token_cross_entropy,
 )
 
 # Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
@@ -69,7 +68,7 @@ class _NextWords:
         return Lstm()
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        return token_cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets, PAD)
 
     def chance_accuracy(self) -> float:
         return 1 / VOCABULARY

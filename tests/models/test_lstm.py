@@ -6,10 +6,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fl_epe.data.examples import PAD
 from fl_epe.models import Lstm, bind_parameters
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, load_task
-from fl_epe.tasks.losses import token_cross_entropy
+from fl_epe.tasks.losses import cross_entropy
 
 VOCABULARY, EMBEDDING, HIDDEN, LENGTH = 40, 6, 10, 7
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-13}
@@ -72,7 +73,7 @@ def test_logits_and_gradients_are_those_of_torchs_lstm(dtype: torch.dtype, unrol
     assert logits.shape == (5, LENGTH, VOCABULARY)
     torch.testing.assert_close(logits, _torchs_logits(model, tokens), rtol=0, atol=TOLERANCE[dtype])
     loss, expected = _torchs_gradient(model, tokens, targets)
-    result = token_cross_entropy(logits, targets)
+    result = cross_entropy(logits, targets, PAD)
     gradients = torch.autograd.grad(result.loss, list(model.parameters()))
     mine = torch.cat([part.flatten() for part in gradients])
     torch.testing.assert_close(mine, expected, rtol=0, atol=20 * TOLERANCE[dtype])
@@ -86,13 +87,13 @@ def test_its_gradient_is_that_of_finite_differences(unrolled: bool):
     tokens, targets = _words()
     random, step = generator(6), 1e-5
     for part in model.parameters():
-        (gradient,) = torch.autograd.grad(token_cross_entropy(model(tokens), targets).loss, [part])
+        (gradient,) = torch.autograd.grad(cross_entropy(model(tokens), targets, PAD).loss, [part])
         direction = torch.from_numpy(random.standard_normal(part.shape))
         start, ends = part.detach().clone(), []
         for sign in (1, -1):
             with torch.no_grad():
                 part.copy_(start + sign * step * direction)
-                ends.append(token_cross_entropy(model(tokens), targets).loss)
+                ends.append(cross_entropy(model(tokens), targets, PAD).loss)
                 part.copy_(start)
         slope = (ends[0] - ends[1]) / (2 * step)
         assert slope.item() == pytest.approx((gradient * direction).sum().item(), rel=1e-5)
@@ -102,7 +103,7 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
     logits = torch.zeros(1, 3, 4, requires_grad=True)
     with torch.no_grad():
         logits[0, 0, 2] = 5.0
-    result = token_cross_entropy(logits, torch.tensor([[2, 1, 0]]))
+    result = cross_entropy(logits, torch.tensor([[2, 1, 0]]), PAD)
     assert result.examples == 2
     assert result.correct == 1  # the second position is a tie, which the first word wins
     assert result.loss.item() == pytest.approx(np.log(3 + np.exp(5.0)) - 5 + np.log(4))
@@ -129,7 +130,7 @@ def test_leaving_the_padding_out_changes_neither_loss_nor_gradient():
 def test_sentences_of_nothing_but_padding_move_nothing():
     model, _ = _model()
     nothing = torch.zeros(2, LENGTH, dtype=torch.int64)
-    result = token_cross_entropy(model(nothing), nothing)
+    result = cross_entropy(model(nothing), nothing, PAD)
     assert (result.loss.item(), result.correct, result.examples) == (0.0, 0, 0)
     for gradient in torch.autograd.grad(result.loss, list(model.parameters())):
         assert not gradient.any()

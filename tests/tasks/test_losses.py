@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fl_epe.tasks.losses import default_by_example, default_loss, right_classes
+from fl_epe.tasks.losses import default_by_example
 
 N, LENGTH, CLASSES = 5, 7, 4
 LAST = torch.randn(N, LENGTH, CLASSES, generator=torch.Generator().manual_seed(0))
@@ -24,17 +24,12 @@ TARGETS[0, 0] = -100
     ],
 )
 def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.Tensor):
-    found = default_loss(outputs, targets)
+    loss, correct, examples = (part.sum().item() for part in default_by_example(outputs, targets))
     summed = functional.cross_entropy(LAST.movedim(-1, 1), TARGETS, reduction="sum")
-    assert found.loss.item() == pytest.approx(summed.item(), rel=1e-5)
-    assert found.examples == N * LENGTH - 1
+    assert loss == pytest.approx(summed.item(), rel=1e-5)
+    assert examples == N * LENGTH - 1
     right = int((LAST.argmax(-1) == TARGETS).sum())
-    assert found.correct == default_loss(outputs.double(), targets).correct == right
-    assert right_classes(outputs, targets) == right
-    each = default_by_example(outputs, targets)  # as clients in chunks are trained
-    assert [part.sum().item() for part in each] == pytest.approx(
-        [found.loss.item(), right, found.examples]
-    )
+    assert correct == default_by_example(outputs.double(), targets)[1].sum() == right
 
 
 @pytest.mark.parametrize(
@@ -47,14 +42,13 @@ def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.
     ],
 )
 def test_outputs_that_do_not_tell_are_refused(shape: tuple[int, ...], message: str):
-    for function in (default_loss, right_classes, default_by_example):
-        with pytest.raises(ValueError, match=message):
-            function(torch.zeros(shape), TARGETS)
+    with pytest.raises(ValueError, match=message):
+        default_by_example(torch.zeros(shape), TARGETS)
 
 
 def test_real_targets_in_another_order_are_refused():
     targets = torch.rand(N, LENGTH, CLASSES)
-    assert default_loss(targets.flatten(1), targets).loss == 0
-    assert default_loss(targets[:, None], targets).loss == 0
+    assert not default_by_example(targets.flatten(1), targets)[0].any()
+    assert not default_by_example(targets[:, None], targets)[0].any()
     with pytest.raises(ValueError, match="in the same order"):
-        default_loss(targets.movedim(-1, 1), targets)
+        default_by_example(targets.movedim(-1, 1), targets)

@@ -22,7 +22,7 @@ from fl_epe.simulation.messages import TrainInstruction
 from fl_epe.simulation.worker import execute
 from fl_epe.tasks import ClientData, LossSum, Task, from_datasets, load_task
 from fl_epe.tasks.by_name import BUILT_IN
-from fl_epe.tasks.losses import cross_entropy, token_cross_entropy
+from fl_epe.tasks.losses import cross_entropy
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 from fl_epe.training.cohort import Counts, _Round
 from fl_epe.training.vectorized import Member, Together
@@ -72,7 +72,7 @@ class _Words(_Smooth):
         return ClientData(torch.from_numpy(words[:, :-1]), torch.from_numpy(words[:, 1:]))
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        return token_cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets, 0)
 
 
 class _Recurrent(nn.Module):
