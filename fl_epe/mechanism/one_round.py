@@ -26,22 +26,8 @@ BLOCK = 1 << 15
 
 def norm(vector: Vector) -> float:
     """Euclidean norm, accumulated in float64; infinite or NaN if an entry is."""
-    flat = np.ravel(vector)
-    return math.sqrt(sum_of_squares(flat, np.empty(min(flat.size, BLOCK))))
-
-
-def sum_of_squares(vector: Vector, room: NDArray[np.float64]) -> float:
-    """``sum(v**2)`` in float64, in blocks as long as ``room``, which is written over.
-
-    The blocks are those of NumPy's pairwise summation, so that it has the same bits.
-    """
-    if len(vector) > len(room):
-        half = len(vector) // 2 // 8 * 8
-        return sum_of_squares(vector[:half], room) + sum_of_squares(vector[half:], room)
-    block = room[: len(vector)]
-    np.copyto(block, vector)
-    np.multiply(block, block, out=block)
-    return float(np.add.reduce(block))
+    parts = np.split(np.ravel(vector), range(BLOCK, np.size(vector), BLOCK))
+    return math.sqrt(sum(float(np.sum(np.square(part, dtype=np.float64))) for part in parts))
 
 
 class ClippedSum:
@@ -79,7 +65,7 @@ class ClippedSum:
             raise_invalid("update.shape", update.shape, f"to be {self._multiples.shape}")
         if not np.issubdtype(update.dtype, np.floating):
             return None
-        length = math.sqrt(sum_of_squares(update, self._block))
+        length = norm(update)
         if not math.isfinite(length):
             return None
         scale = self.scale(length)

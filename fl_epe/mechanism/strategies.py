@@ -177,13 +177,8 @@ def toeplitz(rounds: int, bands: int = 0) -> Banded:
 
 def banded(rounds: int, bands: int) -> Banded:
     """As `toeplitz`, with every column of length 1, so that all rounds are hidden alike."""
-    coefficients = square_root_coefficients(bands)
-    lengths = np.sqrt(np.cumsum(coefficients**2))  # of a column with so many entries
-    columns = np.minimum(rounds - np.arange(rounds), bands)
-    rows = np.zeros((rounds, bands))
-    for j in range(min(bands, rounds)):
-        rows[j:, j] = coefficients[j] / lengths[columns[: rounds - j] - 1]
-    return Banded(rows)
+    matrix = toeplitz(rounds, bands).matrix()
+    return _banded(matrix / np.linalg.norm(matrix, axis=0))
 
 
 def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
@@ -217,15 +212,10 @@ def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
 
 def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
     """Numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay by one round."""
-    denominator = np.ones(1)
-    for decay in decays:
-        denominator = np.convolve(denominator, [1.0, -decay])
+    denominator: Floats = np.poly(decays)
     numerator = denominator.copy()
     for i, weight in enumerate(weights):
-        rest = np.array([0.0, weight])
-        for decay in np.delete(decays, i):
-            rest = np.convolve(rest, [1.0, -decay])
-        numerator += rest
+        numerator[1:] += weight * np.poly(np.delete(decays, i))
     return numerator, denominator
 
 

@@ -279,6 +279,8 @@ class DatasetTask(Task):
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """The own loss and metric, each times the number of predictions."""
         own, metric = self.given.loss, self.given.metric
+        right: float | torch.Tensor
+        count: int | torch.Tensor
         try:
             if own is None:
                 loss, right, count = (part.sum() for part in default_by_example(outputs, targets))
