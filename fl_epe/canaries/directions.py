@@ -122,9 +122,6 @@ class Rotation:
         base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
         narrow = np.abs(base).max() < 1 << 15
         self._base = base.astype(np.int16 if narrow else np.int32)
-        self._squares = np.array(
-            [np.sum(np.square(b, dtype=np.float64)) for b in base.reshape(-1, _BLOCK)]
-        )
 
     def rows(self, numbers: Rows) -> Rows:
         """Which row of the rotation each of these canaries is, in a secret random order."""
@@ -147,17 +144,10 @@ class Rotation:
 
     def fill(self, row: int, out: NDArray[np.float32]) -> None:
         """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
-        order, blocks = np.arange(_BLOCK) ^ (row % _BLOCK), self._base.reshape(-1, _BLOCK)
-        whole, rest = divmod(self.dim, _BLOCK)
-        which = np.arange(whole + 1) ^ (row // _BLOCK)
-        cut = blocks[which[-1] % len(blocks)].take(order[:rest])  # none if no block is cut
-        square = float(self._squares[which[:whole]].sum())  # of whole numbers: exact
-        scale = np.float32(1 / math.sqrt(square + float(np.sum(np.square(cut, dtype=np.float64)))))
-        for number, start in enumerate(range(0, self.dim, _BLOCK)):
-            part = out[start : start + _BLOCK]
-            shuffled = blocks[which[number]].take(order[: len(part)])
-            np.multiply(shuffled, self._second[start : start + len(part)], out=part)
-            part *= scale
+        shuffled = self._base[np.arange(self.dim) ^ row]
+        square = float(np.sum(np.square(shuffled, dtype=np.float64)))  # of whole numbers: exact
+        np.multiply(shuffled, self._second[: self.dim], out=out)
+        out *= np.float32(1 / math.sqrt(square))
 
     def products(
         self, x: NDArray[np.floating], rows: Rows, *, threads: int | None = None

@@ -26,7 +26,7 @@ BLOCK = 1 << 15
 
 def norm(vector: Vector) -> float:
     """Euclidean norm, accumulated in float64; infinite or NaN if an entry is."""
-    parts = np.split(np.ravel(vector), range(BLOCK, np.size(vector), BLOCK))
+    parts = np.split(np.ravel(vector), list(range(BLOCK, vector.size, BLOCK)))
     return math.sqrt(sum(float(np.sum(np.square(part, dtype=np.float64))) for part in parts))
 
 

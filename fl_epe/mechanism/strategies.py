@@ -212,7 +212,7 @@ def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
 
 def _transfer(weights: Floats, decays: Floats) -> tuple[Floats, Floats]:
     """Numerator and denominator of ``1 + Σ weights·x/(1 − decays·x)``, x a delay by one round."""
-    denominator: Floats = np.poly(decays)
+    denominator = np.asarray(np.poly(decays), np.float64)
     numerator = denominator.copy()
     for i, weight in enumerate(weights):
         numerator[1:] += weight * np.poly(np.delete(decays, i))

@@ -179,26 +179,10 @@ def _ids(texts: list[str]) -> NDArray[Any]:
 
 def _parquet(path: Path) -> Trace:
     table = parquet_table(path, list(COLUMNS))
-    from pyarrow import types
-
-    kind = table.schema.field(ROUND).type
-    if not types.is_integer(kind):
-        raise ValueError(f"column {ROUND!r} holds {kind}, not integers")
-    for name in COLUMNS:
-        if table[name].null_count:
-            row = int(np.argmax(table[name].is_null().to_numpy())) + 1
-            raise ValueError(f"row {row}: {name} is missing")
-    # A dictionary holds every distinct client once.
-    coded = table[CLIENT].combine_chunks().dictionary_encode()
-    kind = coded.type.value_type
-    if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
-        raise ValueError(f"column {CLIENT!r} holds {kind}, not strings or integers")
-    clients = coded.dictionary.to_pylist()
-    for client in clients:
-        if isinstance(client, str):
-            _client(client.strip())
-    round_ids = table[ROUND].cast("int64").to_numpy()
-    return _trace(round_ids, np.array(clients)[coded.indices.to_numpy()])
+    clients = table[CLIENT].to_pylist()
+    for client in set(clients):
+        _client(str(client).strip())
+    return _trace(_vector(ROUND, table[ROUND].to_numpy(), "iu"), np.array(clients))
 
 
 def _trace(round_ids: NDArray[np.int64], client_ids: NDArray[Any]) -> Trace:

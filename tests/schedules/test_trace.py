@@ -120,16 +120,19 @@ def test_bad_csv_traces(tmp_path, text, message):
 
 BAD_PARQUET = {
     "no-client-column": ({"round": [1]}, "column 'client_id' is missing"),
-    "round-not-integer": (
-        {"round": [1.5], "client_id": [1]},
-        "column 'round' holds double, not integers",
-    ),
+    "round-not-integer": ({"round": [1.5], "client_id": [1]}, "round to be integers, got float64"),
     "client-not-integer": (
         {"round": [1], "client_id": [1.5]},
-        "column 'client_id' holds double, not strings or int",
+        "client_ids to be integers or strings, got float64",
     ),
-    "client-missing": ({"round": [1, 2], "client_id": ["a", None]}, "row 2: client_id is missing"),
-    "round-missing": ({"round": [1, None], "client_id": ["a", "b"]}, "row 2: round is missing"),
+    "client-missing": (
+        {"round": [1, 2], "client_id": ["a", None]},
+        "client_ids to be integers or strings, got object",
+    ),
+    "round-missing": (
+        {"round": [1, None], "client_id": ["a", "b"]},
+        "round to be integers, got float64",
+    ),
     "twice-in-a-round": (
         {"round": [1, 2, 1], "client_id": [5, 5, 5]},
         "client_id=5 twice in round 1",
