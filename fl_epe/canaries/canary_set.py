@@ -191,7 +191,7 @@ class CanarySet:
 
 
 SCORE_MEMORY = 384 << 20
-"""Default bytes for vectors that wait to be scored together."""
+"""Bytes for vectors that wait to be scored together, for independent canaries."""
 
 
 class CanaryScorer:
@@ -202,17 +202,11 @@ class CanaryScorer:
 
     Args:
         canaries: observed and unobserved canaries together.
-        score_memory: bytes for vectors that wait to be scored together, for independent canaries.
-
-    Raises:
-        ValueError: if ``score_memory`` is not positive.
     """
 
-    def __init__(self, canaries: CanarySet, score_memory: int = SCORE_MEMORY) -> None:
-        if score_memory < 1:
-            raise_invalid("score_memory", score_memory, ">= 1")
+    def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
-        self._limit = 1 if canaries.fast else max(1, score_memory // (4 * canaries.dim))
+        self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
         self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
         self._dots: dict[str, list[NDArray[np.float64]]] = {}

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet
-from fl_epe.canaries import CanaryScorer
+from fl_epe.canaries import CanaryScorer, canary_set
 
 DIM = 300
 VECTORS = np.random.default_rng(1).standard_normal((7, DIM))
 
 
-def _tracker(score_memory=1 << 20, kind="sphere"):
-    return CanaryScorer(CanarySet(DIM, 11, 2, kind), score_memory)
+def _tracker(kind="sphere"):
+    return CanaryScorer(CanarySet(DIM, 11, 2, kind))
 
 
 def _naive(vector, kind="sphere"):
@@ -20,8 +20,9 @@ def _naive(vector, kind="sphere"):
 
 
 @pytest.mark.parametrize("waiting", [1, 3, 100])
-def test_cosines_do_not_depend_on_how_many_wait(waiting):
-    tracker = _tracker(4 * DIM * waiting)
+def test_cosines_do_not_depend_on_how_many_wait(waiting, monkeypatch):
+    monkeypatch.setattr(canary_set, "SCORE_MEMORY", 4 * DIM * waiting)
+    tracker = _tracker()
     for t, vector in enumerate(VECTORS):
         tracker.add("odd" if t % 2 else "even", vector)
     assert tracker.cosines("even").shape == (4, 11)
@@ -56,8 +57,9 @@ def test_an_empty_series_is_empty():
 
 
 @pytest.mark.parametrize("kind", ["rotation", "sphere"])
-def test_resumed_tracker_goes_on_as_if_never_stopped(kind):
-    whole, first, second = (_tracker(4 * DIM * 3, kind) for _ in range(3))
+def test_resumed_tracker_goes_on_as_if_never_stopped(kind, monkeypatch):
+    monkeypatch.setattr(canary_set, "SCORE_MEMORY", 4 * DIM * 3)
+    whole, first, second = (_tracker(kind) for _ in range(3))
     for vector in VECTORS:
         whole.add("a", vector)
     for vector in VECTORS[:4]:
@@ -75,8 +77,6 @@ def test_refuses_what_cannot_be_scored():
         tracker.add("delta", np.zeros(3))
     with pytest.raises(ValueError, match="Expected delta to be finite"):
         tracker.add("delta", np.full(DIM, np.nan))
-    with pytest.raises(ValueError, match="score_memory=0"):
-        CanaryScorer(CanarySet(DIM, 2, 0), 0)
     other = CanaryScorer(CanarySet(DIM + 1, 11, 2, "sphere"))
     other.add("a", np.zeros(DIM + 1))
     with pytest.raises(ValueError, match=r"shape=\(1, 301\)"):
