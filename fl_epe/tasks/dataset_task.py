@@ -281,18 +281,13 @@ class DatasetTask(Task):
         own, metric = self.given.loss, self.given.metric
         right: float | torch.Tensor
         count: int | torch.Tensor
-        try:
-            if own is None:
-                loss, right, count = (part.sum() for part in default_by_example(outputs, targets))
-            else:
-                loss = _one_number("loss", own(outputs, targets)) * len(targets)
-                classes = metric is None and self.metric
-                right = default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
-                count = len(targets)
-        except IndexError:
-            logits, _ = by_class(outputs, targets)
-            check_classes(targets, logits.shape[-1], self.given.targets)
-            raise
+        if own is None:
+            loss, right, count = (part.sum() for part in default_by_example(outputs, targets))
+        else:
+            loss = _one_number("loss", own(outputs, targets)) * len(targets)
+            classes = metric is None and self.metric
+            right = default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
+            count = len(targets)
         if metric is not None:
             with torch.no_grad():
                 right = float(_one_number("metric", metric(outputs, targets))) * int(count)

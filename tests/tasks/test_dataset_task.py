@@ -423,7 +423,7 @@ BAD_MODELS = {
     "float64": ({"model": lambda: net().double()}, "float64.*model.float()"),
     "shape": ({"model": lambda: nn.Linear(5, 3)}, r"inputs: float32 \(2, 4\); targets: int64"),
     "late-class": ({"dataset": _class_7_in_row_30()}, "'y' to hold classes 0 … 2.*got 7"),
-    "negative": ({"dataset": _changed("y", [-1] * 60)}, "'y' to hold classes 0 … 2.*got -1"),
+    "negative": ({"dataset": _changed("y", [-1] * 60)}, "Target -1 is out of bounds"),
     "masked": ({"dataset": _changed("y", [-100] * 60)}, "to have a value that is not -100"),
     "no-class": (
         {"dataset": _changed("y", [0.5] * 60)},
