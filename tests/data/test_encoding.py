@@ -183,7 +183,7 @@ def test_the_first_rows_decide_which_way_round_all_are():
         pytest.param(
             [[0.5] * 784],
             [1],
-            "images' borders to be dark or bright",
+            "dark or bright borders of images",
             id="borders-to-be-dark-or-bright",
         ),
         pytest.param([[0.0] * 784], [62], r"labels in \[0, 62\), found 62", id="label-62"),
