@@ -232,9 +232,9 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
     if schema is not None and about.get("schema") != schema:
+        found = about.get("schema")
         raise ValueError(
-            f"it is of schema={about.get('schema')!r:.40}, and this version of fl_epe reads "
-            f"{schema}"
+            f"it is of schema={found!r:.40}, and this version of fl_epe reads {schema}"
         )
     if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
         raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")

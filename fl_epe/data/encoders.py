@@ -74,10 +74,7 @@ class Images:
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
     brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
     if 0.25 < brightness < 0.75:
-        raise ValueError(
-            "Expected the images' borders to be dark or bright, "
-            f"mean brightness {brightness:.2f} of 1."
-        )
+        raise ValueError(f"Expected dark or bright borders of images, found {brightness:.2f} of 1.")
     return brightness > 0.5
 
 
@@ -205,9 +202,5 @@ def encoder_of(kind: str, source: str, vocabulary: str | os.PathLike[str] | None
         beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
         vocabulary = next((file for file in beside if file.is_file()), None)
     if vocabulary is None:
-        raise_invalid(
-            "source",
-            source,
-            f"to have TensorFlow Federated's {WORD_COUNT} beside it, or a vocabulary to be named",
-        )
+        raise_invalid("source", source, f"to have {WORD_COUNT} beside it: name the vocabulary")
     return Words(read_vocabulary(Path(vocabulary)))

@@ -276,10 +276,7 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     if make and wanted and name == wanted and value.isdecimal():
         count = int(value)
         if not 1 <= count <= rounds:
-            raise ArgumentError(
-                f"Expected 1 <= {name} <= {rounds}, the rounds, in {{mechanism}}.",
-                mechanism=mechanism,
-            )
+            raise_invalid("mechanism", mechanism, f"to have 1 <= {name} <= {rounds}, the rounds")
     elif option or make is None or count is None:
         raise ArgumentError(
             f"Expected {{mechanism}} to be one of {', '.join(MECHANISMS)}, banded with bands=…, "

@@ -209,11 +209,7 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
         raise ArgumentError("Expected {rate} in [0, 1).", rate=rate)
     inner = _whole(participations / (1 - rate))
     if inner > rounds:
-        raise ArgumentError(
-            "Expected {participations} <= (1 - rate) * rounds with {rate}.",
-            participations=participations,
-            rate=rate,
-        )
+        raise_invalid("participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}")
     return DropOut(make_schedule(of, rounds, inner), rate)
 
 

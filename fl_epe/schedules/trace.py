@@ -61,8 +61,7 @@ class Trace(Schedule):
             at = int(np.argmax(counts > 1))
             client, when_twice = clients[client_ids[at]].item(), int(round_ids[at]) + first
             raise ValueError(
-                f"Expected a client at most once in a round, got client_id={client!r} twice in "
-                f"round {when_twice}."
+                f"Expected client_id={client!r} once, got it twice in round {when_twice}."
             )
         found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
         for name, values in found.items():

@@ -71,8 +71,7 @@ class FoundTask:
         made = self.make if isinstance(self.make, Task) else self.make(**values)
         if not isinstance(made, Task):
             raise ValueError(
-                f"Expected {self.reference} to return a fl_epe.tasks.Task, got "
-                f"{type(made).__name__}."
+                f"Expected {self.reference} to make a Task, got {type(made).__name__}."
             )
         if self.reference not in BUILT_IN:
             plain = {name: str(v) if isinstance(v, Path) else v for name, v in values.items()}
@@ -96,8 +95,7 @@ class FoundTask:
         for name, field in fields.items():
             if name not in values and field.default is field.default_factory is nothing:
                 raise ArgumentError(
-                    f"Expected the option {{{name}}} {task} to be given: it has no default.",
-                    **{name: None},
+                    f"Expected option {{{name}}} {task} to be given.", **{name: None}
                 )
         return values
 
@@ -185,12 +183,7 @@ def _fits(value: Any) -> bool:
 
 def _import(module: str, reference: str) -> Any:
     if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
-        raise_invalid(
-            "task name",
-            reference,
-            f"to begin with the name of a module, got {module!r}: write {_HOW}, with dots and"
-            " without .py",
-        )
+        raise_invalid("task name", reference, f"to be {_HOW}, with dots and without .py")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -153,10 +153,8 @@ class FashionMnist(SplitImages):
 
     def _checked(self, images: np.ndarray, labels: np.ndarray) -> Examples:
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"Expected images.shape={images.shape} == (n, 28, 28) and "
-                f"labels.shape={labels.shape} == (n,) in {self.data_dir}."
-            )
+            shapes = f"images of {images.shape} and labels of {labels.shape}"
+            raise ValueError(f"Expected (n, 28, 28) and (n,) in {self.data_dir}, found {shapes}.")
         if (highest := int(labels.max(initial=0))) >= _CLASSES:
             raise ValueError(f"Expected labels in {self.data_dir} < {_CLASSES}, found {highest}.")
         return images[:, None], labels
@@ -222,12 +220,8 @@ def dirichlet_partition(
     """
     spare = len(labels) - num_clients * minimum
     if spare < 0:
-        raise_invalid(
-            "num_clients",
-            num_clients,
-            f"<= {len(labels) // minimum}, so that each has at least {minimum} of the "
-            f"{len(labels)} examples",
-        )
+        most = f"<= {len(labels) // minimum}, so that each has at least {minimum} examples"
+        raise_invalid("num_clients", num_clients, most)
     sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
     classes = np.unique(labels)
     stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]

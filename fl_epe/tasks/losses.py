@@ -215,8 +215,5 @@ def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     low, high = int(counted.min()), int(counted.max())
     if low < 0 or high >= outputs:
         wrong = low if low < 0 else high
-        raise_invalid(
-            "targets",
-            column,
-            f"to hold classes 0 … {outputs - 1}, as the model has {outputs} outputs, got {wrong}",
-        )
+        has = f"as the model has {outputs} outputs, got {wrong}"
+        raise_invalid("targets", column, f"to hold classes 0 … {outputs - 1}, {has}")

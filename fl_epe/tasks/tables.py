@@ -196,11 +196,7 @@ def class_count(parts: Sequence[Dataset], column: str) -> int | None:
     if values.is_floating_point():
         return None
     if (least := int(values.min())) < 0:
-        raise_invalid(
-            "targets",
-            column,
-            f"to count classes from 0, got {least}: make it text, or real numbers to predict them",
-        )
+        raise_invalid("targets", column, f"to count classes from 0, got {least}: or make it text")
     return 1 + int(values.max())
 
 
@@ -215,12 +211,8 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(255)
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
-        raise_invalid(
-            argument,
-            name,
-            f"to hold numbers, got text such as {dataset[0][name]!r:.40}: turn it into numbers "
-            "first, e.g. with a tokenizer and datasets.Dataset.map",
-        )
+        text = f"got text such as {dataset[0][name]!r:.40}: use a tokenizer and Dataset.map"
+        raise_invalid(argument, name, f"to hold numbers, {text}")
     values = dataset.with_format("numpy", columns=[name])[:][name] if len(dataset) else np.empty(0)
     values = _alike(values, name, argument)
     if values.dtype.kind in "iub":
@@ -228,12 +220,8 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     if values.dtype.kind != "f":
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
     if bad := int(np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))):
-        raise_invalid(
-            argument,
-            name,
-            f"to be finite: {bad} of {len(values)} rows have a missing or infinite value. Fill "
-            "them in, or leave these rows out",
-        )
+        rows = f"{bad} of {len(values)} rows have a missing or infinite value"
+        raise_invalid(argument, name, f"to be finite: {rows}. Fill them in, or leave them out")
     return torch.from_numpy(values.astype(np.float32))
 
 

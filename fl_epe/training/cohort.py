@@ -189,11 +189,8 @@ class CohortTrainer:
             ValueError: for a ``theta`` of another shape or type.
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
-            raise_invalid(
-                "theta",
-                f"{theta.dtype}{theta.shape}",
-                f"to be float32 of shape {(self._task.dim,)}",
-            )
+            found = f"{theta.dtype}{theta.shape}"
+            raise_invalid("theta", found, f"to be float32 of shape {(self._task.dim,)}")
         start = torch.tensor(theta, device=self._execution.torch_device())
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()

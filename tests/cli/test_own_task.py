@@ -129,11 +129,11 @@ ERRORS = {
     "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
     "name": (("owntask:tsk",), "there is no 'tsk', it has task, normal, rounds"),
     "short": (("owntask",), "to be one of digits"),
-    "file": (("owntask.py:task",), "to begin with the name of a module, got 'owntask.py'"),
+    "file": (("owntask.py:task",), "with dots and without .py"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),
     "clients": (("owntask:task", "--clients", "70"), "there are 54 rows for 70 clients"),
     "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
-    "number": (("owntask:number",), "owntask:number to return a fl_epe.tasks.Task, got int"),
+    "number": (("owntask:number",), "owntask:number to make a Task, got int"),
     "broken": (("owntask:broken",), "failed with KeyError: 'no' (owntask.py, line"),
     "os": (("os:system",), "name='os:system' to be a subclass of fl_epe.tasks.Task"),
 }

@@ -115,7 +115,7 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: Capped(Cyclic(9, 1)),
-            "Expected a cap, got per_run=None",
+            "Expected per_run=None or per_window to be a cap",
             id="a-cap,got-per_run=None",
         ),
         pytest.param(
@@ -151,7 +151,7 @@ def test_check_in_windows_are_chosen_to_fit(participations):
         ),
         pytest.param(
             lambda: Trace([1, 1], [4, 4]),
-            "client_id=4 twice in round 1",
+            "client_id=4 once, got it twice in round 1",
             id="client_id=4-twice-in-round-1",
         ),
         pytest.param(

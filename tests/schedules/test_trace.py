@@ -102,7 +102,10 @@ BAD_CSV = {
     "client-empty": ("round,client_id\n1,a\n2, \n", "line 3: client_id is empty"),
     "cell-missing": ("round,client_id\n1,a\n2\n", "line 3 has 1 cells, the header 2"),
     "cell-too-many": ("round,client_id\n1,a,b\n", "line 2 has 3 cells, the header 2"),
-    "twice-in-a-round": ("round,client_id\n\n3,a\n4,a\n3,a\n", "client_id='a' twice in round 3"),
+    "twice-in-a-round": (
+        "round,client_id\n\n3,a\n4,a\n3,a\n",
+        "client_id='a' once, got it twice in round 3",
+    ),
     "rounds-as-seconds": (
         "round,client_id\n0,a\n1,a\n1700000000,a\n",
         ".* 1,700,000,001 rounds, and 3 of them",
@@ -135,7 +138,7 @@ BAD_PARQUET = {
     ),
     "twice-in-a-round": (
         {"round": [1, 2, 1], "client_id": [5, 5, 5]},
-        "client_id=5 twice in round 1",
+        "client_id=5 once, got it twice in round 1",
     ),
 }
 
