@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from fl_epe.checks import finite
+from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.summary_parts import SEES
 from fl_epe.reporting.tables import plain_table
-from fl_epe.reporting.verdict import most_text
 
 if TYPE_CHECKING:
     from fl_epe.accounting import UpperBound
@@ -25,7 +24,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
-        f"sees {SEES[advice.adversary.sees]}, and knows who took part when",
+        f"sees {SEEN[advice.adversary.sees]}, and knows who took part when",
         f"This is for {whom}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} "
@@ -69,7 +68,7 @@ def canary_lines(found: Sequence[CanaryAdvice], power: float) -> list[str]:
             lines.append(
                 f"{start}{one.canaries} canaries against {against}{rounds}, by {one.method!r}; "
                 f"{100 * one.power:.3g}% ± {100 * one.power_error:.2g}% of simulated audits do. "
-                f"{most_text(one.ceiling or 0.0)}."
+                f"{_most_text(one.ceiling or 0.0)}."
             )
     lines.append(
         "• Simulated with Gaussian scores, as in the limit of a large model. The numbers tried are "
@@ -143,3 +142,12 @@ def _rounded_up(value: float) -> str:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
     return f"{math.ceil(value / unit * (1 - 1e-12)) * unit:.4g}"
+
+
+def _most_text(most: float) -> str:
+    """The largest bound that so many canaries can show, as a sentence without full stop."""
+    if most <= 0:
+        return "So few canaries cannot show any ε, whatever their scores"
+    if most > 1e4:
+        return "The number of canaries sets no limit to the ε that can be shown"
+    return f"So many canaries can show ε ≥ {number(most)} at most, whatever their scores"

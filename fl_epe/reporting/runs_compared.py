@@ -1,8 +1,9 @@
-"""Runs side by side: their ε at one δ, what differs in their settings, and which ε differ.
+"""Runs side by side: their answers at one δ, what differs in their settings, and which ε differ.
 
 `compare_runs` computes it from records alone. A difference of two ε is called larger than chance
 only if its interval leaves 0 out; with several pairs of runs the intervals of one adversary hold
-together (Bonferroni).
+together (Bonferroni). Answers against different adversaries, or for different adjacency, have no
+difference.
 """
 
 import dataclasses
@@ -11,16 +12,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_epe.auditing import AuditRecord, EpsilonDifference, EpsilonEstimate, epsilon_difference
+from fl_epe.auditing import (
+    Answer,
+    AuditRecord,
+    EpsilonDifference,
+    EpsilonEstimate,
+    answers,
+    epsilon_difference,
+)
 from fl_epe.checks import ArgumentError, check_probability
-from fl_epe.reporting.headline import status_line
+from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import JSON, as_json, signed
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_parts import Sees
-from fl_epe.reporting.summary_types import RunSummary, Unmeasured
-
-# What the adversary of each headline sees, in words.
-SEEN: dict[Sees, str] = {"final": "final model", "all": "every round"}
+from fl_epe.reporting.summary import Summary, summarize
 
 _NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
@@ -43,7 +46,7 @@ class ComparedRun:
 
     letter: str
     name: str
-    summary: RunSummary
+    summary: Summary
     record: AuditRecord = dataclasses.field(repr=False)
     settings: dict[str, str]
 
@@ -53,13 +56,13 @@ class PairDifference:
     """ε of one run less that of another, for one adversary.
 
     Attributes:
-        adversary: the adversary.
+        adversary: what is seen, a key of `SEEN`.
         first: letter of the one run.
         second: letter of the other.
         found: the difference.
     """
 
-    adversary: Sees
+    adversary: str
     first: str
     second: str
     found: EpsilonDifference
@@ -75,7 +78,7 @@ class PairDifference:
         value, low, high = (
             signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
         )
-        told = f"{SEEN[self.adversary]}: {self.first} and {self.second}"
+        told = f"To somebody who sees {SEEN[self.adversary]}, {self.first} and {self.second}"
         if (leak := self.leak()) is None:
             return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
         return (
@@ -208,6 +211,12 @@ def independent(first: ComparedRun, second: ComparedRun) -> bool:
     return not any(seed is not None and seed == other.get(name) for name, seed in one.items())
 
 
+def alike(one: Answer, other: Answer) -> bool:
+    """Whether two answers are to the same question: of one adversary and one adjacency."""
+    same = one.analytical.adjacency == other.analytical.adjacency
+    return same and one.adversary == other.adversary
+
+
 def _differences(
     runs: Sequence[ComparedRun], delta: float, confidence: float
 ) -> tuple[PairDifference, ...]:
@@ -221,30 +230,33 @@ def _differences(
     levels = {True: 1 - error, False: 1 - error / 2}
     at_level = {
         kind: [
-            run.summary
+            run.summary.answers
             if math.isclose(run.summary.confidence, levels[kind])
-            else summarize(run.record, delta, levels[kind])
+            else answers(run.record, delta, levels[kind])
             for run in runs
         ]
         for kind in set(kinds.values())
     }
     found = []
-    for adversary in SEEN:
+    for seen, adversary in enumerate(SEEN):
         for (first, second), kind in kinds.items():
-            one, other = (_estimate(at_level[kind][place], adversary) for place in (first, second))
-            if one is not None and other is not None:
-                difference = epsilon_difference(one, other, independent=kind)
+            one, other = (at_level[kind][place][seen] for place in (first, second))
+            ours, theirs = (
+                _estimate(runs[place].summary, each, levels[kind])
+                for place, each in ((first, one), (second, other))
+            )
+            if ours is not None and theirs is not None and alike(one, other):
+                difference = epsilon_difference(ours, theirs, independent=kind)
                 letters = runs[first].letter, runs[second].letter
                 found.append(PairDifference(adversary, *letters, difference))
     return tuple(found)
 
 
-def _estimate(summary: RunSummary, adversary: Sees) -> EpsilonEstimate | None:
+def _estimate(summary: Summary, found: Answer, confidence: float) -> EpsilonEstimate | None:
     """Of a run that was measured and did not diverge."""
-    part = summary.headline(adversary)
-    if summary.status == "diverged" or isinstance(part, Unmeasured):
+    if summary.status == "diverged" or found.estimate is None:
         return None
-    return dataclasses.replace(part.estimate, confidence=summary.confidence)
+    return dataclasses.replace(found.estimate, confidence=confidence)
 
 
 def _notes(
@@ -256,18 +268,28 @@ def _notes(
 ) -> list[str]:
     lines = _delta_notes(runs, delta, asked)
     for run in runs:
-        if (line := status_line(run.summary)) is not None:
-            lines.append(f"Warning: run {run.letter}. {line}")
+        for warning in run.summary.warnings[:1]:
+            lines.append(f"Run {run.letter} ({run.summary.status}): {warning.text}.")
+    for place, words in enumerate(SEEN.values()):
+        asked_for = {_question(run.summary.answers[place]): run.letter for run in runs}
+        if len(asked_for) > 1:
+            told = "; ".join(f"{question} ({run})" for question, run in asked_for.items())
+            lines.append(f"Answers of {words} to different questions are not compared: {told}.")
     if len({run.settings.get("task") for run in runs}) > 1:
         lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
         lines += _difference_notes(differences, confidence)
     return [
         *lines,
-        "ε estimates say what the canary attack achieves. They are not bounds, and a run with a "
-        "smaller ε need not be safer against another attack.",
+        "ε is of the median client of each run. Estimates are no bounds: a run with a smaller ε "
+        "need not be safer against another attack.",
         "Accuracies have no intervals here; whether they differ by more than chance is not judged.",
     ]
+
+
+def _question(one: Answer) -> str:
+    knows = "knows" if one.adversary.knows_rounds else "does not know"
+    return f"the adversary {knows} the client's rounds, {one.analytical.adjacency} adjacency"
 
 
 def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
