@@ -82,7 +82,7 @@ class Report:
         if self.figures:
             from fl_epe.reporting import write_figures
 
-            written = write_figures(record, directory / _FIGURES, self.figures, summary=summary)
+            written = write_figures(record, directory / _FIGURES, self.figures)
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return exit_status_of(summary)
 

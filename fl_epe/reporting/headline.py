@@ -12,12 +12,9 @@ import dataclasses
 import math
 import shlex
 
-import numpy as np
-
 from fl_epe.auditing import EpsilonEstimate, FaultKind
-from fl_epe.reporting.chart_scores import error_rates
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.summary_types import Part, RunSummary, StatisticSummary, Unmeasured
+from fl_epe.reporting.summary_types import RunSummary, StatisticSummary, Unmeasured
 
 # Guesses that are right at most so often count as "little" and as "some"; above, as "a lot".
 LITTLE, SOME = 0.75, 0.95
@@ -142,13 +139,10 @@ def _advice(
 def meaning(summary: RunSummary) -> list[str]:
     """What the ε of this run mean for a guess, a sentence or two for each."""
     unit, delta = summary.unit, summary.delta
-    others = None, summary.every_round.known_rounds  # whose adversary is not that of the scores
     lines = [
         f"ε = {number(found.epsilon)} ({seen}): {_guess(found.epsilon, delta, unit)}"
-        f"{_at_the_end(found, delta)}{'' if known else _guessed(part)}"
-        for seen, found, part, known in zip(
-            _SEEN, _estimates(summary), summary.headlines, others, strict=True
-        )
+        f"{_at_the_end(found, delta)}"
+        for seen, found in zip(_SEEN, _estimates(summary), strict=True)
         if found is not None
     ]
     if not lines:
@@ -193,18 +187,6 @@ def _share(limit: float) -> str:
     """A share in percent, with as many digits as tell it from certainty."""
     digits = max(1, math.ceil(-math.log10(1 - limit)) - 1)
     return f"{100 * limit:.{digits}f}".rstrip("0").rstrip(".") + "%"
-
-
-def _guessed(part: Part) -> str:
-    """How often guesses by the scores of this run are right, with the best threshold."""
-    if isinstance(part, Unmeasured):
-        return ""
-    false_alarms, misses, _ = error_rates(part.scores)
-    right = 1 - float(np.min(false_alarms + misses, initial=1.0)) / 2
-    return (
-        " These are limits for any guess at such an ε; guesses by the canaries' scores of this run "
-        f"are right in about {right:.0%} of cases."
-    )
 
 
 NOT_MEASURED = "not measured"

@@ -66,7 +66,7 @@ def write_report(
     """
     record = record.in_order()
     summary = summary or summarize(record)
-    return _write(directory, summary, run_charts(record, summary))
+    return _write(directory, summary, run_charts(record, None, summary.delta, summary.confidence))
 
 
 def _day_of(path: Path) -> str | None:

@@ -4,25 +4,23 @@
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from fl_epe.auditing import answers
 from fl_epe.checks import finite
 from fl_epe.files import write_text
-from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
+from fl_epe.reporting.charts import Chart, answer_chart
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.report import render_page
 from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
 from fl_epe.reporting.still import still
 from fl_epe.reporting.summary_parts import SEES, Sees
-from fl_epe.reporting.summary_types import StatisticSummary
 from fl_epe.reporting.tables import analytical_text, part_cells, plain_table
 
-_FLOOR = 1e-2  # smaller ε are drawn there
 _MOST_SETTINGS = 12  # that differ, in the terminal
 
 
@@ -176,33 +174,17 @@ def _csv(found: RunsCompared) -> str:
 
 def _forest(found: RunsCompared) -> Chart | None:
     """ε and interval of every run, one adversary below the other; ``None`` without any."""
-    shown = [
-        (f"{words} {run.letter}", part, run.summary)
-        for adversary, words in SEEN.items()
-        for run in found.runs
-        if isinstance(part := run.summary.headline(adversary), StatisticSummary)
-    ]
-    if not shown:
-        return None
-    names, parts = [name for name, _, _ in shown], [part for _, part, _ in shown]
-    limits = {name: summary.analytical.epsilon for name, _, summary in shown}
-    known = {name: max(_FLOOR, e) for name, e in limits.items() if e is not None and e < math.inf}
-    analytical = points(known.values(), [], "analytical", ANALYTICAL, symbol="x")
-    traces = *intervals(names, parts, _FLOOR), analytical | {"y": list(known)}
-    ends = [value for trace in traces for value in trace["x"]]
-    ends += [part.estimate.high for part in parts if math.isfinite(part.estimate.high)]
-    span = {"type": "log", "range": [math.log10(0.8 * _FLOOR), math.log10(3 * max(_FLOOR, *ends))]}
-    y_axis = {"autorange": "reversed"}
-    return epsilon_chart(
-        names,
-        parts,
-        [analytical_text(summary) for _, _, summary in shown],
-        traces,
+    known = [answers(run.record, found.delta, found.confidence) for run in found.runs]
+    return answer_chart(
+        [
+            (f"{words} {run.letter}", both[place])
+            for place, words in enumerate(SEEN.values())
+            for run, both in zip(found.runs, known, strict=True)
+        ],
         name="runs",
         title="ε of each run",
-        caption="ε with its interval, the lower bound, and the analytical ε, an upper bound by "
-        "theory.",
-        layout=axes(f"ε at δ = {found.delta:.2g}", "", x_axis=span, y_axis=y_axis),
+        caption="ε with its interval, what is proved, and what theory allows, for a client of the "
+        "run.",
     )
 
 
