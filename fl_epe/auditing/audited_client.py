@@ -51,7 +51,7 @@ class AuditedClient:
                 return cls(typical, _patterns(record, counts, typical))
         participations = _expected(record)
         own = record.presence.sum(axis=0)
-        alike = np.flatnonzero(own == round(participations))[:_MOST_PATTERNS]
+        alike = np.flatnonzero(own == np.round(participations))[:_MOST_PATTERNS]
         return cls(participations, record.presence[:, alike])
 
     def size(self, view: View) -> float:

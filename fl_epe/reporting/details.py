@@ -17,10 +17,10 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import client_leakage
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import MOST_SHARE, canary_share
+from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
 from fl_epe.reporting.sentences import SCOPE, rounds_of
 from fl_epe.reporting.summary import Summary
 
@@ -63,14 +63,15 @@ def _trust(summary: Summary) -> Iterator[str]:
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     for who, test in dependence(record).items():
         yield (
-            f"Scores of two {who} canaries of a round are correlated by {test.correlation:.2g} "
+            f"Scores of two {who} canaries of a round have the correlation "
+            f"{test.correlation:.2g} "
             f"± {test.standard_error:.1g} (p = {test.p_value:.2g}); independent ones by 0."
         )
     yield "One run cannot show dependence that is the same in all its rounds."
 
 
 def _fit(one: Answer) -> Iterator[str]:
-    seen = f"{SEEN[one.adversary.sees][:1].upper()}{SEEN[one.adversary.sees][1:]}"
+    seen = f"{SEES[one.adversary.sees][:1].upper()}{SEES[one.adversary.sees][1:]}"
     if one.fit is None or one.scores is None:
         yield f"{seen}: not measured, as {one.reason}."
         return
@@ -80,14 +81,15 @@ def _fit(one: Answer) -> Iterator[str]:
         f"what the canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
     )
     tests = (
-        (fit.number, "grow with the number of participations", "half as fast as they should"),
-        (fit.time, "do not depend on the time of participation", "early ones counting half"),
+        (fit.number, "grow with the number of participations", "they grew half as much"),
+        (fit.time, "do not depend on the time of participation", "the first round left half"),
     )
     for test, what, otherwise in tests:
         if test is not None:
             yield (
-                f"{seen}: test that scores {what}: p = {test.p_value:.2g}. With this load, a test "
-                f"at 1% finds {otherwise} in {test.power:.0%} of runs."
+                f"{seen}: test that scores {what} as assumed: p = {test.p_value:.2g}. If "
+                f"{otherwise}, a run of this load would show it at level 1% in {test.power:.0%} of "
+                "cases."
             )
     if (null := scores.unobserved) is not None and scores.standard_null:
         yield (
@@ -124,7 +126,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
     for one in summary.told:
         epsilon, ends, proved, theory = answer_cells(one)
         yield (
-            f"Another question: somebody who sees {SEEN[one.adversary.sees]} and is told the "
+            f"Another question: somebody who sees {SEES[one.adversary.sees]} and is told the "
             f"{unit}'s rounds (of {rounds_of(one, summary)}): ε = {epsilon} ({ends}), proved {proved}, theory "
             f"allows {theory}."
         )
@@ -156,8 +158,9 @@ def _clients(summary: Summary) -> Iterator[str]:
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
-                    f"To somebody who sees {SEEN[sees]} and knows its rounds, the client with the "
-                    f"most to lose took part {counts[worst]} times: ε = {number(each[worst])}."
+                    f"The worst-case client took part {counts[worst]} times: ε = "
+                    f"{number(each[worst])} against an adversary who sees {SEES[sees]} and knows "
+                    "its rounds."
                 )
         yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
     heaviest, canary = record.findings.heaviest_share, record.findings.heaviest_canary_share

@@ -21,6 +21,9 @@ from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
+SEES = SEEN | {"final": "the final model"}
+"""What an adversary sees, in words with their article."""
+
 CODES: dict[str, Status] = {
     "diverged": "diverged",
     "not-measured": "not measured",
@@ -101,7 +104,7 @@ def canary_share(record: AuditRecord) -> float | None:
 def _of_proof(record: AuditRecord, one: Answer) -> Iterator[ReportWarning]:
     if one.proved is None or one.estimate is None:
         return
-    seen, proved, limit = SEEN[one.adversary.sees], number(one.proved), one.analytical.epsilon
+    seen, proved, limit = SEES[one.adversary.sees], number(one.proved), one.analytical.epsilon
     if one.exceeds_theory and limit is not None:
         sure = answer(record, one.adversary, one.estimate.delta, _SURE)
         if sure.exceeds_theory:
@@ -130,7 +133,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[ReportWarning]:
 def _of_scores(one: Answer) -> Iterator[ReportWarning]:
     if one.scores is None or one.fit is None:
         return
-    seen = SEEN[one.adversary.sees]
+    seen = SEES[one.adversary.sees]
     if null_misfit(one.scores):
         null = np.asarray(one.scores.unobserved)
         yield ReportWarning(
@@ -159,7 +162,7 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[ReportWarning]:
         if test is not None and test.p_value < _LEVEL / count:
             yield ReportWarning(
                 code,
-                f"scores against {SEEN[one.adversary.sees]} {words[code]} (p = {test.p_value:.1g})",
+                f"scores against {SEES[one.adversary.sees]} {words[code]} (p = {test.p_value:.1g})",
             )
 
 

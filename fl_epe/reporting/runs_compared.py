@@ -23,6 +23,7 @@ from fl_epe.auditing import (
 from fl_epe.checks import ArgumentError, check_probability
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import JSON, as_json, signed
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, summarize
 
 _NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
@@ -78,7 +79,7 @@ class PairDifference:
         value, low, high = (
             signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
         )
-        told = f"To somebody who sees {SEEN[self.adversary]}, {self.first} and {self.second}"
+        told = f"To an adversary who sees {SEES[self.adversary]}, {self.first} and {self.second}"
         if (leak := self.leak()) is None:
             return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
         return (
@@ -270,7 +271,7 @@ def _notes(
     for run in runs:
         for warning in run.summary.warnings[:1]:
             lines.append(f"Run {run.letter} ({run.summary.status}): {warning.text}.")
-    for place, words in enumerate(SEEN.values()):
+    for place, words in enumerate(SEES.values()):
         asked_for = {_question(run.summary.answers[place]): run.letter for run in runs}
         if len(asked_for) > 1:
             told = "; ".join(f"{question} ({run})" for question, run in asked_for.items())

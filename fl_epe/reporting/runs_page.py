@@ -13,6 +13,7 @@ from rich.table import Table
 from fl_epe.files import write_text
 from fl_epe.reporting.charts import SEEN, Chart, answer_chart
 from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.report import render_page
 from fl_epe.reporting.report_json import answer_values, as_report
 from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
@@ -77,7 +78,7 @@ def finding(found: RunsCompared) -> str:
         else:
             words = "the two runs cannot be told apart"
         if leaks:
-            parts.append((f"to an adversary who sees {SEEN[adversary]}, {words}", certain))
+            parts.append((f"to an adversary who sees {SEES[adversary]}, {words}", certain))
     if not any(certain for _, certain in parts):
         return "No two of these runs can be told apart: their ε differ by no more than chance."
     text = "; ".join(words for words, _ in parts)

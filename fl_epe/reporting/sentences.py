@@ -16,6 +16,7 @@ import textwrap
 from fl_epe.auditing import Answer
 from fl_epe.reporting.charts import SEEN, answer_cells
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
 
 LITTLE, SOME = 0.75, 0.95
@@ -88,7 +89,7 @@ def exposure(summary: Summary) -> str:
         return ""
     often = [share(guess_limit(estimate.high, summary.delta)) for _, estimate in found]
     each = [
-        f"{SEEN[one.adversary.sees]}{words} {right} (ε up to {number(estimate.high)})"
+        f"{SEES[one.adversary.sees]}{words} {right} (ε up to {number(estimate.high)})"
         for (one, estimate), words, right in zip(
             found,
             (
@@ -209,7 +210,7 @@ def fault_line(summary: Summary) -> str | None:
 def meaning(summary: Summary) -> list[str]:
     """What the ε of this run mean for a guess, in sentences."""
     lines = [
-        f"ε = {number(one.estimate.epsilon)} ({SEEN[one.adversary.sees]}): whoever guesses whether "
+        f"ε = {number(one.estimate.epsilon)} ({SEES[one.adversary.sees]}): whoever guesses whether "
         f"one {summary.unit} took part, with yes as likely as no beforehand, is right "
         f"{share(guess_limit(one.estimate.epsilon, summary.delta))}; 50% is a blind guess. At the "
         f"upper end of its interval, {number(one.estimate.high)}, it is right "
