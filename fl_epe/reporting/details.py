@@ -49,8 +49,8 @@ def _trust(summary: Summary) -> Iterator[str]:
     share = canary_share(record)
     if share is not None:
         yield (
-            f"{record.num_canaries:,} canaries took part; in their rounds they are {share:.1%} of "
-            f"the weight (up to {MOST_SHARE:.0%} is taken as harmless)."
+            f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
+            f"(up to {MOST_SHARE:.0%} is taken as harmless)."
         )
     shares = others_share(record)[record.presence.any(axis=1)]
     if len(shares) and (overlap := float(shares.mean())) >= 1e-3:
@@ -126,8 +126,8 @@ def _knowledge(summary: Summary) -> Iterator[str]:
     for one in summary.told:
         epsilon, ends, proved, theory = answer_cells(one)
         yield (
-            f"Another question: somebody who sees {SEES[one.adversary.sees]} and is told the "
-            f"{unit}'s rounds (of {rounds_of(one, summary)}): ε = {epsilon} ({ends}), proved {proved}, theory "
+            f"Another question: an adversary who sees {SEES[one.adversary.sees]} and knows the "
+            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), proved {proved}, theory "
             f"allows {theory}."
         )
     yield (
@@ -205,6 +205,13 @@ def _events(summary: Summary) -> Iterator[str]:
         )
     for name, value in summary.held_out():
         yield f"The model's {name} on held-out data: {value}."
+    if record is not None and (stop := record.findings.stopped) is not None:
+        watched = stop.estimate
+        yield (
+            f"The run ended after round {stop.after}. What its rule watched was ε = "
+            f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which holds "
+            "at every round at once), for an adversary who sees every round's model."
+        )
     yield from summary.plan
     known = {str(kind): kind.meaning for kind in FaultKind}
     for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):

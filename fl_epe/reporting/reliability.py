@@ -91,13 +91,11 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
 
 
 def canary_share(record: AuditRecord) -> float | None:
-    """Share of the canaries in the weight of rounds with canaries; ``None`` if it is not known."""
-    rounds = record.presence.any(axis=1)
-    own, offsets = float(record.shares()[rounds].sum()), record.clients.offsets
-    if offsets is not None:
-        others = float(np.diff(offsets)[rounds].sum())
-        return own / (own + others) if own else None
-    whole = float(rounds.sum()) * record.mechanism.cohort_size
+    """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
+    own, offsets = float(record.shares().sum()), record.clients.offsets
+    whole = record.rounds * record.mechanism.cohort_size
+    if offsets is not None and offsets[-1]:
+        whole = own + float(offsets[-1])
     return own / whole if own and whole > 0 and math.isfinite(whole) else None
 
 

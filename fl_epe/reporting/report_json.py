@@ -83,6 +83,7 @@ def _run(summary: Summary) -> JSON:
     made = record.provenance
     return values | {
         "rounds": record.rounds,
+        "stopped_by": record.design.stop_when if record.findings.stopped else None,
         "dim": record.dim,
         "clients": record.design.num_clients,
         "canaries": record.num_canaries,

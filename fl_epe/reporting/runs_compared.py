@@ -271,11 +271,12 @@ def _notes(
     for run in runs:
         for warning in run.summary.warnings[:1]:
             lines.append(f"Run {run.letter} ({run.summary.status}): {warning.text}.")
-    for place, words in enumerate(SEES.values()):
-        asked_for = {_question(run.summary.answers[place]): run.letter for run in runs}
-        if len(asked_for) > 1:
-            told = "; ".join(f"{question} ({run})" for question, run in asked_for.items())
-            lines.append(f"Answers of {words} to different questions are not compared: {told}.")
+    questions: dict[str, list[str]] = {}
+    for run in runs:
+        questions.setdefault(_question(run.summary.answers[1]), []).append(run.letter)
+    if len(questions) > 1:
+        told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
+        lines.append(f"Runs that answer different questions are not compared. {told}.")
     if len({run.settings.get("task") for run in runs}) > 1:
         lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
