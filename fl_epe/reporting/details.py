@@ -209,8 +209,8 @@ def _events(summary: Summary) -> Iterator[str]:
         watched = stop.estimate
         yield (
             f"The run ended after round {stop.after}. What its rule watched was ε = "
-            f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which holds "
-            "at every round at once), for an adversary who sees every round's model."
+            f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, an interval "
+            "that holds at every round at once), for an adversary who sees every round's model."
         )
     yield from summary.plan
     known = {str(kind): kind.meaning for kind in FaultKind}

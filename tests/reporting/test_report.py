@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from fl_epe.reporting.notes import notes
 from records import make_record
 
 from fl_epe.limit import limit_record
 from fl_epe.reporting import write_report
-from fl_epe.reporting.notes import notes
 from fl_epe.reporting.tables import table_rows
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
