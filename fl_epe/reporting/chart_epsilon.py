@@ -1,11 +1,11 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, seen_by
@@ -19,7 +19,7 @@ _GROUPS = 8  # of canaries at most
 _BARS = 60  # of clients at most
 _FAR = 4.0  # times the median client's participations at which the x-axis ends
 _TICKS = 7
-_APART = 0.25  # of the larger ε, if two labels fit between both
+_APART = 0.2  # of the largest ε that is drawn, if two labels fit between both ε
 
 
 def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart | None:
@@ -28,72 +28,55 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     Returns:
         ``None`` if no ε was measured.
     """
-    client = AuditedClient.of(record)
-    named = [(SEEN[answer.adversary.sees], answer) for answer in answers]
-    times = client.participations
+    client, named = AuditedClient.of(record), [(SEEN[a.adversary.sees], a) for a in answers]
+    often = "once" if client.participations == 1 else f"{client.participations:.3g} times"
     if client.secret is not None:
         return charts.answer_chart(
             named,
             name="epsilon",
-            title=f"ε of a client that is expected to take part {_times(times)}",
+            title=f"ε of a client that is expected to take part {often}",
             caption="Circles are estimates with their intervals, triangles what is proved, crosses "
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
-    measured = [a for a in answers if a.estimate and math.isfinite(a.estimate.epsilon)]
-    if not measured:
-        return None
-    counts = _clients(record)
-    top = min(max(times, record.presence.sum(axis=0).max(), *counts), _FAR * times)
+    counts, times = _clients(record), client.participations
+    most = record.presence.sum(axis=0).max(initial=0)
+    top = min(max(times, most, *counts), _FAR * times)
     grid = np.union1d(top * np.linspace(0, 1, _STEPS) ** 2, [times])
-    drawn = [_adversary(record, client, answer, grid) for answer in measured]
-    drawn[0][2]["showlegend"] = True
-    panels: list[tuple[str, float, JSON]] = [("ε", 5.0, {"rangemode": "tozero"})]
-    bars = []
+    drawn = [found for answer in answers if (found := _adversary(record, client, answer, grid))]
+    if not drawn:
+        return None
+    traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
+    highest = max(max(band["y"]) for band, *_ in drawn)
+    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
+    bars, beyond = [], int(np.sum(counts > top))
     if len(counts):
-        panels.append(("clients", 1.0, {"nticks": 3, "rangemode": "tozero"}))
-        bars.append(_bars(counts[counts <= top]))
-    beyond = int(np.sum(counts > top))
+        panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
+        bars.append(_bars(counts[counts <= top], top))
+    step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
     return Chart(
         name="epsilon",
         title="ε of a client, by how often it takes part",
-        caption="Lines are ε for what an adversary sees, with shaded intervals; open symbols are "
+        caption="Lines are ε by what an adversary sees, with shaded intervals; open symbols are "
         "canaries, at the number of rounds that they took part in. Diamonds are the client of the "
-        f"answer, which took part {_times(times)}, the median; triangles are what is proved of it."
+        f"answer, which took part {often}, the median; triangles are what is proved of it."
         + (" Below are the clients of this run." if len(counts) else "")
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
-        alternative=f"A client that takes part {_times(times)}. {charts.answers_in_words(named)}",
-        traces=(
-            *(traces[0] for traces in drawn),
-            *(traces[1] for traces in drawn),
-            *_theory(answers[1], measured[0], grid),
-            *_client(measured),
-            *(traces[2] for traces in drawn),
-            *bars,
-        ),
-        layout=charts.axes("participations", *panels, range=[0, 1.15 * top], dtick=_step(top)),
+        alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
+        traces=charts.in_legend_once([*traces, *_client(answers, grid, highest), *bars]),
+        layout=charts.axes("participations", *panels, range=[0, 1.15 * top], dtick=step),
         logs={"y": None},
     )
 
 
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{count:.3g} times"
-
-
-def _step(top: float) -> int:
-    """The smallest of 1, 2, 5, 10, … of which few fit."""
-    return next(m * 10**e for e in range(12) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
-
-
 def _clients(record: AuditRecord) -> NDArray[np.int64]:
     """How often each real client took part; empty if nobody knows."""
-    ids = record.clients.ids
-    if ids is None or not len(ids):
+    if (ids := record.clients.ids) is None or not len(ids):
         return np.empty(0, np.int64)
-    return np.bincount(ids, minlength=record.design.num_clients or 0)
+    return np.asarray(np.bincount(ids, minlength=record.design.num_clients or 0))
 
 
-def _bars(counts: NDArray[np.int64]) -> JSON:
+def _bars(counts: NDArray[np.int64], top: float) -> JSON:
     """How many clients took part how often."""
     width = 1 + int(np.ptp(counts)) // _BARS
     first, many = np.unique(counts // width, return_counts=True)
@@ -102,7 +85,7 @@ def _bars(counts: NDArray[np.int64]) -> JSON:
         "name": "clients",
         "x": (first * width + (width - 1) / 2).tolist(),
         "y": many.tolist(),
-        "width": 0.8 * width,
+        "width": min(0.8 * width, 0.06 * top),
         "marker": {"color": PLAIN},
         "hovertemplate": "%{y} clients took part %{x} times<extra></extra>",
         "yaxis": "y2",
@@ -110,86 +93,75 @@ def _bars(counts: NDArray[np.int64]) -> JSON:
     }
 
 
-def _theory(every: Answer, measured: Answer, grid: Floats) -> Iterator[JSON]:
-    limit, found = every.analytical.epsilon, measured.estimate
-    if found is not None and limit is not None and math.isfinite(limit):
-        shifts = shift_of_epsilon(limit, found.delta) * np.sqrt(grid / every.participations)
-        y = epsilon_of_shift(shifts, found.delta)
-        yield scatter("lines", grid, y, "theory allows", charts.THEORY, "dot")
-
-
-def _client(measured: list[Answer]) -> Iterator[JSON]:
-    """What is proved of the client, and its ε with the numbers, which do not touch."""
-    x = [answer.participations for answer in measured]
-    proved = [charts.known(answer.proved) for answer in measured]
-    yield scatter("markers", x, proved, "proved", PLAIN, "triangle-up")
-    epsilons = [answer.estimate.epsilon for answer in measured if answer.estimate]
-    inside = np.ptp(epsilons) > _APART * max(epsilons) or len(x) == 1
-    at = ("bottom right", "top right") if inside else ("top left", "bottom right")
-    yield scatter("markers", x, epsilons, "median client", PLAIN, "diamond", size=8) | {
-        "mode": "markers+text",
-        "text": [number(epsilon) for epsilon in epsilons],
-        "textposition": [at[epsilon < max(epsilons)] for epsilon in epsilons],
-    }
+def _client(answers: Sequence[Answer], grid: Floats, highest: float) -> Iterator[JSON]:
+    """What theory allows, and ε of the client with labels that do not touch."""
+    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    times, delta = answers[1].participations, measured[0].delta
+    if math.isfinite(limit := charts.known(answers[1].analytical.epsilon)):
+        allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
+        yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
+    y = [found.epsilon for found in measured]
+    inside = len(y) == 1 or np.ptp(y) > _APART * highest
+    sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
+    at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
+    more: JSON = {"size": 7, "text": text, "textposition": at}
+    x = [times] * len(y)
+    yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
 
 def _adversary(
     record: AuditRecord, client: AuditedClient, answer: Answer, grid: Floats
-) -> tuple[JSON, JSON, JSON]:
-    """Band, curve and canaries of an adversary."""
-    sees, fit, scores, found = answer.adversary.sees, answer.fit, answer.scores, answer.estimate
-    if fit is None or scores is None or found is None:
-        raise ValueError(f"Expected answer to be measured, got {answer.reason!r}.")
-    view, name, (color, dash, symbol) = (
-        seen_by(record, Adversary(sees)),
-        SEEN[sees],
-        charts.LOOKS[sees],
-    )
+) -> tuple[JSON, ...]:
+    """Interval, curve, canaries and proof of an adversary; empty if ε was not measured."""
+    sees, fit, scores = answer.adversary.sees, answer.fit, answer.scores
+    if fit is None or scores is None or (found := charts.finite_estimate(answer)) is None:
+        return ()
+    view, name = seen_by(record, Adversary(sees)), SEEN[sees]
+    color, dash, symbol = charts.LOOKS[sees]
     size, sizes = client.size(view), view.sizes.observed
 
-    def epsilon(scale: float, times: float | Floats) -> Floats:
+    def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:
         share = np.asarray(times) / client.participations
-        shifts = scale * size * (share if sees == "final" else np.sqrt(share))
-        return epsilon_of_shift(shifts, found.delta)
+        growth = share if sees == "final" else np.sqrt(share)
+        return epsilon_of_shift(np.asarray(scale) * size * growth, found.delta)
 
-    rest = scores.deviates(fit.scale * sizes)
+    taken, rest = scored(record, len(sizes)), scores.deviates(fit.scale * sizes)
     half = float(scipy.special.ndtri((1 + found.confidence) / 2)) * max(fit.width, 1.0)
-    x, counts, ends = [], [], []
-    for times, chosen in _groups(record, len(sizes)):
-        energy = float(np.sum(sizes[chosen] ** 2))
-        scale, wide = fit.scale + float(rest[chosen] @ sizes[chosen]) / energy, half / energy**0.5
-        x.append(times)
-        counts.append([len(chosen)])
-        ends.append([epsilon(end, times) for end in (scale, scale - wide, scale + wide)])
-    middle, low, high = np.array(ends).T
-    hover = f"%{{customdata[0]}} canaries, %{{x:.3g}} times: ε %{{y:.3g}}<extra>{name}</extra>"
-    canaries = scatter("markers", x, middle, "canaries, interval", color, symbol, size=10)
+    groups = _groups(taken)
+    times = np.array([taken[group].mean() for group in groups])
+    energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
+    scales = fit.scale + np.array([rest[g] @ sizes[g] for g in groups]) / energies
+    wide = half / np.sqrt(energies)
+    middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
+    hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
+    canaries = scatter("markers", times, middle, "canaries", color, symbol, size=10) | {
+        "error_y": charts.error_bars(middle, low, high, color),
+        "customdata": [[len(group)] for group in groups],
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+    }
+    proved, at = [charts.known(answer.proved)], [client.participations]
     return (
         charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
-        canaries
-        | {"error_y": charts.error_bars(middle, low, high, color), "showlegend": False}
-        | {"customdata": counts, "hovertemplate": hover},
+        canaries,
+        scatter("markers", at, proved, "proved", color, "triangle-up"),
     )
 
 
-def _groups(record: AuditRecord, count: int) -> Iterator[tuple[float, NDArray[np.int64]]]:
-    """Canaries that took part so often: their mean number of participations, and which scores."""
-    taken = scored(record, count)
+def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Which canaries took part equally often, or about so if these would be many groups."""
     order = np.argsort(taken, kind="stable")[np.sum(taken == 0) :]
     ends = np.flatnonzero(np.diff(taken[order])) + 1
-    parts = np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
-    for chosen in parts:
-        yield float(taken[chosen].mean()), chosen
+    return np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
 
 
 def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
     """Participations of the ``count`` canaries that have a score."""
-    taken = record.presence.sum(axis=0)
+    taken = np.asarray(record.presence.sum(axis=0))
     return taken if count == len(taken) else taken[taken > 0]
 
 
-def epsilon_of_shift(shifts: Floats, delta: float) -> Floats:
+def epsilon_of_shift(shifts: ArrayLike, delta: float) -> Floats:
     """ε of N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
     return np.asarray(epsilon_two_gaussians(0.0, 1.0, np.maximum(shifts, 0.0), 1.0, delta))
 
@@ -198,6 +170,6 @@ def shift_of_epsilon(epsilon: float, delta: float) -> float:
     """The shift at which `epsilon_of_shift` is ``epsilon``."""
 
     def excess(shift: float) -> float:
-        return float(epsilon_of_shift(np.array(shift), delta)) - epsilon
+        return float(epsilon_of_shift(shift, delta)) - epsilon
 
     return float(scipy.optimize.brentq(excess, 0.0, math.sqrt(2 * epsilon) + 10))

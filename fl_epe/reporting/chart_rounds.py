@@ -1,6 +1,7 @@
 """All charts of a run, and those by round: ε so far, and how the training went."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import epsilon_chart, epsilon_of_shift, shift_of_epsilon
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
-from fl_epe.reporting.numbers import number, signed
+from fl_epe.reporting.numbers import JSON, number, signed
 
 _MOST_ROUNDS = 200  # of a curve
 
@@ -47,30 +48,29 @@ def rounds_chart(
     if not so_far:
         return None
     rounds, last = np.array([now.round for now in so_far]), so_far[-1].estimate
-    ends = np.array([[e.estimate.epsilon, e.estimate.low, e.estimate.high] for e in so_far])
-    sure = np.isfinite(ends[:, 2])
+    parts = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in so_far]
+    middle, low, high = np.array(parts).T
+    sure, sees = np.isfinite(high), last.adversary
     traces = [
-        charts.band(rounds[sure], *ends[sure, 1:].T, "interval", EVERY),
-        scatter("lines", rounds, ends[:, 0], "ε so far", EVERY, "solid"),
+        charts.band(rounds[sure], low[sure], high[sure], "interval", EVERY),
+        scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
-    limit, said = charts.known(answer.analytical.epsilon), ""
-    sees = last.adversary
+    limit = charts.known(answer.analytical.epsilon)
     if sees and sees.knows_rounds == answer.analytical.knows_rounds and math.isfinite(limit):
         theory = _theory(record, limit, last.delta)[rounds - 1]
-        traces.append(scatter("lines", rounds, theory, "theory allows", charts.THEORY, "dot"))
-        said = f"; theory allows {number(limit)} at the end"
-    late = ends[len(ends) // 2 :, 2]
-    highest = max(ends[:, 0].max(), charts.known(limit), *late[np.isfinite(late)])
+        traces.append(scatter("lines", rounds, theory, "theory", charts.THEORY, "dot"))
+    later = high[len(high) // 2 :]  # the first intervals may be far wider
+    highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(
         name="rounds",
         title="ε so far, after each round",
         caption="For an adversary who sees every round's model. The shaded intervals hold at all "
         f"rounds at once ({confidence:.0%}), so that a run may be stopped by them; they are wider "
         f"than that of the answer.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
-        alternative=f"ε after round {rounds[0]} is {number(ends[0, 0])}, after round {rounds[-1]} "
-        f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}{said}.",
+        alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
+        f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
         traces=tuple(traces),
-        layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * highest]})),
+        layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
         logs={"y": None},
     )
 
@@ -88,47 +88,36 @@ def _theory(record: AuditRecord, limit: float, delta: float) -> Floats:
 
 def training_chart(record: AuditRecord) -> Chart | None:
     """Loss, accuracy and clip norm by round, one below the other; ``None`` if nothing changed."""
-    rounds, metrics = np.arange(1.0, record.rounds + 1), record.metrics
-    evaluated = np.asarray(metrics.get("eval_round", ()), np.float64)
-    kinds = (
-        ("train", "training", rounds, PLAIN, "dash"),
-        ("eval", "held out", evaluated, FINAL, "solid"),
-    )
-    series = [
-        (title, name, steps, np.asarray(metrics.get(f"{kind}_{key}", ()), np.float64), *look)
-        for title, key in (("loss", "loss"), (record.design.metric.replace("_", " "), "accuracy"))
-        for kind, name, steps, *look in kinds
-    ]
-    series.append(("clip norm", "clip norm", rounds, record.mechanism.clip_norms, PLAIN, "solid"))
-    traces, told, titles, named = [], [], list[str](), set[str]()
-    for title, name, steps, values, color, dash in series:
-        if (
-            not len(values)
-            or len(values) != len(steps)
-            or not np.nanmax(values) > np.nanmin(values)
-        ):
+    traces, told, panels = list[JSON](), list[str](), dict[str, tuple[str, float, JSON]]()
+    for title, name, steps, values in _series(record):
+        finite = values[np.isfinite(values)]
+        if len(values) != len(steps) or not len(finite) or np.ptp(finite) == 0:
             continue
-        titles += [title] if title not in titles else []
-        more = {
-            "yaxis": charts.panel(titles.index(title)),
-            "showlegend": name not in {title} | named,
-        }
-        named.add(name)
+        panels[title] = (title, 1.0, {"nticks": 5, "rangemode": "tozero"})
+        look = (FINAL, "solid") if name == "held out" else (PLAIN, "dash")
         at = charts.spread_out(len(steps), _MOST_ROUNDS)
-        traces.append(scatter("lines", steps[at], values[at], name, color, dash, **more))
-        first, last = signed(float(values[0])), signed(float(values[-1]))
-        label = name if name == title else f"{title}, {name}"
-        told.append(f"{label}: {first} in round {steps[0]:g}, {last} in round {steps[-1]:g}")
+        panel = charts.panel(list(panels).index(title))
+        traces.append(scatter("lines", steps[at], values[at], name or title, *look, yaxis=panel))
+        ends = signed(float(values[0])), signed(float(values[-1]))
+        told.append(f"{title} {name}".strip() + f" from {ends[0]} to {ends[1]}")
     if not traces:
         return None
     return Chart(
         name="training",
         title="How the training went",
-        caption=f"{', '.join(titles).capitalize()} by round. These say how well the model learned, "
+        caption=f"{', '.join(panels).capitalize()} by round. These say how well the model learned, "
         f"not how private it is.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
-        alternative=f"{'; '.join(told)}.",
-        traces=tuple(traces),
-        layout=charts.axes(
-            "round", *((title, 1.0, {"nticks": 5, "rangemode": "tozero"}) for title in titles)
-        ),
+        alternative=f"Over {record.rounds} rounds: {'; '.join(told)}.",
+        traces=charts.in_legend_once(traces),
+        layout=charts.axes("round", *panels.values()),
     )
+
+
+def _series(record: AuditRecord) -> Iterator[tuple[str, str, Floats, Floats]]:
+    """Title, name, rounds and values of each series of the training."""
+    rounds, none = np.arange(1.0, record.rounds + 1), np.empty(0)
+    evaluated = record.metrics.get("eval_round", none)
+    for title, key in (("loss", "loss"), (record.design.metric.replace("_", " "), "accuracy")):
+        yield title, "training", rounds, record.metrics.get(f"train_{key}", none)
+        yield title, "held out", evaluated, record.metrics.get(f"eval_{key}", none)
+    yield "clip norm", "", rounds, record.mechanism.clip_norms

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import Answer
+from fl_epe.auditing import Answer, EpsilonEstimate
 from fl_epe.reporting.numbers import JSON, number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
 """Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""
 
-SEEN = {"final": "final model", "all": "every round's model"}
+SEEN = {"final": "final model", "all": "every round"}
 """What an adversary sees, in words."""
 
 LOOKS = {"final": (FINAL, "dash", "square-open"), "all": (EVERY, "solid", "circle-open")}
@@ -58,38 +58,18 @@ class Chart:
 
     @property
     def points(self) -> list[JSON]:
-        """What is drawn, a row for each point, bar or corner of an area."""
+        """What is drawn, a row for each point, bar or corner of an area, with its interval."""
         found = []
         for trace in self.traces:
-            names = {"series": trace["name"], "x": trace["x"], "y": trace["y"]}
-            if bars := trace.get("error_y") or trace.get("error_x"):
-                middle = trace["y" if "error_y" in trace else "x"]
-                names["from"] = plain(np.subtract(middle, bars["arrayminus"]))
-                names["to"] = plain(np.add(middle, bars["array"]))
-            columns = list(names.values())[1:]
-            found += [
-                dict(zip(names, (trace["name"], *row), strict=True))
-                for row in zip(*columns, strict=True)
-            ]
+            names = {"x": trace["x"], "y": trace["y"]}
+            for middle, bars in ((trace[which], trace.get(f"error_{which}")) for which in "xy"):
+                if bars:
+                    names["from"] = plain(np.subtract(middle, bars["arrayminus"]))
+                    names["to"] = plain(np.add(middle, bars["array"]))
+            series = {"series": trace["name"]}
+            rows = zip(*names.values(), strict=True)
+            found += [series | dict(zip(names, row, strict=True)) for row in rows]
         return found
-
-    @property
-    def headings(self) -> tuple[str, ...]:
-        """Of the table of what is drawn."""
-        x, y = (self.layout[f"{which}axis"]["title"]["text"] for which in "xy")
-        return "series", x, y or "row", "from", "to"
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """Of that table."""
-        return [
-            tuple(_cell(point.get(key)) for key in ("series", "x", "y", "from", "to"))
-            for point in self.points
-        ]
-
-
-def _cell(value: str | float | None) -> str:
-    return value if isinstance(value, str) else "–" if value is None else f"{value:,.5g}"
 
 
 def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
@@ -138,9 +118,19 @@ def scatter(
 def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any) -> JSON:
     """The area between two curves, which the legend does not name."""
     ends = np.append(np.ravel(x), np.ravel(x)[::-1]), np.append(high, np.ravel(low)[::-1])
-    area = {"fill": "toself", "fillcolor": color, "opacity": 0.2, "hoverinfo": "skip"}
+    area: JSON = {"fill": "toself", "fillcolor": color, "opacity": 0.2, "hoverinfo": "skip"}
     drawn = scatter("lines", *ends, name, "rgba(0,0,0,0)", "solid", showlegend=False, **area)
     return drawn | more
+
+
+def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:
+    """The traces, of which the legend shows each name once."""
+    named, found = set[str](), list[JSON]()
+    for trace in traces:
+        shown = trace.get("showlegend", trace["name"] not in named)
+        named |= {trace["name"]} if shown else set()
+        found.append(trace | {"showlegend": shown})
+    return tuple(found)
 
 
 def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -> JSON:
@@ -161,18 +151,19 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     Returns:
         ``None`` if no ε was measured.
     """
-    shown = [(name, a, e) for name, a in named if (e := a.estimate) and math.isfinite(e.epsilon)]
+    shown = [(name, a, e) for name, a in named if (e := finite_estimate(a))]
     if not shown:
         return None
     names = [name for name, _, _ in shown]
-    ends = np.maximum([[e.epsilon, e.low, e.high] for _, _, e in shown], _FLOOR).T
-    far = ends[0].max() > _FAR * ends[0].min()
+    ends = [[e.epsilon, e.low, e.high] for _, _, e in shown]
+    middle, low, high = np.maximum(ends, _FLOOR).T
+    far = middle.max() > _FAR * middle.min()
     x_axis = {"type": "log"} if far else {"rangemode": "tozero"}
     proved = [known(answer.proved) for _, answer, _ in shown]
     theory = [known(answer.analytical.epsilon) for _, answer, _ in shown]
-    drawn = scatter("markers", ends[0], [], "ε, interval", EVERY, "circle", size=11)
+    drawn = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
     traces = (
-        drawn | {"error_x": error_bars(*ends, EVERY)},
+        drawn | {"error_x": error_bars(middle, low, high, PLAIN)},
         scatter("markers", proved, [], "proved", PLAIN, "triangle-right"),
         scatter("markers", theory, [], "theory allows", THEORY, "x"),
     )
@@ -182,6 +173,12 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
         layout=axes("ε", ("", 1.0, {"autorange": "reversed"}), **x_axis),
         **about,
     )
+
+
+def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
+    """The answer's estimate, if it can be drawn."""
+    found = answer.estimate
+    return found if found is not None and math.isfinite(found.epsilon) else None
 
 
 def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:

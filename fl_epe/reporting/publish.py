@@ -32,7 +32,7 @@ def write_figures(
     *,
     delta: float | None = None,
     confidence: float = 0.95,
-    status: str | None = None,
+    status: str = "",
 ) -> list[Path]:
     """Write every chart of the report as a picture, and what it draws as a CSV file.
 
@@ -95,8 +95,8 @@ def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
         if (own := answer.scores) is None:
             expected[:count] = np.nan
         else:
-            here = record.presence.any(axis=0)
-            here = np.flatnonzero(here if len(own.observed) < count else np.ones(count))
+            all_scored = len(own.observed) == count
+            here = np.flatnonzero(record.presence.any(axis=0) | all_scored)
             view = seen_by(record, Adversary(answer.adversary.sees))
             expected[here], scores[here] = view.sizes.observed, own.observed
             if own.unobserved is not None:
@@ -140,7 +140,7 @@ def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:
 
 _WORDS = r"""\textbackslash{} \textasciitilde{} \textasciicircum{} $\varepsilon$ $\delta$ $\theta$
     $\geq$ $\leq$ $\infty$ $-$ -- `` '' \ldots{} $\surd$ $\cdot$"""
-_SPECIAL = {letter: f"\\{letter}" for letter in "&%$#_{}"}
+_SPECIAL: dict[str, str | int | None] = {letter: f"\\{letter}" for letter in "&%$#_{}"}
 _SPECIAL |= dict(zip("\\~^εδθ≥≤∞−–“”…√·", _WORDS.split(), strict=True))
 
 
@@ -150,32 +150,36 @@ def escaped(text: str) -> str:
 
 
 def latex_table(
-    record: AuditRecord,
-    found: tuple[Answer, Answer],
-    delta: float | None = None,
-    confidence: float = 0.95,
-    status: str | None = None,
+    record: AuditRecord, found: Sequence[Answer], delta: float, confidence: float, status: str = ""
 ) -> str:
     """A ``table`` environment with a row for each adversary; needs the package booktabs.
 
     Arguments are as for `write_figures`.
     """
-    percent = rf"{confidence * 100:g}\%"
+    percent, answer = rf"{confidence * 100:g}\%", found[0]
+    knows, theory = answer.adversary.knows_rounds, answer.analytical
+    z = record.mechanism.noise_multiplier
+    caption = (
+        rf"Empirical $\varepsilon$ at $\delta = {_plain(delta)}$ of a client of "
+        f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
+        f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
+        f"{'not known' if z is None else f'{z:g}'}, an adversary who "
+        f"{'knows' if knows else 'does not know'} the client's rounds, {escaped(theory.adjacency)} "
+        rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
+        rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries; what is proved holds "
+        f"at {percent} confidence."
+    )
     rows = [(SEEN[answer.adversary.sees], *answer_cells(answer)) for answer in found]
     lines = [
-        "% needs \\usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_caption(record, found, delta or record.delta, percent, status)}}}",
-        r"\label{tab:empirical-epsilon}",
-        r"\begin{tabular}{lrrrr}",
-        r"\toprule",
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table} \centering",
+        rf"\caption{{{caption}}} \label{{tab:empirical-epsilon}}",
+        r"\begin{tabular}{lrrrr} \toprule",
         rf"adversary sees & $\varepsilon$ & {percent} interval & proved & theory allows \\",
         r"\midrule",
         *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
         r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        r"\end{tabular} \end{table}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -183,36 +187,3 @@ def latex_table(
 def _plain(delta: float) -> str:
     mantissa, _, exponent = f"{delta:.3g}".partition("e")
     return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
-
-
-def _caption(
-    record: AuditRecord, found: Sequence[Answer], delta: float, percent: str, status: str | None
-) -> str:
-    """What the numbers are of, so that the table can stand alone."""
-    answer, noise = found[0], record.mechanism.noise_multiplier
-    times, analytical = answer.participations, answer.analytical
-    client = (
-        f"{times:.3g} participations, the median"
-        if answer.adversary.knows_rounds
-        else (f"{times:.3g} expected participations")
-    )
-    knows = "knows" if answer.adversary.knows_rounds else "does not know"
-    task = f" of {escaped(record.design.task)}" if record.design.task else ""
-    facts = [
-        rf"$\delta = {_plain(delta)}$",
-        "noise multiplier not known" if noise is None else rf"$z = {noise:g}$",
-        f"{record.rounds} rounds",
-        f"{record.num_canaries} canaries",
-    ]
-    limit = (
-        f"No theorem is known to limit it ({escaped(analytical.assumption)})."
-        if analytical.epsilon is None
-        else f"What theory allows holds for {escaped(analytical.adjacency)} adjacency; it assumes: "
-        f"{escaped(analytical.assumption)}."
-    )
-    return (
-        rf"Empirical $\varepsilon$ of a client of a run{task} with {client}, against an adversary "
-        f"who {knows} the client's rounds: {', '.join(facts)}."
-        + (rf" \textbf{{{escaped(status)}}}" if status else "")
-        + rf" {limit} $\varepsilon$ is an estimate; what is proved holds at {percent} confidence."
-    )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import io
-import textwrap
+import itertools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fl_epe.checks import Floats
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.numbers import JSON
 
@@ -25,20 +26,11 @@ if TYPE_CHECKING:
 PALETTE = {"@every": "#b34700", "@final": "#0072b2", "@theory": "#00735a", "@plain": "#44403c"}
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-_SYMBOLS = {
-    "circle": "o",
-    "square": "s",
-    "diamond": "D",
-    "triangle-right": ">",
-    "triangle-up": "^",
-    "x": "x",
-}
-_SIDES = {  # of a label: its offset in points, and which of its own ends is there
-    "top": (4, "bottom"),
-    "bottom": (-4, "top"),
-    "left": (-6, "right"),
-    "right": (6, "left"),
-}
+_SYMBOLS = {"triangle-right": ">", "triangle-up": "^", "x": "x"}
+_SYMBOLS |= {"circle": "o", "square": "s", "diamond": "D"}
+# Sides of a point on which a label is: its offset in points, and which of its own ends is there.
+_SIDES: dict[str, tuple[int, Any]] = {"top": (4, "bottom"), "bottom": (-4, "top")}
+_SIDES |= {"left": (-6, "right"), "right": (6, "left")}
 _SIZE = 5.0, 4.0  # inches; in print two stand side by side, and the text is to be read there
 _DPI = 200  # of a PNG
 _SETTINGS: dict[Any, Any] = {
@@ -59,32 +51,25 @@ def picture(chart: Chart, ending: str) -> bytes:
     import matplotlib
     from matplotlib.figure import Figure
 
+    layout, ys = chart.layout, [key for key in chart.layout if key.startswith("y")]
+    names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
+    height = 1.6 + 0.4 * len(names) if names else _SIZE[1]
     with matplotlib.rc_context(_SETTINGS):
-        layout = chart.layout
-        names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
-        height = _SIZE[1] if not names else 1.6 + 0.4 * len(names)
         figure = Figure(figsize=(_SIZE[0], height), dpi=_DPI, layout="constrained")
-        keys = [key for key in layout if key.startswith("y")]
-        shares = [np.ptp(layout[key]["domain"]) for key in keys]
-        panels = figure.subplots(
-            len(keys), sharex=True, squeeze=False, gridspec_kw={"height_ratios": shares}
-        )[:, 0]
-        axes = {key.replace("axis", ""): panel for key, panel in zip(keys, panels, strict=True)}
+        shares = [np.ptp(layout[key]["domain"]) for key in ys]
+        panels = figure.subplots(len(ys), sharex=True, squeeze=False, height_ratios=shares)[:, 0]
         for trace in chart.traces:
-            _DRAW[trace["type"]](axes[trace.get("yaxis", "y")], trace, names)
-        for key, panel in zip(keys, panels, strict=True):
+            panel = panels[ys.index(trace.get("yaxis", "y").replace("y", "yaxis"))]
+            _draw(panel, trace, _numbers(trace["x"], []), _numbers(trace["y"], names))
+        for key, panel in zip(ys, panels, strict=True):
             _finish_axis(panel, "y", layout[key], names)
             panel.spines[["top", "right"]].set_visible(False)
         _finish_axis(panels[-1], "x", layout["xaxis"], [])
         figure.align_ylabels()
         found = [panel.get_legend_handles_labels() for panel in panels]
-        handles, words = (
-            [one for each in part for one in each] for part in zip(*found, strict=True)
-        )
-        if handles:
-            words = [textwrap.shorten(word, 40) for word in words]
-            place = {"loc": "outside lower center", "frameon": False, "fontsize": 8.5}
-            figure.legend(handles, words, ncols=1 + (len(words) > 3), **place)
+        handles, words = (list(itertools.chain(*parts)) for parts in zip(*found, strict=True))
+        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + (len(words) > 3)}
+        figure.legend(handles, words, fontsize=8.5, frameon=False, **place)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title})
     return buffer.getvalue()
@@ -95,73 +80,54 @@ def still(chart: Chart) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(picture(chart, 'svg')).decode()}"
 
 
-def _color(name: str) -> str:
-    return "none" if name.startswith("rgba(0,0,0,0") else PALETTE[name]
+def _numbers(values: Iterable[Any], names: list[str]) -> Floats:
+    return np.array([names.index(v) if isinstance(v, str) else v for v in values], np.float64)
 
 
-def _numbers(values: Iterable[Any], names: list[str]) -> list[float]:
-    return [
-        names.index(value) if isinstance(value, str) else np.nan if value is None else value
-        for value in values
-    ]
-
-
-def _draw_scatter(axes: Axes, trace: JSON, names: list[str]) -> None:
-    x, y = _numbers(trace["x"], []), _numbers(trace["y"], names)
-    if trace.get("fill") == "toself":
-        axes.fill(x, y, color=_color(trace["fillcolor"]), alpha=trace["opacity"], lw=0)
+def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
+    if trace["type"] == "bar":
+        axes.bar(x, y, trace["width"], color=PALETTE[trace["marker"]["color"]])
         return
-    look: dict[str, Any] = {"linestyle": "", "label": _label(trace)}
+    if "fill" in trace:
+        axes.fill(x, y, color=PALETTE[trace["fillcolor"]], alpha=trace["opacity"], lw=0)
+        return
     for which in "xy":
         if bars := trace.get(f"error_{which}"):
-            ends = {f"{which}err": [bars["arrayminus"], bars["array"]]}
-            axes.errorbar(x, y, fmt="none", ecolor=_color(bars["color"]), lw=2, **ends)
-    if "lines" in trace["mode"]:
+            ends: dict[str, Any] = {f"{which}err": [bars["arrayminus"], bars["array"]]}
+            axes.errorbar(x, y, fmt="none", ecolor=PALETTE[bars["color"]], lw=2, **ends)
+    look: dict[str, Any] = {"label": trace["name"] if trace.get("showlegend", True) else "_"}
+    if trace["mode"] == "lines":
         curve = trace["line"]
-        look |= {"linestyle": _DASHES[curve["dash"]], "color": _color(curve["color"])}
-    if "markers" in trace["mode"]:
+        look |= {"linestyle": _DASHES[curve["dash"]], "color": PALETTE[curve["color"]]}
+    else:
         marker = trace["marker"]
         symbol = marker["symbol"].removesuffix("-open")
-        look |= {"marker": _SYMBOLS[symbol], "color": _color(marker["color"])}
-        look["markersize"] = 0.7 * marker["size"]
-        if symbol != marker["symbol"]:
-            look["markerfacecolor"] = "none"
+        look |= {"marker": _SYMBOLS[symbol], "markersize": 0.7 * marker["size"], "linestyle": ""}
+        look |= {"color": PALETTE[marker["color"]]}
+        look |= {"markerfacecolor": "none"} if symbol != marker["symbol"] else {}
     axes.plot(x, y, **look)
     texts = zip(trace.get("text", ()), trace.get("textposition", ()), strict=True)
     for at, to, (words, place) in zip(x, y, texts, strict=False):
-        (up, va), (right, ha) = (_SIDES[side] for side in place.split())
-        axes.annotate(words, (at, to), (right, up), textcoords="offset points", va=va, ha=ha)
+        (up, va), (across, ha) = (_SIDES[side] for side in place.split())
+        axes.annotate(words, (at, to), (across, up), textcoords="offset points", va=va, ha=ha)
 
 
-def _draw_bar(axes: Axes, trace: JSON, names: list[str]) -> None:
-    color = _color(trace["marker"]["color"])
-    axes.bar(trace["x"], trace["y"], trace["width"], color=color, label=_label(trace))
-
-
-def _label(trace: JSON) -> str:
-    return trace["name"] if trace.get("showlegend", True) else "_"
-
-
-_DRAW = {"scatter": _draw_scatter, "bar": _draw_bar}
-
-
-def _finish_axis(axes: Axes, which: str, given: JSON, names: list[str]) -> None:
+def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[str]) -> None:
     getattr(axes, f"set_{which}label")(given["title"]["text"])
-    limits = getattr(axes, f"set_{which}lim")
+    low, high = getattr(axes, f"get_{which}lim")()
     if given.get("type") == "log":
         axes.set_xscale("log")
         plain_ticks(axes)
     elif "range" in given:
-        limits(*given["range"])
+        getattr(axes, f"set_{which}lim")(*given["range"])
     elif given.get("rangemode") == "tozero":
-        low, high = getattr(axes, f"get_{which}lim")()
-        limits(min(low, 0.0) if low < -0.06 * high else 0.0, high)
+        getattr(axes, f"set_{which}lim")(low if low < -0.06 * high else 0.0, high)
     if names:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
-    elif "nticks" in given:
+    if "nticks" in given:
         axes.locator_params(axis=which, nbins=given["nticks"])
-    elif "dtick" in given:
+    if "dtick" in given:
         axes.set_xticks(np.arange(0, given["range"][1], given["dtick"]))
 
 
