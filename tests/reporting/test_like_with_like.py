@@ -103,7 +103,7 @@ def test_the_walk_finds_what_is_not_alike(case):
 
 
 def test_the_table(case):
-    kind, record, summary = case
+    kind, _, summary = case
     for row, found in zip(table_rows(summary), summary.answers, strict=True):
         assert row[0] == SEEN[found.adversary.sees]
         estimate, limit = found.estimate, found.analytical.epsilon
