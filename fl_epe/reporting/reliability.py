@@ -16,13 +16,12 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing import Answer, AuditRecord, answer, divergence, null_misfit
-from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
-SEES = SEEN | {"final": "the final model"}
-"""What an adversary sees, in words with their article."""
+SEES = {"final": "the final model", "all": "every round's model"}
+"""What an adversary sees, in words of a sentence."""
 
 CODES: dict[str, Status] = {
     "diverged": "diverged",
