@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from fl_epe.checks import finite
-from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import number
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.tables import plain_table
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     return [
         f"Noise multiplier z = {_rounded_up(advice.noise_multiplier)}",
         f"Expected ε = {number(advice.epsilon)} at δ = {advice.delta:.2g} for an adversary who "
-        f"sees {SEEN[advice.adversary.sees]}, and knows who took part when",
+        f"sees {SEES[advice.adversary.sees]}, and knows who took part when",
         f"This is for {whom}, who takes part {_times(advice)}",
         f"A run with {advice.num_canaries:,} canaries would report about "
         f"{number(advice.measured_low)} – {number(advice.measured_high)} "
