@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fl_epe.reporting.summary_parts import analytical
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, seen_by
@@ -62,6 +61,6 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
-    assert analytical(record, 1e-3).epsilon == pytest.approx(
-        gaussian_epsilon(0.5, 1e-3, int(counts.max()))
-    )
+    client = AuditedClient(float(counts.max()), record.presence[:, counts == counts.max()])
+    theory = analytical(record, 1e-3, client).epsilon
+    assert theory == pytest.approx(gaussian_epsilon(0.5, 1e-3, int(counts.max())))

@@ -22,7 +22,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import ArgumentError, check_probability
 from fl_epe.reporting.charts import SEEN
-from fl_epe.reporting.numbers import JSON, as_json, signed
+from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, summarize
 
@@ -87,18 +87,6 @@ class PairDifference:
             f"ε of {self.first} less that of {self.second} is {value} ({low} to {high})."
         )
 
-    def to_dict(self) -> JSON:
-        """As JSON values."""
-        found = as_json(self.found)
-        return {
-            "adversary": self.adversary,
-            "first": self.first,
-            "second": self.second,
-            "difference": found.pop("value"),
-            **found,
-            "larger_than_chance": self.found.larger_than_chance,
-        }
-
 
 @dataclasses.dataclass(frozen=True)
 class RunsCompared:
@@ -109,7 +97,6 @@ class RunsCompared:
         delta: of every ε.
         confidence: of the intervals of each run, and of the differences of an adversary together.
         different: settings that differ, by name, a value for each run.
-        same: settings that are the same in all runs.
         differences: of pairs of runs.
         notes: what has to be known, in sentences.
     """
@@ -118,7 +105,6 @@ class RunsCompared:
     delta: float
     confidence: float
     different: dict[str, list[str]]
-    same: dict[str, str]
     differences: tuple[PairDifference, ...]
     notes: tuple[str, ...]
 
@@ -148,30 +134,18 @@ def compare_runs(
     check_probability("confidence", confidence)
     at = min(record.delta for record in records.values()) if delta is None else delta
     runs = tuple(
-        ComparedRun(
-            letter=letter,
-            name=name,
-            summary=summarize(record, at, confidence),
-            record=record,
-            settings=settings_of(record),
-        )
+        ComparedRun(letter, name, summarize(record, at, confidence), record, settings_of(record))
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
-    different, same = _settings(runs)
     differences = _differences(runs, at, confidence)
     notes = _notes(runs, at, delta, differences, confidence)
-    return RunsCompared(runs, at, confidence, different, same, differences, tuple(notes))
+    return RunsCompared(runs, at, confidence, _different(runs), differences, tuple(notes))
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
     """The settings of a run in words, by name; none of them is a seed."""
-    mechanism, settings = record.mechanism, record.design.to_settings()
-    shown = {
-        name: value
-        for name, value in settings.items()
-        if value is not None and name not in _NOT_SETTINGS
-    }
-    known = {
+    mechanism, provenance = record.mechanism, record.provenance
+    values = {
         "task": record.design.task,
         "rounds": record.rounds,
         "participation": mechanism.participation,
@@ -181,12 +155,13 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "unobserved canaries": record.unobserved.count,
         "dimension": record.dim,
         "target_delta": record.delta,
-        "canary_kind": record.provenance.canary_kind,
+        "canary_kind": provenance.canary_kind,
         "server": mechanism.server.name,
     }
-    versions = {f"version of {name}": text for name, text in record.provenance.versions.items()}
-    whole = {**known, **shown, **versions}
-    return {str(name): _words(value) for name, value in whole.items() if value is not None}
+    settings = record.design.to_settings()
+    values |= {name: value for name, value in settings.items() if name not in _NOT_SETTINGS}
+    values |= {f"version of {name}": text for name, text in provenance.versions.items()}
+    return {str(name): _words(value) for name, value in values.items() if value is not None}
 
 
 def _words(value: Any) -> str:
@@ -197,11 +172,10 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _settings(runs: Sequence[ComparedRun]) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _different(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
     names = dict.fromkeys(name for run in runs for name in run.settings)
     values = {name: [run.settings.get(name, "–") for run in runs] for name in names}
-    different = {name: row for name, row in values.items() if len(set(row)) > 1}
-    return different, {name: row[0] for name, row in values.items() if name not in different}
+    return {name: row for name, row in values.items() if len(set(row)) > 1}
 
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
@@ -227,37 +201,30 @@ def _differences(
     if len(pairs) > _MOST_PAIRS:
         pairs = [(0, other) for other in places[1:]]
     error = (1 - confidence) / len(pairs)
-    kinds = {pair: independent(runs[pair[0]], runs[pair[1]]) for pair in pairs}
-    levels = {True: 1 - error, False: 1 - error / 2}
-    at_level = {
-        kind: [
-            run.summary.answers
-            if math.isclose(run.summary.confidence, levels[kind])
-            else answers(run.record, delta, levels[kind])
-            for run in runs
-        ]
-        for kind in set(kinds.values())
-    }
+    known: dict[tuple[int, float], tuple[Answer, Answer]] = {}
+
+    def estimate(place: int, level: float, seen: int) -> tuple[Answer, EpsilonEstimate | None]:
+        """That of a run that was measured and did not diverge."""
+        run = runs[place]
+        if (place, level) not in known:
+            same = math.isclose(run.summary.confidence, level)
+            known[place, level] = run.summary.answers if same else answers(run.record, delta, level)
+        one = known[place, level][seen]
+        if run.summary.status == "diverged" or one.estimate is None:
+            return one, None
+        return one, dataclasses.replace(one.estimate, confidence=level)
+
     found = []
     for seen, adversary in enumerate(SEEN):
-        for (first, second), kind in kinds.items():
-            one, other = (at_level[kind][place][seen] for place in (first, second))
-            ours, theirs = (
-                _estimate(runs[place].summary, each, levels[kind])
-                for place, each in ((first, one), (second, other))
-            )
+        for first, second in pairs:
+            alone = independent(runs[first], runs[second])
+            level = 1 - error / (1 if alone else 2)
+            (one, ours), (other, theirs) = (estimate(p, level, seen) for p in (first, second))
             if ours is not None and theirs is not None and alike(one, other):
-                difference = epsilon_difference(ours, theirs, independent=kind)
+                difference = epsilon_difference(ours, theirs, independent=alone)
                 letters = runs[first].letter, runs[second].letter
                 found.append(PairDifference(adversary, *letters, difference))
     return tuple(found)
-
-
-def _estimate(summary: Summary, found: Answer, confidence: float) -> EpsilonEstimate | None:
-    """Of a run that was measured and did not diverge."""
-    if summary.status == "diverged" or found.estimate is None:
-        return None
-    return dataclasses.replace(found.estimate, confidence=confidence)
 
 
 def _notes(

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fl_epe.files import write_text
 from fl_epe.reporting.charts import SEEN, Chart, answer_chart
+from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.report import render_page
@@ -58,7 +59,10 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
             for run in found.runs
         ],
         "different_settings": list(found.different),
-        "differences": [pair.to_dict() for pair in found.differences],
+        "differences": [
+            as_json(pair) | {"larger_than_chance": pair.found.larger_than_chance}
+            for pair in found.differences
+        ],
         "notes": list(found.notes),
     }
 
@@ -66,6 +70,9 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
 def finding(found: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
     if not found.differences:
+        measured = sum(run.summary.answers[1].estimate is not None for run in found.runs)
+        if measured > 1:
+            return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
     parts = []
     for adversary in SEEN:

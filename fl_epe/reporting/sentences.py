@@ -220,6 +220,6 @@ def meaning(summary: Summary) -> list[str]:
     ]
     return [
         *lines,
-        f"{SCOPE}. ε is an estimate of what this attack achieves, and no bound on others; what is "
-        "proved and what theory allows are bounds on the same ε from below and from above.",
+        "ε is an estimate of what this attack achieves, and no bound on others; what is proved and "
+        "what theory allows are bounds on the same ε from below and from above.",
     ]
