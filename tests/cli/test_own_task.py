@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shlex
 import sys
 from pathlib import Path
 

@@ -13,6 +13,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from fl_epe import (
     AuditRecord,
     RunAuditor,
+    answers,
     assert_private,
     audit_dp_sgd,
     epsilon_from_record,
