@@ -148,7 +148,7 @@ def _clients(summary: Summary) -> Iterator[str]:
 def _paper(summary: Summary) -> Iterator[str]:
     if summary.record is None:
         return
-    often = float(summary.record.presence.sum(axis=0).mean())
+    taken = summary.record.presence.sum(axis=0)
     for one in summary.answers:
         statistic, name = _PAPER[one.adversary.sees]
         try:
@@ -159,7 +159,7 @@ def _paper(summary: Summary) -> Iterator[str]:
             continue
         yield (
             f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
-            f"{number(found.high)}) of a mean canary, which took part {often:.3g} times: another "
+            f"{number(found.high)}) of a mean canary, which took part {taken.mean():.3g} times: another "
             "client than that of the table. All canaries stay in, and two fitted Gaussians are "
             "compared."
         )

@@ -333,7 +333,7 @@ def test_rounds_that_nobody_told_of_are_not_measured():
     (fault,) = audit.faults
     assert fault.startswith("round 5, this round and later ones are not measured: the canaries")
     audit, _ = _in_starts([1, 1, 1])
-    assert audit.report().startswith("Not measured: ")
+    assert audit.report().startswith("Not measured, as ")
     assert "or has a single one" in audit.faults[0]
 
 
