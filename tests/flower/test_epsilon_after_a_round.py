@@ -7,11 +7,10 @@ from flwr.serverapp import strategy as flower
 from tiny import Tiny
 
 from fl_epe import RoundFacts, RunAuditor, audit_dp_sgd
-from fl_epe.auditing import epsilon_by_round
+from fl_epe.auditing import answers, epsilon_by_round
 from fl_epe.config import RunConfig
 from fl_epe.dp_sgd import PlainDPSGD
-from fl_epe.reporting import summarize
-from fl_epe.reporting.chart_rounds import by_round
+from fl_epe.reporting.chart_rounds import rounds_chart
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 
@@ -86,8 +85,7 @@ def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     kept = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in found]
     assert len(kept) >= 4
     assert kept == [values for values in said if values is not None][-len(kept) :]
-    summary = summarize(record)
-    chart = by_round(record, summary)
+    chart = rounds_chart(record, answers(record)[1])
     assert chart is not None
     drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
     # A page keeps five digits.
