@@ -82,7 +82,9 @@ class Report:
         if self.figures:
             from fl_epe.reporting import write_figures
 
-            written = write_figures(record, directory / _FIGURES, self.figures)
+            bad = f"{summary.status}: {'; '.join(summary.reasons)}."
+            status = "" if summary.status == "ok" else bad
+            written = write_figures(record, directory / _FIGURES, self.figures, status=status)
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return exit_status_of(summary)
 

@@ -130,7 +130,6 @@ def test_what_it_means_for_a_guess():
     assert "right in at most 73.1% of cases, at odds of 2.72 to 1" in final
     assert "δ = 0.001 is counted in" in final
     assert "If ε is at the upper end of its interval, 1.20, in at most 76.9% of cases" in final
-    assert "by the canaries' scores of this run are right in about" in final
     assert "at odds of 8,900,000 to 1" in every or "at odds of 8,800,000 to 1" in every
     assert f"{LITTLE:.0%}" in about
     assert f"{SOME:.0%}" in about
