@@ -1,14 +1,14 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, seen_by
+from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, SEEN, Chart, scatter
@@ -39,13 +39,14 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
+    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    if not measured:
+        return None
     counts, times = _clients(record), client.participations
     most = record.presence.sum(axis=0).max(initial=0)
     top = min(max(times, most, *counts), _FAR * times)
     grid = np.union1d(top * np.linspace(0, 1, _STEPS) ** 2, [times])
-    drawn = [found for answer in answers if (found := _adversary(record, client, answer, grid))]
-    if not drawn:
-        return None
+    drawn = [parts for a in answers if (parts := _adversary(record, client, a, grid))]
     traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
     highest = max(max(band["y"]) for band, *_ in drawn)
     panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
@@ -57,13 +58,17 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     return Chart(
         name="epsilon",
         title="ε of a client, by how often it takes part",
-        caption="Lines are ε by what an adversary sees, with shaded intervals; open symbols are "
-        "canaries, at the number of rounds that they took part in. Diamonds are the client of the "
-        f"answer, which took part {often}, the median; triangles are what is proved of it."
+        caption=f"Lines are ε at δ = {measured[0].delta:.2g} by what an adversary sees, with "
+        f"shaded {measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        "of rounds that they took part in. Diamonds are the client of the answer, which took part "
+        f"{often}, the median; triangles are what is proved of it."
+        + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
-        traces=charts.in_legend_once([*traces, *_client(answers, grid, highest), *bars]),
+        traces=charts.in_legend_once(
+            [*traces, *_client(answers[1], measured, grid, highest), *bars]
+        ),
         layout=charts.axes("participations", *panels, range=[0, 1.15 * top], dtick=step),
         logs={"y": None},
     )
@@ -93,11 +98,12 @@ def _bars(counts: NDArray[np.int64], top: float) -> JSON:
     }
 
 
-def _client(answers: Sequence[Answer], grid: Floats, highest: float) -> Iterator[JSON]:
+def _client(
+    answer: Answer, measured: list[EpsilonEstimate], grid: Floats, highest: float
+) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
-    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
-    times, delta = answers[1].participations, measured[0].delta
-    if math.isfinite(limit := charts.known(answers[1].analytical.epsilon)):
+    times, delta = answer.participations, measured[0].delta
+    if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
         allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
     y = [found.epsilon for found in measured]

@@ -170,7 +170,7 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     return Chart(
         alternative=answers_in_words(named),
         traces=tuple(trace | {"y": names} for trace in traces),
-        layout=axes("ε", ("", 1.0, {"autorange": "reversed"}), **x_axis),
+        layout=axes("ε", ("", 1.0, {"range": [len(names) - 0.5, -0.5]}), **x_axis),
         **about,
     )
 

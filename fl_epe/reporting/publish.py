@@ -36,8 +36,8 @@ def write_figures(
 ) -> list[Path]:
     """Write every chart of the report as a picture, and what it draws as a CSV file.
 
-    Beside them ``scores.csv`` has a row for each canary, and ``table.tex`` is the answer for LaTeX
-    with booktabs.
+    ``scores.csv`` has a row for each canary, and ``table.tex`` is the answer for LaTeX with
+    booktabs.
 
     Args:
         record: the audit record of a run.
@@ -61,19 +61,17 @@ def write_figures(
     delta = record.delta if delta is None else delta
     found = answers(record, delta, confidence) if found is None else found
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for chart in run_charts(record, found, delta, confidence):
-        written.append(write_text(directory / f"{chart.name}.csv", table_text(chart.points)))
-        written += [
-            write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
-            for ending in dict.fromkeys(formats)
-        ]
-    table = latex_table(record, found, delta, confidence, status)
-    return [
-        *written,
-        write_text(directory / "scores.csv", _scores_table(record, found)),
-        write_text(directory / "table.tex", table),
+    drawn, endings = run_charts(record, found, delta, confidence), dict.fromkeys(formats)
+    tables = {chart.name: table_text(chart.points) for chart in drawn}
+    tables |= {"scores": _scores_table(record, found)}
+    written = [write_text(directory / f"{name}.csv", text) for name, text in tables.items()]
+    written += [
+        write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
+        for chart in drawn
+        for ending in endings
     ]
+    table = latex_table(record, found, delta, confidence, status)
+    return [*written, write_text(directory / "table.tex", table)]
 
 
 def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:

@@ -114,6 +114,8 @@ def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
 
 def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[str]) -> None:
     getattr(axes, f"set_{which}label")(given["title"]["text"])
+    if names:
+        axes.set_yticks(range(len(names)), names)
     low, high = getattr(axes, f"get_{which}lim")()
     if given.get("type") == "log":
         axes.set_xscale("log")
@@ -122,9 +124,6 @@ def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[
         getattr(axes, f"set_{which}lim")(*given["range"])
     elif given.get("rangemode") == "tozero":
         getattr(axes, f"set_{which}lim")(low if low < -0.06 * high else 0.0, high)
-    if names:
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(len(names) - 0.5, -0.5)
     if "nticks" in given:
         axes.locator_params(axis=which, nbins=given["nticks"])
     if "dtick" in given:
