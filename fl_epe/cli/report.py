@@ -82,7 +82,7 @@ class Report:
                 directory / _FIGURES,
                 self.figures,
                 summary.answers,
-                status=None if summary.status == "ok" else first_sentence(summary),
+                status="" if summary.status == "ok" else first_sentence(summary),
             )
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return summary.exit_status
