@@ -12,7 +12,6 @@ from fl_epe.reporting.advice import advice_lines, canary_lines, exposure_lines, 
 from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.publish import write_figures
-from fl_epe.reporting.reliability import ReportWarning, canary_share
 from fl_epe.reporting.report import (
     as_text,
     print_report,
@@ -34,7 +33,6 @@ NOT_MEASURED = "not measured"
 
 __all__ = [
     "NOT_MEASURED",
-    "ReportWarning",
     "Summary",
     "Terminal",
     "advice_lines",
@@ -42,7 +40,6 @@ __all__ = [
     "as_report",
     "as_text",
     "canary_lines",
-    "canary_share",
     "compare_runs",
     "exposure_lines",
     "exposure_tables",

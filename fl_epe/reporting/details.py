@@ -159,9 +159,9 @@ def _paper(summary: Summary) -> Iterator[str]:
             continue
         yield (
             f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
-            f"{number(found.high)}) of a mean canary, which took part {taken.mean():.3g} times: another "
-            "client than that of the table. All canaries stay in, and two fitted Gaussians are "
-            "compared."
+            f"{number(found.high)}) of a mean canary, which took part {taken.mean():.3g} times: "
+            "another client than that of the table. All canaries stay in, and two fitted "
+            "Gaussians are compared."
         )
 
 

@@ -75,18 +75,17 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
         record: the audit record of a run.
         answers: its answers.
     """
-    found = [ReportWarning("diverged", text) for text in divergence(record)]
-    reasons = dict.fromkeys(one.reason for one in answers if one.estimate is None)
-    found += [ReportWarning("not-measured", reason) for reason in reasons]
-    found += [ReportWarning("steps", text) for text in record.findings.step_faults]
-    found += [ReportWarning("doubts", text) for text in record.findings.doubts]
+    diverged = divergence(record)
+    found = [("diverged", text) for text in diverged]
+    found += [("not-measured", one.reason) for one in answers if one.estimate is None]
+    found += [("steps", text) for text in record.findings.step_faults]
+    found += [("doubts", text) for text in record.findings.doubts]
     for one in answers:
-        found += _of_proof(record, one)
-        found += _of_scores(one)
-    found += _of_tests(answers)
-    found += _of_run(record, diverged=bool(found) and found[0].code == "diverged")
+        found += [*_of_proof(record, one), *_of_scores(one)]
+    found += [*_of_tests(answers), *_of_run(record, diverged=bool(diverged))]
     order = list(CODES)
-    return tuple(sorted(found, key=lambda one: order.index(one.code)))
+    ranked = sorted(dict.fromkeys(found), key=lambda one: order.index(one[0]))
+    return tuple(ReportWarning(*one) for one in ranked)
 
 
 def canary_share(record: AuditRecord) -> float | None:
@@ -98,107 +97,93 @@ def canary_share(record: AuditRecord) -> float | None:
     return own / whole if own and whole > 0 and math.isfinite(whole) else None
 
 
-def _of_proof(record: AuditRecord, one: Answer) -> Iterator[ReportWarning]:
+def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.proved is None or one.estimate is None:
         return
-    seen, proved, limit = SEES[one.adversary.sees], number(one.proved), one.analytical.epsilon
-    if one.exceeds_theory and limit is not None:
+    seen, limit = SEES[one.adversary.sees], number(one.analytical.epsilon)
+    proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
+    if one.exceeds_theory:
         sure = answer(record, one.adversary, one.estimate.delta, _SURE)
         if sure.exceeds_theory:
-            yield ReportWarning(
-                "exceeds-theory",
-                f"with {_SURE:.1%} confidence {seen} leaks more than theory allows (proved "
-                f"ε ≥ {number(sure.proved)}, allowed {number(limit)}): the training does not do "
-                "what its privacy accounting assumes",
+            text = (
+                f"with {_SURE:.1%} confidence {seen} leaks more than theory allows (proved ε ≥ "
+                f"{number(sure.proved)}, allowed {limit}): the training does not do what its "
+                "privacy accounting assumes"
             )
+            yield "exceeds-theory", text
         else:
-            yield ReportWarning(
-                "above-theory",
-                f"what is proved of {seen} (ε ≥ {proved}) is more than theory allows "
-                f"({number(limit)}), which happens by chance in up to "
-                f"{1 - one.estimate.confidence:.0%} of runs",
-            )
+            chance = f"{1 - one.estimate.confidence:.0%} of runs"
+            text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
+            yield "above-theory", text
     if one.contradicted:
         ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
-        yield ReportWarning(
-            "contradicted",
-            f"what is proved of {seen} (ε ≥ {proved}) is above the interval of its estimate "
-            f"({ends})",
-        )
+        yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
 
 
-def _of_scores(one: Answer) -> Iterator[ReportWarning]:
+def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
     if one.scores is None or one.fit is None:
         return
-    seen = SEES[one.adversary.sees]
+    seen, width = SEES[one.adversary.sees], one.fit.width
     if null_misfit(one.scores):
         null = np.asarray(one.scores.unobserved)
-        yield ReportWarning(
-            "null",
+        text = (
             f"canaries that took no part have scores against {seen} of mean {null.mean():.2f} and "
-            f"width {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed",
+            f"width {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed"
         )
+        yield "null", text
     freedom = max(len(one.scores.observed) - 1, 1)
-    if scipy.stats.chi2.sf(one.fit.width**2 * freedom, freedom) < 1 - _SURE:
-        yield ReportWarning(
-            "width", f"scores against {seen} vary {one.fit.width:.2f} times as much as is assumed"
-        )
+    if scipy.stats.chi2.sf(width**2 * freedom, freedom) < 1 - _SURE:
+        yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
 
 
-def _of_tests(answers: Sequence[Answer]) -> Iterator[ReportWarning]:
+def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     """The tests of κ, which have their level together."""
-    fits = [(one, one.fit) for one in answers if one.fit is not None]
-    tests = [(one, "number", fit.number) for one, fit in fits]
-    tests += [(one, "time", fit.time) for one, fit in fits]
-    count = sum(test is not None for _, _, test in tests)
-    words = {
-        "number": "do not grow with the number of participations as is assumed",
-        "time": "depend on when a canary took part, which is assumed not to matter",
-    }
-    for one, code, test in tests:
-        if test is not None and test.p_value < _LEVEL / count:
-            yield ReportWarning(
-                code,
-                f"scores against {SEES[one.adversary.sees]} {words[code]} (p = {test.p_value:.1g})",
-            )
+    fits = [(SEES[one.adversary.sees], one.fit) for one in answers if one.fit is not None]
+    number_, time = "do not grow with the number of participations", "depend on the time of them"
+    tests = [(seen, "number", fit.number, number_) for seen, fit in fits]
+    tests += [(seen, "time", fit.time, time) for seen, fit in fits]
+    level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
+    for seen, code, test, words in tests:
+        if test is not None and test.p_value < level:
+            text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
+            yield code, text
 
 
-def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[ReportWarning]:
+def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
     share = canary_share(record)
     if share is not None and share > MOST_SHARE:
-        yield ReportWarning(
-            "load",
-            f"canaries are {share:.0%} of a round's weight, so that another training than that of "
-            "the clients alone was measured",
-        )
+        text = f"canaries are {share:.0%} of a round's weight, so that another training than that "
+        yield "load", f"{text}of the clients alone was measured"
     if not diverged and (text := _not_learned(record)):
-        yield ReportWarning("learning", text)
+        yield "learning", text
     if (stop := record.findings.stopped) is not None:
-        yield ReportWarning(
-            "stopped",
+        text = (
             f"the run ended after round {stop.after} because of its scores "
-            f"({record.design.stop_when}): intervals and proofs hold less often than they say",
+            f"({record.design.stop_when}): intervals and proofs hold less often than they say"
         )
+        yield "stopped", text
     if record.design.caveat:
-        yield ReportWarning("caveat", record.design.caveat.rstrip("."))
+        yield "caveat", record.design.caveat.rstrip(".")
 
 
-def _not_learned(record: AuditRecord) -> str | None:
+def _not_learned(record: AuditRecord) -> str:
     """Why the model has learned nothing by the last evaluation, if that was not early."""
-    design, metrics = record.design, record.metrics
-    rounds = np.asarray(metrics.get("eval_round", ()))
+    design = record.design
+    rounds, values, losses = (
+        record.metrics.get(f"eval_{name}", np.empty(0)) for name in ("round", "accuracy", "loss")
+    )
     if not len(rounds) or rounds[-1] < _EARLY:
-        return None
-    name, chance, loss = design.metric, design.chance_accuracy, design.chance_loss
-    value = float(metrics["eval_accuracy"][-1]) if len(metrics.get("eval_accuracy", ())) else None
-    if name == "accuracy" and chance is not None and value is not None and value <= chance:
-        return f"accuracy on held-out data is {value:.1%}, no better than a guess ({chance:.1%})"
-    if name.lower().replace("_", "") in ("r2", "r2score") and value is not None and value <= 0:
-        return f"R² on held-out data is {value:.2f}, no better than predicting the mean"
-    last = float(metrics["eval_loss"][-1]) if len(metrics.get("eval_loss", ())) else None
-    if loss is not None and last is not None and name != "accuracy" and last >= loss:
-        return (
-            f"the loss on held-out data is {last:.3g}, no better than predicting the mean "
-            f"({loss:.3g})"
-        )
-    return None
+        return ""
+    value, loss = (float(each[-1]) if len(each) else math.nan for each in (values, losses))
+    chance, mean = (
+        math.nan if level is None else level
+        for level in (design.chance_accuracy, design.chance_loss)
+    )
+    if design.metric == "accuracy":
+        text = f"accuracy on held-out data is {value:.1%}, no better than a guess ({chance:.1%})"
+        return text if value <= chance else ""
+    if design.metric.lower().replace("_", "") in ("r2", "r2score"):
+        text = f"R² on held-out data is {value:.2f}, no better than predicting the mean"
+        return text if value <= 0 else ""
+    text = f"the loss on held-out data is {loss:.3g}, no better than that of the mean ({mean:.3g})"
+    return text if loss >= mean else ""

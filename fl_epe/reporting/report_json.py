@@ -50,14 +50,11 @@ def as_report(summary: Summary) -> JSON:
 
 def answer_values(one: Answer, delta: float, confidence: float) -> JSON:
     """An answer as JSON values; ``unbounded`` names those of its numbers that are infinite."""
-    found = one.estimate
-    numbers: dict[str, float | None] = {
-        "epsilon": found.epsilon if found else None,
-        "low": found.low if found else None,
-        "high": found.high if found else None,
-        "proved": one.proved,
-        "analytical": one.analytical.epsilon,
-    }
+    ends = [getattr(one.estimate, name, None) for name in ("epsilon", "low", "high")]
+    names = ("epsilon", "low", "high", "proved", "analytical")
+    numbers: dict[str, float | None] = dict(
+        zip(names, (*ends, one.proved, one.analytical.epsilon), strict=True)
+    )
     return {
         "sees": one.adversary.sees,
         "knows_rounds": one.adversary.knows_rounds,

@@ -138,7 +138,7 @@ def compare_runs(
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
     differences = _differences(runs, at, confidence)
-    notes = _notes(runs, at, delta, differences, confidence)
+    notes = _notes(runs, at, differences, confidence)
     return RunsCompared(runs, at, confidence, _different(runs), differences, tuple(notes))
 
 
@@ -230,16 +230,20 @@ def _differences(
 def _notes(
     runs: Sequence[ComparedRun],
     delta: float,
-    asked: float | None,
     differences: Sequence[PairDifference],
     confidence: float,
 ) -> list[str]:
-    lines = _delta_notes(runs, delta, asked)
+    lines, questions = list[str](), dict[str, list[str]]()
+    if {run.record.delta for run in runs} != {delta}:
+        each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
+        lines.append(
+            f"The runs were made for another δ ({each}). Every ε here was computed again at δ = "
+            f"{delta:.2g}; --delta chooses another."
+        )
     for run in runs:
-        for warning in run.summary.warnings[:1]:
-            lines.append(f"Run {run.letter} ({run.summary.status}): {warning.text}.")
-    questions: dict[str, list[str]] = {}
-    for run in runs:
+        lines += [
+            f"Run {run.letter} ({one.status}): {one.text}." for one in run.summary.warnings[:1]
+        ]
         questions.setdefault(_question(run.summary.answers[1]), []).append(run.letter)
     if len(questions) > 1:
         told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
@@ -247,50 +251,24 @@ def _notes(
     if len({run.settings.get("task") for run in runs}) > 1:
         lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
-        lines += _difference_notes(differences, confidence)
-    return [
-        *lines,
+        lines.append(
+            "A difference is larger than chance if its interval leaves 0 out. All intervals of one "
+            f"adversary hold together {confidence:.0%} of the time (Bonferroni)."
+        )
+    if shared := [
+        f"{one.first} and {one.second}" for one in differences if not one.found.independent
+    ]:
+        lines.append(
+            f"Not known to be independent, as they share a seed or do not tell it: "
+            f"{', '.join(dict.fromkeys(shared))}. Their intervals hold whatever they share."
+        )
+    lines.append(
         "ε is of the median client of each run. Estimates are no bounds: a run with a smaller ε "
-        "need not be safer against another attack.",
-        "Accuracies have no intervals here; whether they differ by more than chance is not judged.",
-    ]
+        "need not be safer against another attack. Accuracies have no intervals here."
+    )
+    return lines
 
 
 def _question(one: Answer) -> str:
     knows = "knows" if one.adversary.knows_rounds else "does not know"
     return f"the adversary {knows} the client's rounds, {one.analytical.adjacency} adjacency"
-
-
-def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
-    own = sorted({run.record.delta for run in runs})
-    if own == [delta]:
-        return []
-    each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
-    why = "as asked" if asked is not None else "the smallest; --delta chooses another"
-    start = "have different δ" if len(own) > 1 else "were made for another δ"
-    return [
-        f"The runs {start} ({each}). Every ε here was computed again at δ = {delta:.2g}, {why}."
-    ]
-
-
-def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
-    pairs = max(1, len(differences) // len({found.adversary for found in differences}))
-    together = (
-        f" The {pairs} intervals of one adversary hold together {confidence:.0%} of the time "
-        "(Bonferroni)."
-        if pairs > 1
-        else ""
-    )
-    lines = [
-        "A difference is larger than chance if its interval leaves 0 out. It is made from the "
-        "intervals of both runs, whose distances to the estimates add as squares, which holds for "
-        f"independent runs.{together}"
-    ]
-    if shared := [found for found in differences if not found.found.independent]:
-        named = ", ".join(dict.fromkeys(f"{found.first} and {found.second}" for found in shared))
-        lines.append(
-            f"Not known to be independent, as they share a seed or do not tell it: {named}. Their "
-            "interval reaches from one run's lower end to the other's upper end, each at half the "
-            "error, and holds whatever they share."
-        )
-    return lines

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_epe.files import write_text
-from fl_epe.reporting.charts import SEEN, Chart, answer_chart
+from fl_epe.reporting.charts import SEEN, answer_chart
 from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.reliability import SEES
@@ -49,13 +49,8 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
         "confidence": found.confidence,
         "finding": finding(found),
         "runs": [
-            {
-                "letter": run.letter,
-                "directory": run.name,
-                "own_delta": run.record.delta,
-                "settings": run.settings,
-                "report": as_report(run.summary),
-            }
+            {"letter": run.letter, "directory": run.name, "settings": run.settings}
+            | {"report": as_report(run.summary)}
             for run in found.runs
         ],
         "different_settings": list(found.different),
@@ -74,22 +69,19 @@ def finding(found: RunsCompared) -> str:
         if measured > 1:
             return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
-    parts = []
-    for adversary in SEEN:
+    told, certain = list[str](), list[tuple[str, str]]()
+    for adversary, words in SEES.items():
         leaks = [pair.leak() for pair in found.differences if pair.adversary == adversary]
-        certain = [leak for leak in leaks if leak is not None]
-        if len(leaks) > 1:
-            words = f"{len(certain)} of {len(leaks)} pairs of runs differ by more than chance"
-        elif certain:
-            words = f"run {certain[0][0]} leaks more than run {certain[0][1]}"
-        else:
-            words = "the two runs cannot be told apart"
-        if leaks:
-            parts.append((f"to an adversary who sees {SEES[adversary]}, {words}", certain))
-    if not any(certain for _, certain in parts):
+        here = [leak for leak in leaks if leak is not None]
+        certain += here
+        said = f"{len(here)} of {len(leaks)} pairs of runs differ by more than chance"
+        if len(leaks) == 1:
+            said = "the two runs cannot be told apart"
+            said = f"run {here[0][0]} leaks more than run {here[0][1]}" if here else said
+        told += [f"to an adversary who sees {words}, {said}"] if leaks else []
+    if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
-    text = "; ".join(words for words, _ in parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{told[0][:1].upper()}{'; '.join(told)[1:]}."
 
 
 _HEADINGS = ("rounds", "ε", "interval", "proved", "theory allows")
@@ -157,25 +149,19 @@ def _settings_table(found: RunsCompared) -> Table:
 def _csv(found: RunsCompared) -> str:
     rows = []
     for run in found.runs:
+        start = {"run": run.letter, "directory": run.name, "status": run.summary.status}
+        start["own_delta"] = run.record.delta
+        end = dict(run.summary.held_out())
+        end |= {f"setting: {name}": run.settings.get(name, "") for name in found.different}
         for one in run.summary.answers:
             values = answer_values(one, found.delta, found.confidence)
-            rows.append(
-                {
-                    "run": run.letter,
-                    "directory": run.name,
-                    "status": run.summary.status,
-                    "own_delta": run.record.delta,
-                    **{name: value for name, value in values.items() if name != "unbounded"},
-                    **dict(run.summary.held_out()),
-                    **{f"setting: {name}": run.settings.get(name) for name in found.different},
-                }
-            )
+            del values["unbounded"]
+            rows.append(start | values | end)
     return table_text(rows)
 
 
-def _forest(found: RunsCompared) -> Chart | None:
-    """ε and interval of every run, one adversary below the other; ``None`` without any."""
-    return answer_chart(
+def _page(found: RunsCompared) -> str:
+    chart = answer_chart(
         [
             (f"{words}, {run.letter}", run.summary.answers[place])
             for place, words in enumerate(SEEN.values())
@@ -183,13 +169,8 @@ def _forest(found: RunsCompared) -> Chart | None:
         ],
         name="runs",
         title="ε of each run",
-        caption="ε with its interval, what is proved, and what theory allows, for the median "
-        "client of each run.",
+        caption="ε of the median client of each run, with its interval.",
     )
-
-
-def _page(found: RunsCompared) -> str:
-    chart = _forest(found)
     return render_page(
         "comparison.html.j2",
         found=found,

@@ -20,29 +20,24 @@ _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by hal
 
 def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     """What makes the answer unreliable or changes its reading, the most important first."""
-    lines = list[ReportWarning]()
+    lines, estimate, proved = list[tuple[str, str]](), found.estimate, number(found.proved)
     if found.refuted:
-        text = (
-            f"more leaks than is claimed (proved ε ≥ {number(found.proved)}, claimed "
-            f"{number(found.claim)})"
-        )
-        lines.append(ReportWarning("exceeds-theory", text))
-    if (found.proved or 0.0) > found.estimate.high:
-        text = (
-            f"what is proved (ε ≥ {number(found.proved)}) is above the interval of the estimate "
-            f"({number(found.estimate.low)} – {number(found.estimate.high)})"
-        )
-        lines.append(ReportWarning("contradicted", text))
+        text = f"more leaks than is claimed (proved ε ≥ {proved}, claimed {number(found.claim)})"
+        lines.append(("exceeds-theory", text))
+    if (found.proved or 0.0) > estimate.high:
+        ends = f"{number(estimate.low)} – {number(estimate.high)}"
+        text = f"what is proved (ε ≥ {proved}) is above the interval of the estimate ({ends})"
+        lines.append(("contradicted", text))
     if found.refused is not None:
-        lines.append(ReportWarning("width", found.refused))
-    share_ = found.overlap
-    if share_ is not None and _LARGE_OVERLAP <= share_ <= 1.2:  # more cannot be in one release
+        lines.append(("width", found.refused))
+    if _LARGE_OVERLAP <= (found.overlap or 0.0) <= 1.2:  # more cannot be in one release
         text = (
             f"if all {found.observed} canaries took part in the same release, they are "
-            f"{min(share_, 1):.0%} of its energy and hide each other: ε of one alone is larger"
+            f"{min(found.overlap or 0.0, 1):.0%} of its energy and hide each other: ε of one alone "
+            "is larger"
         )
-        lines.append(ReportWarning("caveat", text))
-    return lines
+        lines.append(("caveat", text))
+    return [ReportWarning(*line) for line in lines]
 
 
 def score_status(found: ScoreSummary) -> Status:
@@ -71,13 +66,8 @@ def score_sentences(found: ScoreSummary) -> list[str]:
 
 def score_values(found: ScoreSummary) -> JSON:
     """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
-    numbers = {
-        "epsilon": found.estimate.epsilon,
-        "low": found.estimate.low,
-        "high": found.estimate.high,
-        "proved": found.proved,
-        "claimed": found.claim,
-    }
+    numbers = {name: getattr(found.estimate, name) for name in ("epsilon", "low", "high")}
+    numbers |= {"proved": found.proved, "claimed": found.claim}
     return {
         "status": score_status(found),
         "warnings": [as_json(one) for one in score_warnings(found)],
@@ -90,12 +80,8 @@ def score_values(found: ScoreSummary) -> JSON:
             "confidence": found.confidence,
         },
         "details": {
-            "dim": found.dim,
-            "observed": found.observed,
-            "unobserved": found.unobserved,
-            "estimates": [as_json(one) for one in found.estimates],
-            "bounds": as_json(found.bounds),
-            "gaussian": as_json(found.gaussian),
+            name: as_json(getattr(found, name))
+            for name in ("dim", "observed", "unobserved", "estimates", "bounds", "gaussian")
         },
     }
 

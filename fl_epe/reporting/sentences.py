@@ -210,13 +210,11 @@ def fault_line(summary: Summary) -> str | None:
 def meaning(summary: Summary) -> list[str]:
     """What the ε of this run mean for a guess, in sentences."""
     lines = [
-        f"ε = {number(one.estimate.epsilon)} ({SEES[one.adversary.sees]}): whoever guesses whether "
-        f"one {summary.unit} took part, with yes as likely as no beforehand, is right "
-        f"{share(guess_limit(one.estimate.epsilon, summary.delta))}; 50% is a blind guess. At the "
-        f"upper end of its interval, {number(one.estimate.high)}, it is right "
-        f"{share(guess_limit(one.estimate.high, summary.delta))}."
+        f"ε = {number(epsilon)}, {SEES[one.adversary.sees]}: whoever guesses whether one "
+        f"{summary.unit} took part, with yes as likely as no beforehand, is right "
+        f"{share(guess_limit(epsilon, summary.delta))}; 50% is a blind guess."
         for one in summary.answers
-        if one.estimate is not None
+        if one.estimate is not None and (epsilon := one.estimate.epsilon) >= 0
     ]
     return [
         *lines,
