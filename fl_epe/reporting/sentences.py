@@ -63,7 +63,8 @@ def share(limit: float) -> str:
     if limit > _SURE:
         return ALWAYS
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
-    return f"in at most {100 * limit:.{digits}f}% of cases"
+    percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
+    return f"in at most {percent:.{digits}f}% of cases"
 
 
 def first_sentence(summary: Summary) -> str:
@@ -88,19 +89,16 @@ def exposure(summary: Summary) -> str:
     if not found:
         return ""
     often = [share(guess_limit(estimate.high, summary.delta)) for _, estimate in found]
-    each = [
-        f"{SEES[one.adversary.sees]}{words} {right} (ε up to {number(estimate.high)})"
-        for (one, estimate), words, right in zip(
-            found,
-            (
-                f" can guess whether one {summary.unit} took part (in "
-                f"{rounds_of(found[0][0], summary)}), and is right",
-                ",",
-            ),
-            often,
-            strict=False,
-        )
-    ]
+    first, *others = (
+        f"{SEES[one.adversary.sees]}|{right} (ε up to {number(estimate.high)})"
+        for (one, estimate), right in zip(found, often, strict=True)
+    )
+    first = first.replace(
+        "|",
+        f" can guess whether one {summary.unit} took part (in {rounds_of(found[0][0], summary)}), "
+        "and is right ",
+    )
+    each = [first, *(other.replace("|", ", ") for other in others)]
     blind = "" if often[0] == ALWAYS else ", where 50% is a blind guess"
     return f"by this audit, whoever has {'; whoever has '.join(each)}{blind}"
 
