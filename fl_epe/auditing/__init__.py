@@ -9,7 +9,7 @@ Examples:
     True
 """
 
-from fl_epe.auditing.analytical import Analytical
+from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
 from fl_epe.auditing.assertions import assert_private
 from fl_epe.auditing.assumptions import (
@@ -26,6 +26,7 @@ from fl_epe.auditing.assumptions import (
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient
 from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
+from fl_epe.auditing.canary_load import CanaryLoad, canary_load
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import (
     EVERY_ROUND,
@@ -33,6 +34,7 @@ from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonDifference,
     EpsilonEstimate,
+    Sees,
     epsilon_difference,
 )
 from fl_epe.auditing.epsilon_so_far import RoundEstimate, epsilon_by_round
@@ -85,6 +87,7 @@ __all__ = [
     "AuditedClient",
     "AverageCaseClient",
     "CanaryCosines",
+    "CanaryLoad",
     "ClientLog",
     "Dependence",
     "Design",
@@ -109,13 +112,16 @@ __all__ = [
     "RunSchedules",
     "ScoreSummary",
     "Scores",
+    "Sees",
     "ServerStep",
     "View",
+    "analytical",
     "answer",
     "answers",
     "assert_private",
     "average_case_client",
     "bare_scores",
+    "canary_load",
     "client_epsilon",
     "combined_p_value",
     "dependence",

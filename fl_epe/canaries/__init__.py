@@ -13,13 +13,14 @@ Examples:
 
 from fl_epe.canaries.canary_set import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
 from fl_epe.canaries.directions import one_blas_thread
-from fl_epe.canaries.ladder import ladder, rungs
+from fl_epe.canaries.ladder import divided_places, ladder, rungs
 
 __all__ = [
     "SCORE_MEMORY",
     "CanaryKind",
     "CanaryScorer",
     "CanarySet",
+    "divided_places",
     "ladder",
     "one_blas_thread",
     "rungs",

@@ -40,6 +40,7 @@ class Compare:
     Attributes:
         output: directory to write to, and to go on from (default: runs/compare-DATE-TIME).
         workers: processes; no influence on the result.
+        details: print every table and note, not only those of the final model.
         plan: the plan: a grid, and what all its measurements share.
     """
 
@@ -57,6 +58,7 @@ class Compare:
 
     output: Path | None = None
     workers: int = os.cpu_count() or 1
+    details: bool = False
     plan: Annotated[Mapping[str, Any], Group(ComparisonPlan)] = dataclasses.field(
         default_factory=dict
     )
@@ -94,7 +96,7 @@ class Compare:
                 f"None of the {len(rows)} combinations is possible. The first: {rows[0].skipped}"
             )
         write_comparison(plan, rows, output)
-        print_comparison(plan, rows, terminal())
+        print_comparison(plan, rows, terminal(), details=self.details)
         print_whole(f"Report: {output / 'compare.html'}")
         return NOT_MEASURED if any(row.failed is not None for row in rows) else 0
 

@@ -18,8 +18,8 @@ Examples:
     12
 """
 
-from fl_epe.limit.calibration import NoiseAdvice, noise_for_epsilon
-from fl_epe.limit.canaries_needed import CanaryAdvice, canaries_for_epsilon
+from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice, canary_advice, noise_for_epsilon
+from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
 from fl_epe.limit.page import print_comparison, write_comparison
 from fl_epe.limit.plan import ComparisonPlan, limit_like, rounds_like, setting_like, with_log
@@ -29,19 +29,23 @@ from fl_epe.limit.simulated_record import limit_record
 __all__ = [
     "CanaryAdvice",
     "CapEffect",
+    "ClientEpsilon",
     "ComparisonPlan",
     "ExposedClient",
     "Exposure",
     "NoiseAdvice",
-    "canaries_for_epsilon",
+    "canary_advice",
     "carry_out",
+    "expected_record",
     "exposure",
     "limit_like",
     "limit_record",
+    "median_client",
     "noise_for_epsilon",
     "print_comparison",
     "rounds_like",
     "setting_like",
     "with_log",
+    "worst_client",
     "write_comparison",
 ]

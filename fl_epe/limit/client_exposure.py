@@ -1,8 +1,8 @@
-"""Which clients of a real deployment are worst case, from the log of who took part when.
+"""How exposed the clients of a real deployment are, from the log of who took part when.
 
 The limit of a large model gives every client of a `Trace` its expected score, as if its updates
-had the full clip norm and only the noise hid them. The ε of that score is an estimate of what an
-auditing adversary would achieve on average, and no guarantee. Derivation: docs/notes/limit.md.
+had the full clip norm and only the noise hid them. The adversary knows the client's rounds, as the
+log names them; adjacency is zero-out. No guarantee. Derivation: docs/notes/limit.md.
 
 Examples:
     >>> found = exposure(Trace([0, 1, 1], ["a", "a", "b"]), noise_multiplier=1.0, delta=1e-5)
@@ -18,33 +18,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
+from fl_epe.auditing import Adversary, Sees, seen_by
 from fl_epe.checks import Floats, check_count, check_probability
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.limit.client import expected_record, median_client
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
 
 
 @dataclasses.dataclass(frozen=True)
 class ExposedClient:
-    """One client of a log, or the mean or a quantile of all.
+    """One client of a log, or the median one.
 
     Attributes:
-        name: the client's id, or the name of the mean or quantile.
+        name: the client's id, or "median".
         participations: number of rounds in which it takes part.
-        final: its expected score for an adversary who sees the final model.
-        every_round: its expected score for an adversary who sees every round's model and knows
-            the client's rounds.
-        epsilon_final: ε of ``final``.
-        epsilon_every_round: ε of ``every_round``.
+        epsilon: its ε.
+        analytical: what theory allows a client with so many rounds that the adversary knows.
     """
 
     name: Any
     participations: float
-    final: float
-    every_round: float
-    epsilon_final: float
-    epsilon_every_round: float
+    epsilon: float
+    analytical: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,74 +52,51 @@ class CapEffect:
         window: see ``cap``; ``None`` for the run.
         refused: share of the participations that the cap refuses.
         touched: share of the clients with a refused participation.
-        epsilon_final: ε of the worst-case client with the cap, at the same noise, for an
-            adversary who sees the final model.
-        epsilon_every_round: the same for an adversary who sees every round's model.
-        noise_final: the noise multiplier at which the cap leaves the largest ε unchanged, for an
-            adversary who sees the final model.
-        noise_every_round: the same for an adversary who sees every round's model.
+        epsilon: ε of the worst-case client with the cap, at the same noise.
+        noise_multiplier: z at which the cap leaves the largest ε unchanged.
     """
 
     cap: int
     window: int | None
     refused: float
     touched: float
-    epsilon_final: float
-    epsilon_every_round: float
-    noise_final: float
-    noise_every_round: float
+    epsilon: float
+    noise_multiplier: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exposure:
-    """How exposed every client of a log is. Arrays have the shape ``(clients,)``.
+    """How exposed every client of a log is to one adversary, who knows the client's rounds.
 
     Attributes:
         noise_multiplier: z of the clients' sum.
         delta: δ.
+        sees: "final" or "all".
         trace: the log.
-        participations: number of rounds in which each client takes part.
-        final: expected scores for an adversary who sees the final model.
-        every_round: expected scores for an adversary who sees every round's model and knows the
-            rounds of each client.
+        median: the median client, as in a run's report.
+        participations: number of rounds in which each client takes part, ``(clients,)``.
+        expected_scores: of each client, ``(clients,)``.
         caps: what caps of 1, 2, 4, 8 … would change, up to the smallest that refuses nothing.
     """
 
     noise_multiplier: float
     delta: float
+    sees: Sees
     trace: Trace
+    median: ExposedClient
     participations: NDArray[np.int64]
-    final: Floats
-    every_round: Floats
+    expected_scores: Floats
     caps: tuple[CapEffect, ...]
 
     def top(self, count: int) -> list[ExposedClient]:
-        """The ``count`` worst-case clients by every round's model, the worst-case one first."""
+        """The ``count`` worst-case clients, the worst-case one first."""
         check_count("top", count)
-        order = np.lexsort((-self.final, -self.every_round))[:count]
-        names, times = self.trace.clients[order].tolist(), self.participations[order]
-        return self._described(names, times, self.final[order], self.every_round[order])
-
-    def levels(self) -> list[ExposedClient]:
-        """The mean, the median, the 99th percentile and the maximum of each column.
-
-        Between two clients a quantile is the larger value. The ε of the mean is that of the mean
-        score, as canaries measure it.
-        """
-        names = ["mean", "median", "99th percentile", "worst case"]
-        columns = [
-            np.append(column.mean(), np.quantile(column, [0.5, 0.99, 1.0], method="higher"))
-            for column in (self.participations, self.final, self.every_round)
-        ]
-        return self._described(names, *columns)
-
-    def _described(
-        self, names: list[Any], times: NDArray[Any], final: Floats, every_round: Floats
-    ) -> list[ExposedClient]:
-        scores = final, every_round
-        columns = (times, *scores, *(_epsilons(values, self.delta) for values in scores))
-        rows = zip(names, *(column.tolist() for column in columns), strict=True)
-        return [ExposedClient(*row) for row in rows]
+        order = np.argsort(-self.expected_scores, kind="stable")[:count]
+        often = self.participations[order]
+        limits = [gaussian_epsilon(self.noise_multiplier, self.delta, n) for n in often.tolist()]
+        epsilons = _epsilons(self.expected_scores[order], self.delta).tolist()
+        names = self.trace.clients[order].tolist()
+        return list(map(ExposedClient, names, often.tolist(), epsilons, limits))
 
 
 def exposure(
@@ -131,6 +104,7 @@ def exposure(
     noise_multiplier: float,
     delta: float,
     *,
+    sees: Sees = "final",
     window: int | None = None,
     momentum: float = 0.0,
 ) -> Exposure:
@@ -140,6 +114,7 @@ def exposure(
         trace: who took part when, for all rounds of the run.
         noise_multiplier: z > 0 of the clients' sum.
         delta: δ in (0, 1).
+        sees: "final" or "all".
         window: if given, cap participations in any ``window`` consecutive rounds, not in the run.
         momentum: of the server's SGD, in [0, 1).
 
@@ -149,38 +124,38 @@ def exposure(
     check_probability("delta", delta)
     if window is not None:
         check_count("window", window)
-    final, every_round = limit_weights(trace.rounds, noise_multiplier, momentum=momentum)
+    record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)
+    weights = seen_by(record, Adversary(sees)).weights
 
-    def scores(when: NDArray[np.int64], who: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        first, second = (
-            np.bincount(who, per_round[when], trace.population).astype(np.float64)
-            for per_round in (final, every_round)
-        )
-        return first, np.sqrt(second)
+    def scores(when: NDArray[np.int64], who: NDArray[np.int64]) -> Floats:
+        sums = np.bincount(who, weights[when], trace.population).astype(np.float64)
+        return sums if sees == "final" else np.sqrt(sums)
 
     def effect(cap: int) -> CapEffect:
         caps = {"per_run": cap} if window is None else {"per_window": cap, "window": window}
         cohorts = Capped(trace, **caps).cohorts(trace.population, generator(0))
         kept = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
         when, who = np.repeat(np.arange(len(kept)), list(map(len, kept))), np.concatenate(kept)
-        after = np.array([values.max() for values in scores(when, who)])
-        # Scores are in proportion to 1/z.
+        largest = float(scores(when, who).max())
         return CapEffect(
             cap,
             window,
             1 - len(who) / len(trace.client_ids),
             float(np.mean(np.bincount(who, minlength=trace.population) < participations)),
-            *_epsilons(after, delta).tolist(),
-            *(noise_multiplier * after / largest).tolist(),
+            float(_epsilons(largest, delta)),
+            noise_multiplier * largest / float(found.max()),  # scores are in proportion to 1/z
         )
 
     participations = np.bincount(trace.client_ids)
     found = scores(trace.round_ids, trace.client_ids)
-    largest = np.array([values.max() for values in found])
+    answer = median_client(record, sees)
+    median = ExposedClient(
+        "median", answer.participations, answer.epsilon, float(answer.analytical or 0.0)
+    )
     most = _most(trace, window)
     limits = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
     caps = tuple(effect(cap) for cap in limits)
-    return Exposure(noise_multiplier, delta, trace, participations, *found, caps)
+    return Exposure(noise_multiplier, delta, sees, trace, median, participations, found, caps)
 
 
 def _most(trace: Trace, window: int | None) -> int:
@@ -196,5 +171,5 @@ def _most(trace: Trace, window: int | None) -> int:
     return int(np.max(np.arange(len(who)) - first)) + 1
 
 
-def _epsilons(scores: Floats, delta: float) -> Floats:
+def _epsilons(scores: Floats | float, delta: float) -> Floats:
     return np.asarray(epsilon_two_gaussians(0.0, 1.0, scores, 1.0, delta))

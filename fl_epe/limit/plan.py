@@ -233,20 +233,17 @@ def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> in
     return run.rounds
 
 
-def limit_like(
-    run: AuditRecord | None, momentum: float | None = None, default: float = 0.0
-) -> dict[str, Any]:
+def limit_like(run: AuditRecord | None, momentum: float | None = None) -> dict[str, Any]:
     """The `LimitSetting` of a run: its clip norms, server and real updates.
 
     Args:
         run: a finished run, or ``None``.
-        momentum: of the server, if it is not the run's.
-        default: the momentum if there is neither.
+        momentum: of the server, if it is not the run's, or that of `RunConfig` without a run.
 
     Raises:
         ValueError: as `RealUpdates.of`.
     """
-    setting: dict[str, Any] = {"momentum": default}
+    setting: dict[str, Any] = {"momentum": RunConfig.server_momentum}
     if run is not None:
         server = run.mechanism.server
         setting = {

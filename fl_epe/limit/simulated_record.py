@@ -12,9 +12,10 @@ the rounds' weights and ``r`` what the real updates add there. Where the noise d
 Derivation: docs/notes/limit.md.
 
 Examples:
-    >>> final, every_round = limit_weights(rounds=4, noise_multiplier=0.5)
-    >>> final.tolist(), every_round.tolist()
-    ([1.0, 1.0, 1.0, 1.0], [4.0, 4.0, 4.0, 4.0])
+    >>> from fl_epe.schedules import ShuffledEpochs
+    >>> record = limit_record(ShuffledEpochs(4, 2), noise_multiplier=0.5, delta=1e-5)
+    >>> round(float(seen_by(record).expected_scores[0]), 6)  # two rounds, √4 times the noise
+    2.0
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -33,6 +33,7 @@ from fl_epe.auditing import (
     SECRET_KINDS,
     AuditRecord,
     CanaryCosines,
+    CanaryLoad,
     ClientLog,
     Design,
     Mechanism,
@@ -42,7 +43,6 @@ from fl_epe.auditing import (
     ServerStep,
     seen_by,
 )
-from fl_epe.canaries import ladder
 from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
@@ -125,23 +125,27 @@ class _Signal:
         norms: what a participation adds to each round's mean, C_t, shape ``(T,)``.
         server: the server's learning rates and momentum.
         residual: deviation of each round's mean along a canary, in units of C_t, ``(T,)``.
+        factor: ``(T, T)``, rows of length 1 whose products are the cosines of the residuals;
+            ``None`` where rounds are independent.
         steps: what a participation in each round adds to θ_T − θ_0, ``(T,)``.
-        final_residual: standard deviation of θ_T − θ_0 along a canary, over the norm of ``steps``.
         moved: standard deviation of θ_T − θ_0 along a canary.
+        rest: part of its variance that is not from the rounds' residuals; < 0 if these have more.
     """
 
     norms: Floats
     server: ServerStep
     residual: Floats
+    factor: Floats | None
     steps: Floats
-    final_residual: float
     moved: float
+    rest: float
 
     @classmethod
     def of(
         cls,
         rounds: int,
         noise_multiplier: float,
+        strategy: Floats | None = None,
         *,
         clip_norms: ArrayLike = 1.0,
         learning_rates: ArrayLike = 1.0,
@@ -158,77 +162,33 @@ class _Signal:
             raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
         if np.shape(real.every_round) != (rounds,):
             raise_invalid("real.every_round", real.every_round, f"of shape (rounds={rounds},)")
-        variance = noise_multiplier**2 + real.every_round
-        final = float(np.sqrt(noise_multiplier**2 + real.final))
-        if not np.all(variance > 0) or not final > 0:
+        hidden = noise_multiplier**2 + np.append(real.every_round, real.final)
+        if not np.all(hidden > 0):
             raise_invalid(
                 "noise_multiplier", noise_multiplier, "> 0, or real updates in every round"
             )
-        steps = sgd_weights(rates, momentum) * norms
-        server, moved = ServerStep("sgd", rates, momentum), float(np.linalg.norm(steps) * final)
-        return cls(norms, server, np.sqrt(variance), steps, final, moved)
+        steps, server = sgd_weights(rates, momentum) * norms, ServerStep("sgd", rates, momentum)
+        more = float(steps**2 @ (real.final - real.every_round))
+        if strategy is None:
+            moved = math.sqrt(float(np.sum(steps**2)) * hidden[-1])
+            residual = np.sqrt(hidden[:-1])
+            return cls(norms, server, residual, None, steps, moved, more / moved**2)
+        inverse = scipy.linalg.solve_triangular(strategy, np.eye(rounds), lower=True)
+        noise = noise_multiplier * inverse
+        factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
+        residual = np.linalg.norm(factor, axis=1)
+        moved = math.sqrt(float(np.sum((steps @ factor) ** 2)) + more)
+        factor /= residual[:, None]
+        return cls(norms, server, residual, factor, steps, moved, more / moved**2)
 
-
-def limit_weights(
-    rounds: int,
-    noise_multiplier: float,
-    *,
-    strategy: Floats | None = None,
-    **setting: Unpack[LimitSetting],
-) -> tuple[Floats, Floats]:
-    """What one participation in each round adds to expected scores.
-
-    Args:
-        rounds: number of rounds T.
-        noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
-        strategy: of correlated noise, shape ``(T, T)``.
-        setting: see `LimitSetting`.
-
-    Returns:
-        Two arrays of shape ``(T,)``. Over a canary's rounds the first adds up to the expected
-        displacement ("final"), the second to the square of the expected matched filter ("all");
-        with correlated noise only of who takes part once, see `limit_scores`.
-
-    Raises:
-        ValueError: if there is neither noise nor real updates, or if an argument is out of range.
-    """
-    signal = _Signal.of(rounds, noise_multiplier, **setting)
-    if strategy is None:
-        return signal.steps / signal.moved, signal.residual**-2
-    noise = scipy.linalg.solve_triangular(strategy, signal.steps, lower=True, trans="T")
-    more = np.sum(noise**2) - np.sum(signal.steps**2)
-    moved = np.sqrt(signal.moved**2 + noise_multiplier**2 * more)
-    whitening = _whitening(noise_multiplier, strategy, setting.get("real"))
-    return signal.steps / moved, np.sum(whitening**2, axis=0)
-
-
-def limit_scores(
-    noise_multiplier: float, strategy: Floats, real: RealUpdates | None = None
-) -> Callable[[NDArray[np.bool_]], Floats]:
-    """Expected scores against every round's model, with correlated noise.
-
-    Args:
-        noise_multiplier: z > 0 of the clients' sum.
-        strategy: shape ``(T, T)``.
-        real: the real clients' updates, those of different rounds orthogonal; by default the noise
-            outweighs them. Where they have a direction in common the scores are too large.
-
-    Returns:
-        A function from who is in which round, ``(T, m)``, to the m expected scores; ``‖C·1‖/z``
-        where the noise dominates.
-    """
-    whitening = _whitening(noise_multiplier, strategy, real)
-    return lambda presence: np.asarray(np.linalg.norm(whitening @ presence, axis=0))
-
-
-def _whitening(noise_multiplier: float, strategy: Floats, real: RealUpdates | None) -> Floats:
-    """L⁻¹ for the covariance LLᵀ of the rounds' residuals along a canary, in units of C_t."""
-    if real is None:
-        return strategy / noise_multiplier
-    unit = np.eye(len(strategy))
-    noise = noise_multiplier * scipy.linalg.solve_triangular(strategy, unit, lower=True)
-    factor = np.linalg.cholesky(noise @ noise.T + np.diag(real.every_round))
-    return np.asarray(scipy.linalg.solve_triangular(factor, unit, lower=True))
+    def correlation(self) -> RoundCorrelation:
+        """Of the rounds; known, and not estimated."""
+        if self.factor is None:
+            return RoundCorrelation(np.ones((len(self.norms), 1)))
+        back = np.zeros_like(self.factor)
+        for t, row in enumerate(self.factor):
+            back[t, : t + 1] = row[t::-1]
+        return RoundCorrelation(back)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
@@ -249,6 +209,8 @@ def limit_record(
     unobserved: int = 1000,
     population: int | None = None,
     beside: int = 0,
+    kept: float = 1.0,
+    strategy: Floats | None = None,
     seed: int = 0,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
@@ -262,8 +224,9 @@ def limit_record(
         unobserved: unobserved canaries u.
         population: clients of the schedule, canaries among them; the canaries alone by default.
         beside: real clients who follow the schedule beside the canaries and are in the record's
-            log; ``num_canaries`` are then places, see `fl_epe.canaries.ladder`, unless the
-            schedule's rounds are secret (`fl_epe.auditing.AuditedClient`).
+            log; ``num_canaries`` are then the places of a `CanaryLoad`.
+        kept: share of its rounds that a place keeps, see `CanaryLoad`.
+        strategy: of correlated noise, lower triangular, shape ``(T, T)``.
         seed: of participation and scores.
         setting: see `LimitSetting`.
 
@@ -272,7 +235,7 @@ def limit_record(
     """
     clients = num_canaries if population is None else population
     size = schedule.cohort_size(clients)
-    signal = _Signal.of(schedule.rounds, noise_multiplier, **setting)
+    signal = _Signal.of(schedule.rounds, noise_multiplier, strategy, **setting)
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
@@ -296,9 +259,10 @@ def limit_record(
             num_rounds=schedule.rounds,
             clients_per_round=schedule.cohort_size(beside),
         )
-        if schedule.kind not in SECRET_KINDS:
-            here = ladder(here, generator(seed, _PARTICIPATION, 1))
-            num_canaries = here.shape[1]
+        often, secret = schedule.participations(), schedule.kind in SECRET_KINDS
+        load = CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, secret)
+        here = load.presence(here, generator(seed, _PARTICIPATION, 1))
+        num_canaries = here.shape[1]
     rng = generator(seed, _SCORES)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)
@@ -308,7 +272,7 @@ def limit_record(
         observed=_cosines(signal, num_canaries, rng, here),
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
-        norms=Norms(lengths, _deltas(lengths, signal.server), final=moved, displacement=moved),
+        norms=Norms(lengths, _deltas(lengths, signal), final=moved, displacement=moved),
         mechanism=Mechanism(
             cohort_size=size,
             noise_multiplier=noise_multiplier,
@@ -317,10 +281,11 @@ def limit_record(
             canary_participations=schedule.participations(),
             server=signal.server,
             clip_norms=signal.norms,
+            strategy=strategy,
         ),
         clients=log,
         design=design,
-        correlation=RoundCorrelation(np.ones((schedule.rounds, 1))),  # independent
+        correlation=signal.correlation(),
         provenance=Provenance(seeds={"limit": seed}),
     )
 
@@ -330,12 +295,11 @@ def _cosines(
 ) -> CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
+    if signal.factor is not None:
+        rounds = signal.factor @ rounds
     # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
     # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
-    weights = signal.residual * signal.steps / signal.moved
-    rest = (
-        float(signal.steps**2 @ (signal.final_residual**2 - signal.residual**2)) / signal.moved**2
-    )
+    weights, rest = signal.residual * signal.steps / signal.moved, signal.rest
     final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
     final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
     if presence is not None:
@@ -347,8 +311,14 @@ def _cosines(
     return CanaryCosines(means=rounds, final=final, displacement=final)
 
 
-def _deltas(lengths: Floats, server: ServerStep) -> Floats:
-    """Norms of the server's steps: each a discounted sum of orthogonal means."""
-    decay = server.momentum**2
-    total = itertools.accumulate(lengths**2, lambda sum_, square: decay * sum_ + square)
-    return np.asarray(server.learning_rates * np.sqrt(np.fromiter(total, np.float64)))
+def _deltas(lengths: Floats, signal: _Signal) -> Floats:
+    """Norms of the server's steps: each a discounted sum of the rounds' means."""
+    server, decay = signal.server, signal.server.momentum
+    if signal.factor is None:  # orthogonal
+        squares = itertools.accumulate(lengths**2, lambda sum_, square: decay**2 * sum_ + square)
+        norms = np.sqrt(np.fromiter(squares, np.float64))
+    else:
+        means = lengths[:, None] * signal.factor
+        sums = itertools.accumulate(means, lambda sum_, mean: decay * sum_ + mean)
+        norms = np.array([np.linalg.norm(each) for each in sums])
+    return np.asarray(server.learning_rates * norms)

@@ -8,7 +8,13 @@ Examples:
     ('17.3', '∞')
 """
 
-from fl_epe.reporting.advice import advice_lines, canary_lines, exposure_lines, exposure_tables
+from fl_epe.reporting.advice import (
+    advice_lines,
+    canary_lines,
+    canary_table,
+    exposure_lines,
+    exposure_tables,
+)
 from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.publish import write_figures
@@ -40,6 +46,7 @@ __all__ = [
     "as_report",
     "as_text",
     "canary_lines",
+    "canary_table",
     "compare_runs",
     "exposure_lines",
     "exposure_tables",

@@ -23,9 +23,11 @@ import argparse
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.limit.simulated_record import limit_weights
+from fl_epe.auditing import Adversary, seen_by
+from fl_epe.limit import expected_record
 from fl_epe.mechanism import parse_strategy
 from fl_epe.mechanism.strategies import prefix_errors
+from fl_epe.schedules import ShuffledEpochs
 
 NOISE, DELTA = 0.25, 1e-5
 MECHANISMS = (
@@ -43,7 +45,8 @@ def row(mechanism: str, rounds: int) -> tuple[float, float, float]:
     made = parse_strategy(mechanism, rounds)
     assert made is not None
     strategy = made.matrix()
-    final, every_round = limit_weights(rounds, NOISE, strategy=strategy)
+    record = expected_record(ShuffledEpochs(rounds, 1), NOISE, DELTA, rounds, strategy=strategy)
+    final, every_round = (seen_by(record, Adversary(sees)).weights for sees in ("final", "all"))
     shifts = np.array([np.sqrt(every_round[0]), final[0]])
     every, last = np.asarray(epsilon_two_gaussians(0, 1, shifts, 1, DELTA))
     return float(every), float(last), float(np.sqrt(np.mean(prefix_errors(strategy) ** 2)))

@@ -117,7 +117,7 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, expected_score_fit, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
-from fl_epe.limit.simulated_record import RealUpdates, limit_weights
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.schedules import ShuffledEpochs, parse_schedule
 from fl_epe.seeding import Seeds
 
@@ -328,7 +328,7 @@ def show_theory() -> None:
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
         values = [epsilon_from_record(make(seed=seed)).epsilon for seed in seeds]
-        final, _ = limit_weights(schedule.rounds, z)
+        final = seen_by(make()).weights
         expected = _epsilon(float(final.mean() * schedule.participations()), delta)
         spread = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
         print(f"  z = {z:6}  {expected:.2f}  {spread}  {paper:.2f}", flush=True)

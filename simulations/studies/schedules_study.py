@@ -1,13 +1,13 @@
 """Fills the tables of the study `docs/schedules.md`, draws its pictures and checks its sentences.
 
-    python simulations/studies/schedules_study.py    # a minute on two cores
+    python simulations/studies/schedules_study.py    # two minutes on one core
 
 The text of the study stands in `docs/schedules.md` alone. This script measures, replaces the tables
 there (it finds each by its header) and makes sure that every sentence with a measured number says
 what was measured; otherwise it stops and names the words that belong into the text.
 
-Everything is computed in the limit, by the same functions as in `fl-epe compare`. The comparison
-with real training is made by `simulations/studies/limit_vs_digits.py`.
+Everything is computed in the limit (`average_clients.py`). The comparison with
+real training is made by `simulations/studies/limit_vs_digits.py`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import argparse
 import dataclasses
 import json
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from average_clients import Epsilon, Row, rows_of
 from matplotlib.figure import Figure
 
 from fl_epe.auditing import seen_by
-from fl_epe.limit import ComparisonPlan, carry_out, limit_record
-from fl_epe.limit.measure import Epsilon, Row
+from fl_epe.limit import limit_record
 from fl_epe.limit.plan import DEFAULT_SCHEDULES
 from fl_epe.mechanism import sgd_weights
 from fl_epe.reporting import plain_ticks
@@ -55,10 +53,8 @@ class Section:
     rows: list[Row]
 
 
-def measure(workers: int, **settings: Any) -> list[Row]:
-    plan = ComparisonPlan(**{"rounds": T, **settings})
-    with tempfile.TemporaryDirectory() as directory:
-        return carry_out(plan, Path(directory), workers=workers)
+def measure(specs: Sequence[str], noises: Sequence[float] = (Z,)) -> list[Row]:
+    return list(rows_of(specs, noises, R, T))
 
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -97,11 +93,9 @@ def bound(value: Epsilon | None) -> float:
     return known(value).analytical.epsilon
 
 
-def by_schedule(workers: int) -> Section:
+def by_schedule() -> Section:
     """Sections 1 and 2: an average-case client, the mean one and the worst-case one."""
-    rows = measure(
-        workers, schedules=DEFAULT_SCHEDULES, noise_multipliers=(Z,), participations=(R,)
-    )
+    rows = measure(DEFAULT_SCHEDULES)
     finals = [known(row.final) for row in rows]
     # The same mean for all, but for the cap, which refuses a few participations.
     middle = float(np.median([mean(final) for final in finals]))
@@ -153,14 +147,9 @@ def by_schedule(workers: int) -> Section:
     return Section(table(header, lines), phrases, rows)
 
 
-def unknown_rounds(workers: int) -> Section:
+def unknown_rounds() -> Section:
     """Section 3: what it is worth that the adversary does not know the rounds."""
-    rows = measure(
-        workers,
-        schedules=("epochs", "balls-in-bins", "poisson", "fixed-size"),
-        noise_multipliers=NOISES,
-        participations=(R,),
-    )
+    rows = measure(("epochs", "balls-in-bins", "poisson", "fixed-size"), NOISES)
     found = {(row.schedule, row.noise_multiplier): row for row in rows}
 
     def gain(z: float) -> float:
@@ -170,7 +159,7 @@ def unknown_rounds(workers: int) -> Section:
     assert gain(0.25) < 2 < 10 < gain(1.0)
     for z in NOISES:  # Poisson meets its accountant
         row = found["poisson", z]
-        assert known(row.unknown_rounds).low <= bound(row.unknown_rounds) * 1.02
+        assert known(row.unknown_rounds).epsilon <= bound(row.unknown_rounds) * 1.02
     poisson, epochs = (known(found[name, 0.5].unknown_rounds) for name in ("poisson", "epochs"))
     assert poisson.epsilon > epochs.epsilon
     lines = [
@@ -196,12 +185,12 @@ def unknown_rounds(workers: int) -> Section:
     return Section(table(header, lines), phrases, rows)
 
 
-def caps(workers: int) -> Section:
+def caps() -> Section:
     """Section 4: what a cap on participations buys."""
     capped = ["capped:" + json.dumps({"of": CLASSES, "per_run": cap}) for cap in CAPS]
     specs = (CLASSES, *capped)
-    rows = measure(workers, schedules=specs, noise_multipliers=(Z,), participations=(R,))
-    takes_part = [row.mean_participations or 0.0 for row in rows]
+    rows = measure(specs)
+    takes_part = [row.mean_participations for row in rows]
     names = ["none", *map(str, CAPS)]
     lines = [
         [
@@ -230,7 +219,7 @@ def caps(workers: int) -> Section:
     return Section(table(header, lines), phrases, rows)
 
 
-def late(_: int) -> Section:
+def late() -> Section:
     """Section 5: whether it matters when a client takes part."""
     lines = []
     for decay in DECAYS:
@@ -273,7 +262,6 @@ def draw_schedules(figure: Figure, rows: list[Row]) -> None:
     for axes, name in ((left, "final"), (right, "every_round")):
         for y, row in enumerate(rows):
             value = known(getattr(row, name))
-            axes.plot([value.low, value.high], [y, y], color="#c2410c", lw=3, alpha=0.4)
             axes.plot(
                 value.epsilon,
                 y,
@@ -321,14 +309,12 @@ def draw_unknown_rounds(figure: Figure, rows: list[Row]) -> None:
         line = [row for row in rows if row.schedule == name]
         xs = [row.noise_multiplier for row in line]
         ys = [known(row.unknown_rounds) for row in line]
-        axes.errorbar(
+        axes.plot(
             xs,
             [y.epsilon for y in ys],
-            [[y.epsilon - y.low for y in ys], [y.high - y.epsilon for y in ys]],
             color=color,
             marker="o",
             ms=4,
-            capsize=2,
             label=f"{name}, rounds unknown",
         )
         if name == "epochs":
@@ -383,7 +369,7 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
 
 
 SECTIONS: tuple[
-    tuple[Callable[[int], Section], Callable[[Figure, list[Row]], None] | None, str], ...
+    tuple[Callable[[], Section], Callable[[Figure, list[Row]], None] | None, str], ...
 ] = (
     (by_schedule, draw_schedules, "schedules"),
     (unknown_rounds, draw_unknown_rounds, "unknown_rounds"),
@@ -417,11 +403,10 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=PAGE.parent, help="of page and pictures (default: docs)"
     )
-    parser.add_argument("--workers", type=int, default=2, help="cells measured at the same time")
     options = parser.parse_args()
     text, absent = PAGE.read_text(encoding="utf-8"), []
     for measured, draw, name in SECTIONS:
-        section = measured(options.workers)
+        section = measured()
         text = with_table(text, section.table)
         absent += missing(text, section.phrases)
         if draw is not None:

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from limit_settings import SERVERS, T, expected_scores, synthetic_log
+from limit_settings import REAL, SERVERS, T, synthetic_log
 
-from fl_epe.accounting import known_expected_score_epsilon
-from fl_epe.auditing import Adversary
 from fl_epe.cli.main import main
-from fl_epe.limit import exposure, limit_like, limit_record, noise_for_epsilon
+from fl_epe.limit import canary_advice, exposure, limit_like, limit_record, noise_for_epsilon
+from fl_epe.limit.client import expected_epsilon
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
@@ -30,32 +29,30 @@ class TestCommandLine:
         return json.loads(capsys.readouterr().out)
 
     def test_noise(self, capsys):
-        common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--num-canaries", 100)
+        common = ("noise", "--target-epsilon", 1, "--rounds", 50)
         assert main(["advise", *map(str, common)]) == 0
-        printed = capsys.readouterr().out
-        for part in ("Noise multiplier z = ", "who takes part once", "Theory guarantees ε ≤"):
+        printed = " ".join(capsys.readouterr().out.split())
+        for part in ("Noise multiplier z = ", "client takes part once", "theory allows ε ≤"):
             assert part in printed
-        found = self._json(capsys, *common, "--clients", 300, "--momentum", 0.9)
-        direct = noise_for_epsilon(
-            ShuffledEpochs(50, 1), 1.0, 300**-1.1, num_canaries=100, population=300, momentum=0.9
-        )
+        assert len(printed.split()) <= 200
+        found = self._json(capsys, *common, "--clients", 300)
+        direct = noise_for_epsilon(ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, momentum=0.9)
         assert found["noise_multiplier"] == direct.noise_multiplier
         assert found["delta"] == 300**-1.1
-        assert found["analytical"][0]["rounds_known"]
+        assert found["answer"] == vars(direct.answer)
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
-        record = limit_record(
-            Poisson(T, 0.25), 0.4, 1e-3, num_canaries=50, unobserved=0, **settings
-        )
+        schedule = ShuffledEpochs(T, 3)
+        record = limit_record(schedule, 0.4, 1e-3, num_canaries=13, beside=120, **settings)
         record.save(tmp_path / "record.npz")
-        for sees, place in (("final", 0), ("all", 1)):
-            scores = expected_scores(Poisson(T, 0.25), 0.4, num_canaries=20_000, **settings)[place]
-            target = known_expected_score_epsilon(scores, 1e-3)
+        for sees in ("final", "all"):
+            target = expected_epsilon(record, sees)
             found = self._json(
                 capsys, "noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", target
             )
-            assert found["delta"] == 1e-3
+            assert (found["delta"], found["clients"]) == (1e-3, 120)
+            assert found["answer"]["participations"] == 3
             # Real updates hide most here, so z moves ten times as much as the mean score.
             assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
 
@@ -68,7 +65,7 @@ class TestCommandLine:
         assert plain == independent
         strategy = strategy_matrix("banded:bands=4", 50)
         direct = noise_for_epsilon(
-            ShuffledEpochs(50, 1), 1.0, 300**-1.1, population=300, strategy=strategy
+            ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, strategy=strategy, momentum=0.9
         )
         assert banded["noise_multiplier"] == direct.noise_multiplier
         assert banded["noise_multiplier"] > 1.5 * plain["noise_multiplier"]
@@ -78,28 +75,15 @@ class TestCommandLine:
 
     @pytest.mark.parametrize("sees", ["final", "all"])
     def test_a_run_like_another_has_its_mechanism(self, tmp_path, capsys, sees):
-        strategy = strategy_matrix("tree", T)
-        noise = np.linalg.norm(np.linalg.inv(strategy), axis=1)  # of each round
-        moved = np.linalg.norm(np.linalg.inv(strategy).sum(axis=0)) / np.sqrt(T)
-        record = limit_record(Poisson(T, 0.25), 0.4, 1e-3, num_canaries=20, unobserved=0)
-        values = {
-            "strategy": strategy,
-            "norms.means": record.norms.means * noise * 1.5,
-            "norms.displacement": record.norms.displacement * moved * 1.5,
-        }
-        record = record.with_values(**values)
+        strategy, schedule = strategy_matrix("tree", T), ShuffledEpochs(T, 3)
+        record = limit_record(
+            schedule, 0.4, 1e-3, num_canaries=13, beside=120, strategy=strategy, real=REAL
+        )
         record.save(tmp_path / "record.npz")
-        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 2]
-        common += ["--clients", 1000]
+        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 1]
         found = self._json(capsys, *common)
         direct = noise_for_epsilon(
-            Poisson(T, 0.25),
-            2.0,
-            1e-3,
-            adversary=Adversary(sees),
-            population=1000,
-            strategy=strategy,
-            **limit_like(record),
+            schedule, 1.0, 1e-3, 120, sees=sees, strategy=strategy, **limit_like(record)
         )
         assert found["noise_multiplier"] == direct.noise_multiplier
         other = self._json(capsys, *common, "--mechanism", "independent")
@@ -117,24 +101,39 @@ class TestCommandLine:
             capsys, "noise", "--target-epsilon", 2, "--participation", f"trace:path={log}",
             "--worst-case",
         )  # fmt: skip
-        whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"])
-        assert whole.levels()[-1].epsilon_final == pytest.approx(2, rel=1e-6)
+        whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"], momentum=0.9)
+        assert whole.top(1)[0].epsilon == pytest.approx(2, rel=1e-6)
         assert found["delta"] == CLIENTS**-1.1
 
     def test_log(self, log, capsys):
         arguments = ["log", log, "--noise-multiplier", 0.7]
-        assert main(["advise", *map(str, arguments), "--top", "3"]) == 0
+        assert main(["advise", *map(str, arguments)]) == 0
         printed = capsys.readouterr().out
-        for part in ("99th percentile", "Worst case", "Caps:", "phone-"):
+        for part in ("median", "worst-case client", "Caps:", "phone-", "sees the final model"):
             assert part in printed
         assert max(map(len, printed.splitlines())) <= 80
+        assert len(printed.splitlines()) <= 25
+        assert len(printed.split()) <= 200
         found = self._json(capsys, *arguments)
-        whole = exposure(Trace.read(log), 0.7, CLIENTS**-1.1)
-        assert found["top"] == list(map(vars, whole.top(10)))
-        assert found["levels"][-1]["participations"] == whole.participations.max()
+        whole = exposure(Trace.read(log), 0.7, CLIENTS**-1.1, momentum=0.9)
+        assert found["top"] == list(map(vars, whole.top(3)))
+        assert found["median"] == vars(whole.median)
         assert found["caps"] == list(map(vars, whole.caps))
         in_windows = self._json(capsys, *arguments, "--window", 3)["caps"]
         assert [(row["cap"], row["window"]) for row in in_windows] == [(1, 3), (2, 3), (3, 3)]
+
+    def test_canaries(self, capsys):
+        arguments = ["canaries", "--clients", "120", "--rounds", "60", "--participations", "12"]
+        assert main(["advise", *arguments]) == 0
+        printed = capsys.readouterr().out
+        assert len(printed.splitlines()) <= 25
+        assert len(printed.split()) <= 200
+        assert "at δ = 0.0052" in printed
+        found = self._json(capsys, *arguments, "--share", 0.1)
+        (advice,) = found["advice"]
+        direct = canary_advice(ShuffledEpochs(60, 12), 0.25, 120**-1.1, 120, 0.1, momentum=0.9)
+        assert advice["load"]["places"] == direct.load.places == 13
+        assert advice["answers"] == list(map(vars, direct.answers))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -173,6 +172,8 @@ class TestCommandLine:
                 "--window=0 to be an integer",
                 id="window=0",
             ),
+            pytest.param("canaries --clients 0", "--clients=0 >= 2", id="clients=0"),
+            pytest.param("canaries --clients 9 --share 0", "--share=0.0", id="share=0"),
             pytest.param("log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"),
             pytest.param("log {log} --noise-multiplier 1 --delta 2", "--delta=2.0", id="delta=2.0"),
         ],

@@ -378,7 +378,7 @@ class TestCommands:
         assert {*SCHEDULES} & {*lines} == {*SCHEDULES}
         assert {spec.partition(":")[0] for spec in specs} < {*SCHEDULES}
         for spec in specs:
-            words = ["advise", "noise", "--target-epsilon", "1", "--num-canaries", "10", "--json"]
+            words = ["advise", "noise", "--target-epsilon", "1", "--json"]
             assert main([*words, "--participation", spec]) == 0, spec
             assert json.loads(capsys.readouterr().out)["noise_multiplier"] > 0
 

@@ -8,20 +8,25 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.accounting import (
-    ExpectedScoreLaw,
-    epsilon_two_gaussians,
-    gaussian_epsilon,
-    known_expected_score_epsilon,
-    upper_bounds,
+from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
+from fl_epe.auditing import AuditedClient, AuditRecord, NotMeasured, ServerStep, answers
+from fl_epe.limit import (
+    ClientEpsilon,
+    ComparisonPlan,
+    carry_out,
+    expected_record,
+    limit_record,
+    print_comparison,
+    worst_client,
+    write_comparison,
 )
-from fl_epe.auditing import AuditRecord, NotMeasured, ServerStep
-from fl_epe.limit import ComparisonPlan, carry_out, limit_record, write_comparison
-from fl_epe.limit.canaries_needed import shift_of
+from fl_epe.limit.client import expected_epsilon
 from fl_epe.limit.measure import Row
-from fl_epe.limit.page import cells_of, failed_of, finding_of, notes_of
-from fl_epe.limit.runner import Scored, Training, pooled
-from fl_epe.schedules import ShuffledEpochs
+from fl_epe.limit.page import failed_of, finding_of, notes_of, tables_of
+from fl_epe.limit.plan import DEFAULT_SCHEDULES
+from fl_epe.limit.runner import Training, averaged
+from fl_epe.reporting import Terminal, number
+from fl_epe.schedules import ShuffledEpochs, make_schedule
 
 SMALL = ComparisonPlan(
     schedules=("cyclic", "check-in", "min-separation:separation=9"),
@@ -152,13 +157,10 @@ class TestMeasurements:
         rows = carry_out(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
         still = carry_out(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
-        moving, constant = rows[0].final.worst_case, still[0].final.worst_case
-        assert moving is not None
-        assert constant is not None
-        assert moving > 1.3 * constant
-        assert rows[0].every_round.worst_case == pytest.approx(
-            rows[0].every_round.analytical.epsilon
-        )
+        moving, constant = (found.of("worst-case", "final") for found in (rows[0], still[0]))
+        assert moving.epsilon > 1.3 * constant.epsilon
+        every = rows[0].of("worst-case", "all")
+        assert every.epsilon == pytest.approx(every.analytical)
 
     def test_like_a_run_of_few_clients_all_of_them_are_canaries(self, tmp_path):
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
@@ -188,112 +190,126 @@ class TestRows:
         for row in carry_out(plan, tmp_path):
             count, z = row.participations, row.noise_multiplier
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
-            for epsilon in (row.every_round.epsilon, row.every_round.high):
-                assert epsilon == pytest.approx(known)
-            assert row.every_round.analytical.epsilon == pytest.approx(known)
-            assert row.every_round.worst_case == pytest.approx(known)
-            assert row.unknown_rounds.epsilon < row.every_round.epsilon
+            for client in ("median", "worst-case"):
+                found = row.of(client, "all")
+                assert (found.knows_rounds, found.adjacency) == (True, "zero-out")
+                assert found.participations == count
+                for epsilon in (found.low, found.epsilon, found.high, found.analytical):
+                    assert epsilon == pytest.approx(known)
+            assert row.of("median", "final").analytical == row.of("median", "all").analytical
             assert not row.above
 
-    def test_a_small_epsilon_is_exact(self, tmp_path):
-        plan = ComparisonPlan(("poisson",), (20,), (1,), server_momentum=0.0)
+    @pytest.mark.parametrize("kind", ["epochs", "poisson", "min-separation:separation=3"])
+    def test_a_row_is_the_mean_of_what_reports_say(self, tmp_path, kind):
+        """Of κ, which is 1 on average, and of the same functions of it."""
+        plan = ComparisonPlan((kind,), (1.0,), (4,), rounds=30, clients=120, delta=1e-5)
         (row,) = carry_out(plan, tmp_path)
-        pmf = scipy.stats.binom.pmf(np.arange(513), 512, 1 / 512)
-        sizes = np.arange(513) / 20 / np.sqrt(512)
-        exact = known_expected_score_epsilon(sizes, row.delta, weights=pmf)
-        assert row.final.epsilon == pytest.approx(exact, rel=1e-6)
-        assert row.replicates == 1
+        record = limit_record(make_schedule(kind, 30, 4), 1.0, 1e-5, beside=120,
+            num_canaries=13, unobserved=2, momentum=0.9)  # fmt: skip
+        for report in answers(record):
+            found = row.of("median", report.adversary.sees)
+            assert report.adversary.knows_rounds == found.knows_rounds
+            assert report.participations == found.participations
+            assert report.analytical.adjacency == found.adjacency
+            assert report.analytical.epsilon == pytest.approx(found.analytical, rel=1e-6)
+            expected = expected_epsilon(record, found.sees)
+            assert found.epsilon == pytest.approx(expected, rel=0.03)
+            own = expected_epsilon(record, found.sees, report.fit.scale)
+            assert report.estimate.epsilon == pytest.approx(own)
 
-    def test_a_cap_that_refuses_nobody_changes_nothing(self, tmp_path):
-        plan = ComparisonPlan(("poisson", "capped:of=poisson,per_run=30"), (0.5,), (2,), rounds=64)
-        plain, capped = carry_out(plan, tmp_path)
-        for name in ("final", "every_round"):
-            one, other = getattr(plain, name), getattr(capped, name)
+    def test_a_cap_that_refuses_nobody_changes_nothing_for_the_worst_case(self):
+        specs = ("poisson", "capped:of=poisson,per_run=30")
+        records = []
+        for schedule in (make_schedule(spec, 64, 2) for spec in specs):
+            record = expected_record(schedule, 0.5, 1e-5, 1000)
+            records.append(
+                [worst_client(record, schedule, sees, 1000) for sees in ("final", "all")]
+            )
+            # The schedule's claim rests on sampling, that of its cap on the cap.
+            known = AuditedClient.of(record).secret is None
+            assert known == (schedule.kind == "capped")
+        for one, other in zip(*records, strict=True):
             assert other.epsilon == pytest.approx(one.epsilon, rel=1e-3)
-            assert other.worst_case == pytest.approx(one.worst_case, rel=1e-3)
-            assert other.analytical.epsilon == pytest.approx(one.analytical.epsilon, rel=1e-6)
-        assert capped.analytical_unknown_rounds == plain.analytical_unknown_rounds
+            assert other.participations == one.participations
 
-    def test_the_worst_case_is_of_the_clients_that_were_asked_for(self, tmp_path):
-        plan = ComparisonPlan(("poisson",), (1.0,), (4,), delta=1e-5, server_momentum=0.0)
+    def test_the_worst_case_is_of_the_clients_that_were_asked_for(self):
+        schedule = make_schedule("poisson", 512, 4)
+        record = expected_record(schedule, 1.0, 1e-5, 1000)
         for clients in (500, 10**6):
-            (row,) = carry_out(dataclasses.replace(plan, clients=clients), tmp_path / str(clients))
             most = scipy.stats.binom.isf(0.05 / clients, 512, 4 / 512)
             expected = epsilon_two_gaussians(0, 1, most / np.sqrt(512), 1, 1e-5)
-            assert row.clients == clients
-            assert row.final.worst_case == pytest.approx(expected, rel=1e-6)
-            assert row.most_participations == most
+            found = worst_client(record, schedule, "final", clients)
+            assert found.epsilon == pytest.approx(expected, rel=1e-6)
+            assert found.participations == most
+            assert found.analytical == pytest.approx(gaussian_epsilon(1.0, 1e-5, int(most)))
 
-    def test_ties_are_called_ties(self, tmp_path):
-        plan = ComparisonPlan(("epochs", "balls-in-bins", "poisson"), (1.0,), (4,))
-        found = finding_of(plan, carry_out(plan, tmp_path))
-        assert "least under epochs and balls-in-bins (ε ≤ 0.578, a tie)" in found
-        assert "worst case of 10,000 clients" in found
-        same = dataclasses.replace(plan, schedules=("epochs", "balls-in-bins"))
-        assert "the same ε under all" in finding_of(same, carry_out(same, tmp_path))
+    def test_ties_are_called_ties(self, small):
+        rows = [dataclasses.replace(small[0], schedule=name) for name in ("epochs", "cyclic:a=1")]
+        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
+        assert finding_of(plan, rows).startswith("All of these schedules have the same ε")
+        worse = tuple(dataclasses.replace(a, epsilon=99.0) for a in small[0].answers)
+        rows.append(dataclasses.replace(small[0], schedule="poisson", answers=worse))
+        found = finding_of(plan, rows)
+        assert "worst-case client of 200 (adversary sees the final model and knows" in found
+        assert "least under epochs and cyclic (" in found
+        assert "a tie) and largest under poisson (99.0)" in found
 
-    def test_what_has_no_law_is_drawn_and_said(self, tmp_path):
-        spec = "capped:of=poisson,per_window=1,window=4"
-        plan = dataclasses.replace(SMALL, schedules=(spec, "poisson"), participations=(2,))
-        rows = carry_out(plan, tmp_path)
-        (first, second), plain = rows[:2], rows[2:]
-        assert first.final.simulated
-        assert not any(row.final.simulated for row in plain)
-        # The same clients at every noise: expected scores are in proportion to 1/z.
-        means = [shift_of(row.final.mean, row.delta) for row in (first, second)]
-        assert means[0] / means[1] == pytest.approx(
-            second.noise_multiplier / first.noise_multiplier, rel=1e-6
-        )
-        assert first.final.low < first.final.epsilon < first.final.high
-        assert cells_of(first)[0].startswith("~")
-        (note,) = [note for note in notes_of(plan, rows) if note.startswith("“~”")]
-        assert spec in note
-        assert "poisson, so" not in note.replace(spec, "")
+    def test_a_table_is_of_one_client_and_one_view(self, small):
+        shown = list(tables_of(SMALL, small))
+        assert len({one.title for one in shown}) == len(shown) == 4
+        for one in shown:
+            (client,) = [c for c in ("median", "worst-case") if c in one.title]
+            (sees,) = [
+                s for s, w in {"final": "final", "all": "every round"}.items() if w in one.title
+            ]
+            for row, cells in one.lines:
+                found = row.of(client, sees)
+                if found is not None:
+                    assert cells[2] == ("known" if found.knows_rounds else "secret")
+                    assert cells[3] == found.adjacency
+                    assert cells[5] == number(found.analytical)
 
-    @pytest.mark.parametrize("rounds", [4, 40])
-    def test_everybody_in_every_round_is_one_number(self, rounds, tmp_path):
-        kinds = ("epochs", "cyclic", "balls-in-bins", "poisson", "fixed-size", "check-in",
-            "min-separation:separation=1", "time-of-day:rounds_per_day=4,hours=24",
-            "capped:of=poisson,per_run=40")  # fmt: skip
-        plan = ComparisonPlan(
-            kinds, (1.0,), (rounds,), rounds=rounds, clients=100, server_momentum=0.0
-        )
-        for row in carry_out(plan, tmp_path):
-            exact = gaussian_epsilon(1.0, row.delta, rounds)
-            for part in (row.final, row.every_round, row.unknown_rounds):
-                assert part.epsilon == pytest.approx(exact, rel=1e-6)
-                assert part.analytical.epsilon == pytest.approx(exact, rel=1e-6)
+    @pytest.mark.parametrize("failed", [False, True], ids=["all", "failed"])
+    def test_it_fits_on_a_screen(self, failed, capsys, small):
+        rows = [
+            dataclasses.replace(small[0], schedule=spec, participations=1)
+            for spec in DEFAULT_SCHEDULES
+        ]
+        if failed:
+            rows[0] = Row(*next(SMALL.cells()).place, not_measured="no canary took part")
+        plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
+        print_comparison(plan, rows, Terminal(highlight=False, width=80))
+        text = capsys.readouterr().out
+        if not failed:
+            assert len(text.splitlines()) < 25  # and the path of the page
+            assert len(text.split()) <= 200
+        assert max(map(len, text.splitlines())) <= 80
 
-    def test_trainings_are_pooled_before_any_epsilon(self):
-        """Scales of both signs: ε of their mean, and not the mean of what is left above 0."""
-        schedule, law = ShuffledEpochs(2, 1), ExpectedScoreLaw.of([0.1])
+    def test_trainings_are_averaged(self):
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
-        trainings = []
-        for scale in (2.0, -1.0):
-            scored = Scored(0.1 * scale, 1.0, 50, scale, 0.5, law)
-            energy = np.full(2, 0.01)
-            trainings.append(Training(schedule, 20, 1e-3, 1.0, 1, scored, scored, energy, None))
-        row = pooled(plan, next(plan.cells()), trainings)
-        exact = epsilon_two_gaussians(0, 1, 0.05, 1, 1e-3)
-        assert row.final.epsilon == pytest.approx(exact)
-        assert row.final.mean == pytest.approx(exact)
-        assert row.unknown_rounds.epsilon < row.every_round.epsilon
-        assert row.replicates == 2
+        one = ClientEpsilon("median", "all", True, "zero-out", 1, 4.0, 3.0, 5.0, 4.5, "")
+        other = dataclasses.replace(one, epsilon=6.0, low=5.0, high=8.0)
+        trainings = [Training(20, 1e-3, (each, each)) for each in (one, other)]
+        row = averaged(plan, next(plan.cells()), trainings)
+        found = row.answers[0]
+        assert (found.epsilon, found.analytical, row.replicates) == (5.0, 4.5, 2)
+        assert found.low == pytest.approx(5 - np.hypot(1, 1) / 2)
+        assert found.high == pytest.approx(5 + np.hypot(1, 2) / 2)
+        assert not found.above
+        far = dataclasses.replace(other, analytical=3.0)
+        assert averaged(plan, next(plan.cells()), [Training(20, 1e-3, (far,))]).above
         failed = dataclasses.replace(trainings[0], diverged=("the loss is nan",))
-        row = pooled(plan, next(plan.cells()), [failed, trainings[1]])
+        row = averaged(plan, next(plan.cells()), [failed, trainings[1]])
         assert row.failed == "diverged: the loss is nan (1 of 2 measurements)"
-        assert row.final is not None
+        assert row.answers
 
-    def test_what_lies_above_its_bound_is_found(self, small, tmp_path, monkeypatch):
+    def test_what_lies_above_its_bound_is_found(self, small, tmp_path):
         assert not any(row.above for row in small)
-
-        def too_small(*arguments):
-            bounds = upper_bounds(*arguments)
-            return tuple(dataclasses.replace(b, epsilon=0.9 * b.epsilon) for b in bounds)
-
-        monkeypatch.setattr("fl_epe.limit.measure.upper_bounds", too_small)
-        rows = [row for row in carry_out(SMALL, tmp_path) if row.skipped is None]
-        assert all(row.every_round.above for row in rows)
+        rows = [
+            dataclasses.replace(row, answers=(dataclasses.replace(row.answers[0], above=True),))
+            for row in small
+            if row.skipped is None
+        ]
         write_comparison(SMALL, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
         assert f"Warning: {len(rows)} of {len(rows)} rows" in page
@@ -316,7 +332,7 @@ class TestNotMeasured:
         monkeypatch.setattr("fl_epe.limit.runner.measure", measure)
         first, second = rows = carry_out(self.PLAN, tmp_path)
         assert first.not_measured == self.REASON
-        assert (first.final, first.every_round, first.unknown_rounds) == (None, None, None)
+        assert first.answers == ()
         assert second.failed is None
         write_comparison(self.PLAN, rows, tmp_path)
         page = (tmp_path / "compare.html").read_text()
@@ -324,15 +340,14 @@ class TestNotMeasured:
         assert 'role="alert">Of 2 rows, 1 not measured: see the notes.</p>' in page
         written = json.loads((tmp_path / "compare.json").read_text())["rows"]
         assert written[0]["not_measured"] == first.not_measured
-        assert written[0]["final"] is None
+        assert written[0]["answers"] == []
         assert (written[1]["not_measured"], written[1]["diverged"]) == (None, None)
 
     def test_one_of_two_trainings_without_an_epsilon(self, tmp_path, small, monkeypatch):
         def train(plan, cell, *_):
             if cell.replicate == 1:
                 raise NotMeasured(self.REASON)
-            scored = Scored(0.0, 1.0, 50)
-            return Training(ShuffledEpochs(2, 1), 20, 1e-3, 1.0, 1, scored, scored, None, None)
+            return Training(20, 1e-3, ())
 
         monkeypatch.setattr("fl_epe.limit.runner.train", train)
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
@@ -344,8 +359,3 @@ class TestNotMeasured:
         assert row.failed == "diverged: the training loss is nan at the end"
         assert failed_of([row, small[1]]) == "Of 2 rows, 1 diverged: see the notes."
         assert notes_of(self.PLAN, [row, small[1]])[0].endswith(f": {row.failed}.")
-
-    def test_it_is_said_why(self, tmp_path, monkeypatch):
-        plan = dataclasses.replace(self.PLAN, clients=201)  # not in the cache
-        monkeypatch.setattr("fl_epe.limit.measure.clients_law", lambda *_, **__: None)
-        assert "no law in closed form" in str(carry_out(plan, tmp_path)[0].not_measured)

@@ -5,7 +5,8 @@ import pytest
 
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, expected_score_fit, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, seen_by
+from fl_epe.auditing.ladder_fit import ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.mechanism import sgd_weights
@@ -33,7 +34,8 @@ class TestDecay:
         )
         assert np.ptp(seen_by(record).expected_scores) > 1
         for sees in ("final", "all"):
-            fit = expected_score_fit(seen_by(record, Adversary(sees)), confidence=0.999)
+            view = seen_by(record, Adversary(sees))
+            fit = ladder_fit(view, view.scores(), confidence=0.999)
             assert fit.low < 1 < fit.high
 
     def test_deltas_are_those_of_a_server_that_decays(self):

@@ -9,14 +9,14 @@ TEXT = schedules_study.PAGE.read_text("utf-8")
 
 
 def test_the_page_has_the_table_and_the_numbers_that_are_measured():
-    section = schedules_study.late(1)  # the one that takes no simulation
+    section = schedules_study.late()  # the one that takes no simulation
     assert schedules_study.with_table(TEXT, section.table) == TEXT
     assert schedules_study.missing(TEXT, section.phrases) == []
 
 
 def test_every_table_and_number_is_on_the_page():
     for measured, _, _ in schedules_study.SECTIONS:
-        section = measured(2)
+        section = measured()
         assert schedules_study.with_table(TEXT, section.table) == TEXT
         assert schedules_study.missing(TEXT, section.phrases) == []
 

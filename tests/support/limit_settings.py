@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.limit.simulated_record import RealUpdates, limit_weights
-from fl_epe.schedules import Schedule, Trace, presence
-from fl_epe.seeding import generator
+from fl_epe.auditing import Adversary, seen_by
+from fl_epe.limit import limit_record
+from fl_epe.limit.simulated_record import RealUpdates
+from fl_epe.schedules import Schedule, Trace
 
 DELTA = 1e-5
 T = 12
@@ -24,20 +25,13 @@ def epsilon_of_shift(shift: float) -> float:
     return float(epsilon_two_gaussians(0, 1, shift, 1, DELTA))
 
 
-def expected_scores(
-    schedule: Schedule,
-    noise_multiplier: float,
-    *,
-    num_canaries: int,
-    seed: int = 0,
-    **settings: Any,
+def limit_weights(
+    schedule: Schedule, noise_multiplier: float, **settings: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expected scores of the canaries of `limit_record`, for "final" and "all"."""
-    population = settings.pop("population", None) or num_canaries
-    rng = generator(seed, 0)
-    seen = presence(schedule, population, rng, num_canaries)
-    final, every_round = limit_weights(schedule.rounds, noise_multiplier, **settings)
-    return final @ seen, np.sqrt(every_round @ seen)
+    """What a round adds to an expected score of the final model, and to the square of every's."""
+    record = limit_record(schedule, noise_multiplier, DELTA, unobserved=0, **settings)
+    final, every = (seen_by(record, Adversary(sees)).weights for sees in ("final", "all"))
+    return final, every
 
 
 def synthetic_log(seed: int = 0, rounds: int = T, clients: int = 40) -> Trace:

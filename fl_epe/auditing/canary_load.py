@@ -1,0 +1,212 @@
+"""How many canaries an audit takes, and what they can show: known before the run.
+
+A canary place follows a client's schedule, see `fl_epe.canaries.ladder`. P places beside m clients
+are P/(m + P) of a round, on average. There are as many as a share of a round allows, at most
+1,000, and no more once ε is told to ±10% or ±0.5. Where not even one place fits it keeps a part of
+its rounds, unless the schedule hides them: those canaries must follow its law.
+
+What they show, for known rounds: κ's deviation is ``1/√(Σ expected score²)``, so that the error of
+μ of a client is about 1/√P, whatever the number of rounds and their noise.
+
+Examples:
+    >>> load = canary_load(120, rounds=60, participations=12, delta=1e-5, noise_multiplier=0.25)
+    >>> load.places, f"{load.share:.0%}"
+    (13, '10%')
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
+from fl_epe.canaries import divided_places, ladder, rungs
+from fl_epe.checks import check_count, check_rate
+
+SHARE = 0.1
+"""Largest share of a round's replies and weight that canaries have, unless told otherwise."""
+
+_MOST = 1000
+_RELATIVE, _ABSOLUTE = 0.1, 0.5  # half of an interval of ε that is narrow enough
+_QUANTILE = 1.96
+_AROUND = 1.25  # times the signal, for the slope of ε
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What the canaries of a load tell about one adversary's ε, if theory holds.
+
+    Attributes:
+        sees: "final" or "all", as of `Adversary`.
+        epsilon: of the client, in the high-dimensional limit of a server without momentum.
+        low: lower end of a typical 95% interval.
+        high: upper end of a typical 95% interval.
+    """
+
+    sees: str
+    epsilon: float
+    low: float
+    high: float
+
+    @property
+    def narrow(self) -> bool:
+        """Whether more canaries are not worth their price."""
+        return (self.high - self.low) / 2 <= max(_RELATIVE * self.epsilon, _ABSOLUTE)
+
+
+@dataclasses.dataclass(frozen=True)
+class CanaryLoad:
+    """Canaries beside a run's clients; make it with `canary_load`.
+
+    Attributes:
+        clients: real clients m.
+        rounds: T.
+        participations: of a client.
+        places: how many follow a client's schedule; 0 if too few clients are there.
+        kept: share of its rounds that the only place keeps; 1 for whole places.
+        secret: whether the schedule hides the rounds, so that each place is one canary.
+        expected: what they can show; empty if the noise is not known, or there is none.
+    """
+
+    clients: int
+    rounds: int
+    participations: float
+    places: int
+    kept: float = 1.0
+    secret: bool = False
+    expected: tuple[Expected, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Canaries among the replies of a round, on average."""
+        taken = self.places * self.kept
+        return taken / (self.clients + taken) if taken else 0.0
+
+    def presence(self, places: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+        """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
+        if self.secret:
+            return places
+        if self.kept < 1:
+            here = [np.flatnonzero(place) for place in places.T]
+            places = np.zeros_like(places)
+            for place, rounds in enumerate(here):
+                count = max(1, round(self.kept * len(rounds))) if len(rounds) else 0
+                places[rng.choice(rounds, count, replace=False), place] = True
+        return ladder(places, rng)
+
+    def sentences(self) -> list[str]:
+        """What the load is, what it can show, and what would help, in plain English."""
+        if not self.places:
+            return [
+                f"No canary fits beside {self.clients} clients; more clients, or a larger share "
+                "for canaries, would make a measurement possible."
+            ]
+        whose = "one more client" if self.places == 1 else f"{self.places} more clients"
+        lines = [
+            f"Canaries take part like {whose}, {100 * self.share:.2g}% of a round beside "
+            f"{self.clients} clients."
+        ]
+        for found in self.expected:
+            seen = "the final model" if found.sees == "final" else "every round's model"
+            lines.append(
+                f"If theory holds, ε from {seen} is about {found.epsilon:.3g}, and they tell it "
+                f"within {found.low:.3g} – {found.high:.3g} (95%)."
+            )
+        if not all(found.narrow for found in self.expected) or not self.expected:
+            lines.append(
+                "Four times as many clients, or a larger share for canaries, would make the "
+                "interval half as wide."
+            )
+        return lines
+
+
+def canary_load(
+    clients: int,
+    *,
+    rounds: int,
+    participations: float,
+    delta: float,
+    noise_multiplier: float | None = None,
+    secret: bool = False,
+    share: float = SHARE,
+) -> CanaryLoad:
+    """As many canaries as a share of a round allows, and as are worth it.
+
+    Args:
+        clients: real clients m.
+        rounds: T.
+        participations: of a client, R.
+        delta: target δ.
+        noise_multiplier: z; without it nothing is said about ε.
+        secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
+        share: of a round's replies that canaries may have, below 1.
+
+    Raises:
+        ValueError: for an argument out of range.
+    """
+    check_count("clients", clients)
+    check_count("rounds", rounds)
+    check_rate("share", share)
+    room = _MOST if share >= 1 else min(clients * share / (1 - share) + 1e-9, float(_MOST))
+    load = CanaryLoad(clients, rounds, participations, math.floor(room), secret=secret)
+    if room < 1:  # one place at up to twice the share, or a part of it
+        if secret:
+            return dataclasses.replace(load, places=int(1 / (1 + clients) <= 2 * share))
+        load = dataclasses.replace(load, places=1, kept=room)
+    if not noise_multiplier:
+        return load
+    low, high = 1, load.places  # interval's width falls with the number of places
+    while low < high:
+        middle = (low + high) // 2
+        if all(found.narrow for found in _expected(load, middle, noise_multiplier, delta)):
+            high = middle
+        else:
+            low = middle + 1
+    found = _expected(load, low, noise_multiplier, delta)
+    return dataclasses.replace(load, places=low, expected=found)
+
+
+@functools.cache
+def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tuple[float, ...]:
+    """By the theorem of Poisson sampling, at less signal, as it is, and at more."""
+    scales = (1 / _AROUND, 1.0, _AROUND)
+    return tuple(poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales)
+
+
+def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
+    """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
+    often, rounds = load.participations, load.rounds
+    divided = 0 if load.secret else divided_places(places)
+    parts = rungs(max(1, round(load.kept * often)))
+    energy = places * load.kept * often, (places - divided) * often**2
+    if load.secret:
+        energy = energy[0], places * (often**2 + often * (1 - often / rounds))
+    else:
+        energy = energy[0], energy[1] + divided * sum(part**2 for part in parts)
+    found = []
+    for sees, total, mu in (
+        ("final", energy[1] / rounds, often / math.sqrt(rounds)),
+        ("all", energy[0], math.sqrt(often)),
+    ):
+        error = _QUANTILE * noise / math.sqrt(total)
+        scales = [1.0, max(1 - error, 1e-6), 1 + error]
+        if load.secret and sees == "all":
+            least, one, most = _secret_epsilons(noise, often / rounds, rounds, delta)
+            values = np.interp(scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most])
+            values[2] += max(scales[2] - _AROUND, 0.0) / (_AROUND - 1) * (most - one)
+        elif load.secret:  # the score is the number of rounds, which coins decide
+            counts = np.arange(rounds + 1)
+            shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
+            scores = counts / (noise * math.sqrt(rounds))
+            values = np.array(
+                [unknown_expected_score_epsilon(s * scores, delta, weights=shares) for s in scales]
+            )
+        else:
+            values = np.array([gaussian_epsilon(noise / (s * mu), delta) for s in scales])
+        found.append(Expected(sees, *values.tolist()))
+    return tuple(found)

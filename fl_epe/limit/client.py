@@ -1,0 +1,232 @@
+"""ε of one client of a run that is still to come, for one adversary, beside theory.
+
+The median client's ε is what `fl_epe.auditing.answers` says of such a run on average: the same
+client, adversary and functions, at κ = 1. The worst-case client is the one who takes part most
+often of all.
+
+Examples:
+    >>> from fl_epe.schedules import ShuffledEpochs
+    >>> record = expected_record(ShuffledEpochs(60, 12), 1.0, 1e-5, 120)
+    >>> found = median_client(record, "all")
+    >>> round(found.epsilon, 2), round(found.analytical, 2), found.knows_rounds
+    (20.12, 20.12, True)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal, Unpack
+
+import numpy as np
+import scipy
+
+from fl_epe.accounting import (
+    ExpectedScoreLaw,
+    clients_law,
+    drawn_law,
+    epsilon_two_gaussians,
+    gaussian_epsilon,
+    strategy_bounds,
+    tightest,
+)
+from fl_epe.auditing import (
+    SECRET_KINDS,
+    Adversary,
+    AuditedClient,
+    AuditRecord,
+    Sees,
+    analytical,
+    client_epsilon,
+    seen_by,
+)
+from fl_epe.checks import Floats, check_probability
+from fl_epe.limit.simulated_record import LimitSetting, limit_record
+from fl_epe.schedules import Schedule, trace_of
+
+_LOGGED = 10_000  # clients whose participations are drawn; their median is that of more
+PLACES = 13
+"""Of canaries where only expected scores are looked at, so that some take part."""
+
+_ROUNDING = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientEpsilon:
+    """ε of one client against one adversary, and what theory allows the same client.
+
+    Attributes:
+        client: "median": as often in the run as the median client, or "worst-case": as often as
+            none of all clients exceeds, at a confidence.
+        sees: "final" or "all", as of `Adversary`.
+        knows_rounds: whether the adversary knows the client's rounds.
+        adjacency: "zero-out" or "add-or-remove".
+        participations: of the client; the expected number where its rounds are secret.
+        epsilon: expected, or the mean of what trainings measured.
+        low: lower end of the interval, of a run with the canaries of the record, or of the mean.
+        high: upper end of it.
+        analytical: what theory allows; infinite or ``None`` if nothing.
+        assumption: of that theory, in words.
+        above: whether ε lies above theory by more than chance allows.
+    """
+
+    client: Literal["median", "worst-case"]
+    sees: Sees
+    knows_rounds: bool
+    adjacency: str
+    participations: float
+    epsilon: float
+    low: float
+    high: float
+    analytical: float | None
+    assumption: str
+    above: bool = False
+
+
+def expected_record(
+    schedule: Schedule,
+    noise_multiplier: float,
+    delta: float,
+    clients: int,
+    *,
+    places: int = PLACES,
+    kept: float = 1.0,
+    strategy: Floats | None = None,
+    **setting: Unpack[LimitSetting],
+) -> AuditRecord:
+    """A record of the limit whose expected scores are those of a run.
+
+    Args:
+        schedule: the participation schedule.
+        noise_multiplier: z of the clients' sum.
+        delta: δ.
+        clients: real clients; a trace has its own.
+        places: of canaries, see `CanaryLoad`.
+        kept: see `CanaryLoad`.
+        strategy: of correlated noise, shape ``(T, T)``.
+        setting: see `LimitSetting`.
+
+    Raises:
+        ValueError: as `limit_record`.
+    """
+    trace = trace_of(schedule)
+    record = limit_record(
+        schedule,
+        noise_multiplier,
+        delta,
+        num_canaries=places,
+        unobserved=0,
+        beside=min(clients, _LOGGED) if trace is None else trace.population,
+        kept=kept,
+        strategy=strategy,
+        **setting,
+    )
+    # Theorems of secret rounds depend on how many clients there are, and need no log.
+    secret = schedule.kind in SECRET_KINDS
+    return record.with_values(num_clients=clients) if secret else record
+
+
+def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> float:
+    """ε of the median client where scores are ``scale`` (κ) times as large as expected.
+
+    Raises:
+        NotMeasured: a `ValueError`, if no canary takes part.
+    """
+    view, client = seen_by(record, Adversary(sees)), AuditedClient.of(record)
+    return client_epsilon(view, client, scale, record.delta)
+
+
+def median_client(
+    record: AuditRecord, sees: Sees, confidence: float | None = None
+) -> ClientEpsilon:
+    """What `fl_epe.auditing.answers` is expected to say.
+
+    Args:
+        record: from `expected_record`.
+        sees: "final" or "all".
+        confidence: of the interval by the record's canaries; without it both ends are ε.
+
+    Raises:
+        NotMeasured: a `ValueError`, if no canary takes part.
+    """
+    epsilon = low = high = expected_epsilon(record, sees)
+    if confidence is not None:
+        check_probability("confidence", confidence)
+        energy = float(np.sum(seen_by(record, Adversary(sees)).sizes.observed ** 2))
+        half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
+        low, high = (expected_epsilon(record, sees, scale) for scale in (1 - half, 1 + half))
+    client = AuditedClient.of(record)
+    theory = analytical(record, record.delta, client)
+    return ClientEpsilon(
+        "median",
+        sees,
+        theory.knows_rounds,
+        theory.adjacency,
+        client.participations,
+        epsilon,
+        low,
+        high,
+        theory.epsilon,
+        theory.assumption,
+        theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING),
+    )
+
+
+def worst_client(
+    record: AuditRecord,
+    schedule: Schedule,
+    sees: Sees,
+    clients: int,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> ClientEpsilon | None:
+    """What none of ``clients`` clients exceeds, for an adversary who knows the client's rounds.
+
+    Args:
+        record: from `expected_record`.
+        schedule: the participation schedule.
+        sees: "final" or "all".
+        clients: how many there are.
+        confidence: probability that none exceeds it.
+        seed: of clients that are drawn where the schedule has no law in closed form.
+
+    Returns:
+        ``None`` if the schedule has no law in closed form, and drawing all would take minutes.
+    """
+    delta, strategy = record.delta, record.mechanism.strategy
+    z = record.mechanism.noise_multiplier or 0.0
+    view = seen_by(record, Adversary(sees))
+
+    def law_of(weights: Floats) -> ExpectedScoreLaw | None:
+        return clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
+
+    law = law_of(view.weights)
+    if sees == "all" and strategy is not None and schedule.most_participations() > 1:
+        law = drawn_law(schedule, view.sizes.of, clients, confidence=confidence, seed=seed)
+    elif sees == "all" and law is not None:
+        law = law.root()
+    counts = law_of(np.ones(schedule.rounds))
+    largest, most = (
+        None if each is None else each.largest(clients, confidence) for each in (law, counts)
+    )
+    if largest is None or most is None:
+        return None
+    epsilon = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    if strategy is None:
+        limit = gaussian_epsilon(z, delta, round(most))
+    else:
+        found = strategy_bounds(schedule, strategy, z, delta, clients)
+        limit = tightest([b for b in found if not b.averages], rounds_known=True).epsilon
+    return ClientEpsilon(
+        "worst-case",
+        sees,
+        True,
+        "zero-out",
+        most,
+        epsilon,
+        epsilon,
+        epsilon,
+        limit,
+        "the adversary knows the client's rounds",
+        epsilon > limit * (1 + _ROUNDING),
+    )

@@ -1,0 +1,77 @@
+"""How many canaries an audit takes, and whether they show what was said before the run."""
+
+import numpy as np
+import pytest
+
+from fl_epe.auditing import answers, canary_load
+from fl_epe.limit import limit_record
+from fl_epe.schedules import make_schedule, presence
+
+DELTA = 1e-5
+
+
+def load_of(clients=120, rounds=60, participations=12, noise_multiplier=1.0, **more):
+    return canary_load(
+        clients,
+        rounds=rounds,
+        participations=participations,
+        noise_multiplier=noise_multiplier,
+        delta=DELTA,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 8, 10, 24, 120, 9_999])
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_canaries_are_at_most_their_share_of_a_round(clients, share):
+    load = load_of(clients, share=share)
+    assert 0 < load.share <= share + 1e-9
+    assert load.kept == 1 or load.places == 1
+
+
+def test_no_more_canaries_than_narrow_intervals_need():
+    load = load_of(100_000)
+    assert load.places < 1000
+    assert all(found.narrow for found in load.expected)
+    assert load_of(100_000, noise_multiplier=None).places == 1000
+    assert not all(found.narrow for found in load_of(120).expected)
+
+
+@pytest.mark.parametrize(("clients", "places"), [(3, 0), (4, 1), (10, 1), (100, 11)])
+def test_canaries_of_secret_rounds_keep_their_law(clients, places):
+    load = load_of(clients, secret=True)
+    assert (load.places, load.kept) == (places, 1.0)
+    here = presence(make_schedule("poisson", 60, 12), 5, np.random.default_rng(0))
+    assert load.presence(here, np.random.default_rng(1)) is here
+
+
+def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
+    load = load_of(3, 30, 30)
+    here = load.presence(np.ones((30, 1), bool), np.random.default_rng(0))
+    assert here.sum() == 10  # a third of a client beside three
+    assert sorted(here.sum(axis=0), reverse=True) == [5, 3, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["epochs", "poisson"])
+def test_what_was_said_is_what_intervals_are(kind):
+    load = load_of(secret=kind == "poisson")
+    schedule, found = make_schedule(kind, 60, 12), {"final": [], "all": []}
+    for seed in range(16):
+        record = limit_record(
+            schedule, 1.0, DELTA, num_canaries=13, unobserved=2, beside=120, momentum=0, seed=seed
+        )
+        for answer in answers(record):
+            estimate = answer.estimate
+            found[answer.adversary.sees].append((estimate.epsilon, estimate.high - estimate.low))
+    for said in load.expected:
+        epsilon, width = np.mean(found[said.sees], axis=0)
+        assert epsilon == pytest.approx(said.epsilon, rel=0.15)
+        assert width == pytest.approx(said.high - said.low, rel=0.2)
+
+
+def test_sentences_say_what_would_help():
+    assert "No canary fits" in load_of(3, secret=True).sentences()[0]
+    lines = load_of(10, 30, 30).sentences()
+    assert "one more client, 9.1% of a round" in lines[0]
+    assert "times as many clients" in lines[-1]
+    assert not any("would make" in line for line in load_of(100_000).sentences())
