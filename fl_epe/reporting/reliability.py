@@ -107,8 +107,8 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         if sure.exceeds_theory:
             text = (
                 f"with {_SURE:.1%} confidence {seen} leaks more than theory allows (proved ε ≥ "
-                f"{number(sure.proved)}, allowed {limit}): the training does not do what its "
-                "privacy accounting assumes"
+                f"{number(sure.proved)}, allowed {limit}), so that the training does not do what "
+                "its privacy accounting assumes"
             )
             yield "exceeds-theory", text
         else:

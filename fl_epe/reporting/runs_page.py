@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fl_epe.files import write_text
 from fl_epe.reporting.charts import SEEN, answer_chart
@@ -22,7 +21,7 @@ from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
 from fl_epe.reporting.tables import plain_table
 
-_MOST_SETTINGS = 12  # that differ, in the terminal
+_MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
 
 def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
@@ -118,7 +117,12 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
         style = "" if run.summary.status == "ok" else "red"
         runs.add_row(run.letter, *_run_cells(run), style=style)
     console.print(runs)
-    console.print(_settings_table(found))
+    differ = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
+    for column in differ.columns[1:]:
+        column.no_wrap, column.overflow = False, "fold"
+    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
+        differ.add_row(name, *values)
+    console.print(differ)
     title = f"ε at δ = {found.delta:.2g} of one client, {found.confidence:.0%} intervals"
     table = plain_table(title, ("adversary sees", "run", *_HEADINGS), left=2)
     for seen, words in enumerate(SEEN.values()):
@@ -133,23 +137,14 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
         console.print(f"• {note}", style="dim", highlight=False)
 
 
-def _settings_table(found: RunsCompared) -> Table:
-    table = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
-    for column in table.columns[1:]:
-        column.no_wrap, column.overflow = False, "fold"
-    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
-        table.add_row(name, *values)
-    if (more := len(found.different) - _MOST_SETTINGS) > 0:
-        table.add_row(f"… {more} more in comparison.html")
-    if not found.different:
-        table.add_row("none")
-    return table
-
-
 def _csv(found: RunsCompared) -> str:
     rows = []
     for run in found.runs:
-        start = {"run": run.letter, "directory": run.name, "status": run.summary.status}
+        start: dict[str, Any] = {
+            "run": run.letter,
+            "directory": run.name,
+            "status": run.summary.status,
+        }
         start["own_delta"] = run.record.delta
         end = dict(run.summary.held_out())
         end |= {f"setting: {name}": run.settings.get(name, "") for name in found.different}

@@ -119,27 +119,37 @@ def what_to_do(summary: Summary) -> str:
     """What to do, in one sentence."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
+    highs = [one.estimate.high for one in summary.answers if one.estimate is not None]
+    theory = [one.analytical.epsilon for one in summary.answers]
+    limits = [
+        min(high, math.inf if e is None else e) for high, e in zip(highs, theory, strict=True)
+    ]
     final, every = (
-        sum(guess_limit(one.estimate.high, summary.delta) > most for most in (LITTLE, SOME))
-        for one in summary.answers
-        if one.estimate is not None
+        sum(guess_limit(limit, summary.delta) > most for most in (LITTLE, SOME)) for limit in limits
     )
-    noise = "raise the noise" if _noise(summary) else "add noise"
+    told = _advice(summary, final, every)
+    if limits == highs:
+        but = ", but other attacks may find more" * (final == every == 0)
+        return f"{told[:1].upper()}{told[1:]}{but}."
+    right = share(guess_limit(max(limits), summary.delta))
+    return f"As far as theory holds, by which a guess is right {right}, {told}."
+
+
+def _advice(summary: Summary, final: int, every: int) -> str:
+    """By how much can be told: little, something or a lot."""
+    z = summary.record.mechanism.noise_multiplier if summary.record else None
+    noise = "raise the noise" if z else "add noise"
     if final == 2:
         return (
-            f"Before the model is published, {noise} or let each {summary.unit} take part less "
-            "often, and measure again."
+            f"{noise} or let each {summary.unit} take part less often, and measure again, before "
+            "the model is published"
         )
     also = "" if final == 0 else f", and {noise} if even that is too much"
     if every > final:
-        return f"Publish the final model alone, and keep those of the rounds{also}."
+        return f"publish the final model alone, not those of the rounds{also}"
     if final == 1:
-        return f"{noise[:1].upper()}{noise[1:]} if that is too much for the data at hand."
-    return "By this measurement nothing has to change; other attacks may find more."
-
-
-def _noise(summary: Summary) -> float | None:
-    return summary.record.mechanism.noise_multiplier if summary.record else None
+        return f"{noise} if that is too much for the data at hand"
+    return "nothing has to change"
 
 
 def headings(summary: Summary) -> tuple[str, ...]:
@@ -159,7 +169,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
     limit = one.analytical.epsilon
     if limit is not None and math.isfinite(limit):
         theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
-    return epsilon + "†" * one.extrapolated, ends, proved, theory
+    return epsilon + "†" * one.extrapolated, ends, proved if one.proved else "–", theory
 
 
 def table_title(summary: Summary) -> str:

@@ -20,7 +20,7 @@ def test_each_client_has_that_of_its_own_rounds(kind):
     record = limit_with_clients(kind)
     summary = summarize(record)
     found = client_leakage(summary)
-    rounds = np.repeat(np.arange(record.rounds), np.diff(record.clients.offsets))
+    rounds = np.repeat(np.arange(record.rounds), np.diff(np.asarray(record.clients.offsets)))
     for place in (0, len(found.ids) // 2, len(found.ids) - 1):
         presence = np.zeros((record.rounds, 1), bool)
         presence[rounds[record.clients.ids == found.ids[place]], 0] = True

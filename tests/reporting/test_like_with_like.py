@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_the_table(case):
         estimate, limit = found.estimate, found.analytical.epsilon
         assert row[1].rstrip("†") == number(estimate.epsilon)
         assert row[2] == f"{number(estimate.low)} – {number(estimate.high)}"
-        assert row[3] == ("–" if found.proved is None else f"≥ {number(found.proved)}")
+        assert row[3] == ("–" if not found.proved else f"≥ {number(found.proved)}")
         assert limit is None or math.isinf(limit) or row[4].rstrip("*") == f"≤ {number(limit)}"
     note = table_note(summary)
     assert ("does not know its rounds" in note) is (kind in SECRET_KINDS)
@@ -136,7 +137,7 @@ def test_runs_side_by_side(tmp_path):
     write_runs_compared(found, tmp_path)
     rows = csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text("utf-8")))
     for row in rows:
-        entry = {name: float(row[name]) if row[name] else None for name in NUMBERS}
+        entry: dict[str, Any] = {name: float(row[name]) if row[name] else None for name in NUMBERS}
         entry |= {name: float(row[name]) for name in ("participations", "delta")}
         entry |= {"sees": row["sees"], "adjacency": row["adjacency"]}
         entry["knows_rounds"] = row["knows_rounds"] == "True"

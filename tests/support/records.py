@@ -88,5 +88,6 @@ def limit_with_clients(
 ) -> AuditRecord:
     """Thirty rounds in the limit, of real clients with canaries at some places beside them."""
     schedule = make_schedule(kind, 30, often)
-    beside = {"num_canaries": places, "unobserved": 100, "beside": clients}
-    return limit_record(schedule, noise, delta, seed=seed, **beside).with_values(**changes)
+    return limit_record(
+        schedule, noise, delta, num_canaries=places, unobserved=100, beside=clients, seed=seed
+    ).with_values(**changes)
