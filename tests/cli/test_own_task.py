@@ -102,7 +102,8 @@ def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.Capt
 
 
 def test_canaries_that_take_part_as_clients_do(folder: Path):
-    words = ["--canary-participations", "as-clients", "--clients-per-round", "7", "--output", "out"]
+    words = ["--canary-participations", "as-clients", "--clients-per-round", "7"]
+    words += ["--num-canaries", "8", "--output", "out"]
     assert _run("owntask:task", *words) == 3  # 10 clients, 3 rounds: 2.1; most are canaries
     record = AuditRecord.load(Path("out/record.npz"))
     assert record.presence.sum(axis=0).tolist() == [2] * record.num_canaries
