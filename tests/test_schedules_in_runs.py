@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditedClient, seen_by
+from fl_epe.auditing.analytical import analytical
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
-from fl_epe.reporting.summary_parts import analytical
 from fl_epe.schedules import make_schedule, parse_schedule
 from fl_epe.seeding import generator
 
@@ -62,6 +62,6 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
-    assert analytical(record, 1e-3).epsilon == pytest.approx(
-        gaussian_epsilon(0.5, 1e-3, int(counts.max()))
-    )
+    client = AuditedClient(float(counts.max()), record.presence[:, counts == counts.max()])
+    theory = analytical(record, 1e-3, client).epsilon
+    assert theory == pytest.approx(gaussian_epsilon(0.5, 1e-3, int(counts.max())))

@@ -22,12 +22,12 @@ from numpy.typing import ArrayLike
 
 from fl_epe.archive import json_object, read_archive, read_npy
 from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
-from fl_epe.auditing.bounds import all_bounds, bound_rows
+from fl_epe.auditing.bounds import all_bounds, method_by_design
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_scores, raise_invalid
 from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
@@ -182,20 +182,21 @@ def _parquet(path: Path) -> Table:
 
 @dataclasses.dataclass(frozen=True)
 class ScoreSummary:
-    """All estimates and bounds that bare scores allow.
+    """The answer of bare scores, and all else that they allow.
 
     Attributes:
         delta: target δ.
-        confidence: of the intervals (two-sided) and of the bounds (one-sided).
+        confidence: of the interval (two-sided) and of the proof (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
         observed, unobserved: number of scores in each group.
-        estimates: every estimate that applies.
+        estimates: every estimate that applies; the first is the answer's.
+        proved: ε is above this; ``None`` without a bound.
+        proof: the bound's method, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
+        claim: the ε that is claimed; ``None`` if none is.
         overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
             what was released, if they share it; ``None`` if the scores are not cosines.
-        verdict: the method that was named in advance; ``None`` if it does not apply.
-        ceiling: the largest bound that so many scores can give with that method.
         refused: why there is no estimate with known variance, where the scores refute it.
     """
 
@@ -205,29 +206,23 @@ class ScoreSummary:
     observed: int
     unobserved: int
     estimates: tuple[EpsilonEstimate, ...]
+    proved: float | None
+    proof: str | None
     bounds: dict[str, float]
     gaussian: dict[str, GaussianFit]
-    verdict: str | None = None
-    ceiling: float | None = None
+    claim: float | None = None
     overlap: float | None = None
     refused: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values; infinite values are ``None``."""
-        return dataclasses.asdict(self) | {
-            "estimates": [
-                dataclasses.asdict(found)
-                | {name: finite(getattr(found, name)) for name in ("epsilon", "low", "high")}
-                for found in self.estimates
-            ],
-            "bounds": bound_rows(self.bounds, self.verdict),
-            "ceiling": finite(self.ceiling),
-            "ceiling_unbounded": self.ceiling == math.inf,
-            "gaussian": [
-                {"scores": name, "statistic": test.statistic, "p_value": test.p_value}
-                for name, test in self.gaussian.items()
-            ],
-        }
+    @property
+    def estimate(self) -> EpsilonEstimate:
+        """The answer's."""
+        return self.estimates[0]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether what is proved is above the claim."""
+        return self.claim is not None and (self.proved or 0.0) > self.claim
 
 
 def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
@@ -256,15 +251,21 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
 
 
 def summarize_scores(
-    scores: Scores, delta: float, *, confidence: float = 0.95, coins: bool = False
+    scores: Scores,
+    delta: float,
+    *,
+    confidence: float = 0.95,
+    coins: bool = False,
+    claim: float | None = None,
 ) -> ScoreSummary:
-    """All estimates and bounds that apply to bare scores.
+    """The answer of bare scores, and all estimates and bounds that apply to them.
 
     Args:
         scores: from `bare_scores`.
         delta: target δ in (0, 1).
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         coins: whether the canaries were included by independent fair coins.
+        claim: the ε that is claimed.
 
     Raises:
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
@@ -287,6 +288,8 @@ def summarize_scores(
         estimates.append(epsilon_of(bare, delta, confidence=confidence))
     groups = {"observed": bare.observed, "unobserved": bare.unobserved}
     tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
+    bounds = all_bounds(scores, delta, confidence, coins=coins)
+    proof = method_by_design(scores, delta, confidence)
     return ScoreSummary(
         delta=delta,
         confidence=confidence,
@@ -295,7 +298,10 @@ def summarize_scores(
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
         refused=refused,
-        bounds=all_bounds(scores, delta, confidence, coins=coins),
+        proved=None if proof is None else bounds.get(proof),
+        proof=proof,
+        bounds=bounds,
         gaussian={name: test for name, test in tests.items() if test is not None},
+        claim=claim,
         overlap=shared,
     )

@@ -108,7 +108,7 @@ class ProgressLine:
 
 
 # Exit statuses: a failure that should not happen; something typed or read is wrong; ε was not
-# measured, or the model diverged; a closed pipe.
+# measured or is not to be relied on (a report's status is not "ok"); a closed pipe.
 FAILED, BAD_INPUT, NOT_MEASURED, NO_READER = 1, 2, 3, 141
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(

@@ -40,7 +40,8 @@ COMMANDS = {
 
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
-  diverged (the report says why), 1 for a failure that should not happen
+  diverged, or the report calls ε unreliable or the run faulty (it says why),
+  1 for a failure that should not happen
 """
 
 

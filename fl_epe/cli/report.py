@@ -7,27 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from fl_epe.auditing import (
-    AuditRecord,
-    NotMeasured,
-    ScoreSummary,
-    bare_scores,
-    read_scores,
-    summarize_scores,
-)
-from fl_epe.auditing.bounds import (
-    BOUNDS,
-    PrimaryBound,
-    applicable_methods,
-    ceiling,
-    method_by_design,
-)
+from fl_epe.auditing import AuditRecord, NotMeasured, bare_scores, read_scores, summarize_scores
 from fl_epe.checks import ArgumentError, raise_invalid
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_lines, print_whole, terminal
+from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal
 from fl_epe.files import RECORD
 
 if TYPE_CHECKING:
-    from fl_epe.reporting import RunSummary
+    from fl_epe.reporting import Summary
 
 _FIGURES = "figures"  # the folder of a run's figures to publish
 
@@ -38,6 +24,7 @@ class Report:
 
     With two or more directories, compare the runs: a table, comparison.html, comparison.json and
     comparison.csv, with the settings that differ and which differences of ε are larger than chance.
+    Exits with 3 if a run's status is not "ok": unreliable, faulty, diverged or not measured.
 
     Examples:
         fl-epe report runs/half
@@ -48,11 +35,13 @@ class Report:
         run_dirs: holds record.npz; several are compared.
         figures: also write every figure in the style of a paper into RUN_DIR/figures, as any of
             pdf, svg and png, beside it what it draws as CSV, scores.csv and the table for LaTeX.
+        clients: also write clients.csv into RUN_DIR: ε of each client in the log, for adversaries
+            who know its rounds. It is personal data.
         delta: of several runs, compare at this target δ (default: that of the runs; if they
             differ, the smallest).
         output: of several runs, directory for comparison.html, .json and .csv (default: the
             current one).
-        details: of one run, print all that report.html says in words, not only what was found and
+        details: of one run, print all that report.html says in words, not only the answer and
             warnings.
     """
 
@@ -60,6 +49,7 @@ class Report:
 
     run_dirs: Annotated[tuple[Path, ...], "RUN_DIR"]
     figures: tuple[Literal["pdf", "svg", "png"], ...] = ()
+    clients: bool = False
     delta: float | None = None
     output: Path | None = None
     details: bool = False
@@ -67,7 +57,7 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
-        for name in ("figures", "details") if several else ("delta", "output"):
+        for name in ("figures", "clients", "details") if several else ("delta", "output"):
             if value := getattr(self, name):
                 why = "one run; report each of them on its own"
                 why = why if several else "two or more runs that are compared; one was named"
@@ -79,12 +69,23 @@ class Report:
         if self.figures and (directory / _FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
         summary = print_and_write(record, directory, details=self.details)
-        if self.figures:
-            from fl_epe.reporting import write_figures
+        if self.clients:
+            from fl_epe.reporting import write_clients
 
-            written = write_figures(record, directory / _FIGURES, self.figures, summary=summary)
+            path = write_clients(summary, directory / "clients.csv")
+            print_whole(f"Clients: {path} (personal data: keep it to those who need it)")
+        if self.figures:
+            from fl_epe.reporting import first_sentence, write_figures
+
+            written = write_figures(
+                record,
+                directory / _FIGURES,
+                self.figures,
+                summary.answers,
+                status="" if summary.status == "ok" else first_sentence(summary),
+            )
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
-        return exit_status_of(summary)
+        return summary.exit_status
 
     def _compare(self) -> int:
         from fl_epe.reporting import compare_runs, print_runs_compared, write_runs_compared
@@ -130,97 +131,75 @@ class Export:
         return 0
 
 
-def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> RunSummary:
+def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
     """Write the report of a record into a directory and print it."""
     from fl_epe.reporting import print_report, write_report
 
     summary = write_report(record, directory)
     print()
     print_report(terminal(), summary, details=details)
-    for name, value in summary.metrics.held_out():
+    for name, value in summary.held_out()[:1]:
         print_whole(f"The model's {name} on held-out data: {value}")
-    more = "" if details else "  (--details prints its notes here)"
+    more = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{more}")
     return summary
 
 
-def exit_status_of(summary: RunSummary) -> int:
-    """`NOT_MEASURED` unless the summary's status is "ok"."""
-    return 0 if summary.status == "ok" else NOT_MEASURED
-
-
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Every estimate and bound that a file of scores allows.
+    """The answer of a file of scores: ε of one canary, its interval, and what is proved.
 
     FILE is CSV, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless --dim is given,
     'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with observed scores
-    alone. Larger scores say that a canary took part.
+    alone. Larger scores say that a canary took part. Exits with 3 if nothing could be measured, if
+    the estimate is unreliable, or if the claim is refuted.
 
     Attributes:
         file: the scores.
-        verdict: the one lower bound that counts; choose it before you see any score (default:
-            auto, by the number of scores and delta).
+        claim: an ε that is claimed; it is refuted if more is proved.
         delta: target δ.
         dim: the scores are cosines in that many dimensions: their null is then exact.
-        confidence: of the intervals, two-sided, and of the bounds, one-sided.
+        confidence: of the interval, two-sided, and of the proof, one-sided.
         coins: each canary took part by an independent fair coin: show the one-run bound too.
-        json: print JSON instead of tables.
+        details: also print the other estimates and bounds, and tests of normality.
+        json: print JSON instead.
     """
 
     NAMES: ClassVar = {"path": "FILE"}
 
     file: Annotated[Path, "FILE"]
-    verdict: str = "auto"
+    claim: float | None = None
     delta: float = 1e-5
     dim: int | None = None
     confidence: float = 0.95
     coins: bool = False
+    details: bool = False
     json: bool = False
 
     def __call__(self, words: Sequence[str]) -> int:
-        """Print them."""
-        method = PrimaryBound.parse(self.verdict).method
-        if ":" in self.verdict:
-            raise_invalid(
-                "verdict", self.verdict, "to name a method alone, as scores are of one kind"
-            )
-        if method != "auto" and BOUNDS[method].needs_coins and not self.coins:
-            raise_invalid("verdict", method, "to go with --coins")
+        """Print it."""
+        from fl_epe.reporting import print_scores, score_values
+
+        if self.claim is not None and not self.claim >= 0:
+            raise_invalid("claim", self.claim, ">= 0")
         try:
-            found = self._summary(method)
+            found = summarize_scores(
+                bare_scores(*read_scores(self.file), self.dim),
+                self.delta,
+                confidence=self.confidence,
+                coins=self.coins,
+                claim=self.claim,
+            )
         except NotMeasured as error:
             if not self.json:
                 raise
-            nothing = dict.fromkeys(("estimates", "bounds", "gaussian"), ())
-            print_json({"status": "not measured", "reasons": [str(error)], **nothing})
+            warning = {"code": "not-measured", "text": str(error)}
+            nothing = {"status": "not measured", "warnings": [warning], "answer": None}
+            print_json({**nothing, "details": {}})
             return NOT_MEASURED
+        values = score_values(found)
         if self.json:
-            print_json({"status": "ok", "reasons": [], **found.to_dict()})
+            print_json(values)
         else:
-            _print_tables(found)
-        return 0
-
-    def _summary(self, method: str | None) -> ScoreSummary:
-        scores = bare_scores(*read_scores(self.file), self.dim)
-        found = summarize_scores(scores, self.delta, confidence=self.confidence, coins=self.coins)
-        if method == "auto":
-            method = method_by_design(scores, self.delta, self.confidence)
-        if method is None or method not in applicable_methods(scores, coins=self.coins):
-            return found
-        most = ceiling(scores, self.delta, self.confidence, method)
-        return dataclasses.replace(found, verdict=method, ceiling=most)
-
-
-def _print_tables(found: ScoreSummary) -> None:
-    from fl_epe.reporting import most_text, score_notes, score_tables
-
-    console = terminal()
-    for shown in (*score_tables(found), *score_notes(found)):
-        console.print(shown)
-    if found.verdict is not None and found.ceiling is not None:
-        words = (
-            f"• The verdict is {found.verdict!r}, chosen without regard to the scores; the other "
-            f"bounds are exploratory. It rests on {BOUNDS[found.verdict].theorem}."
-        )
-        print_lines(console, [words, f"• {most_text(found.ceiling)}."])
+            print_scores(terminal(), found, details=self.details)
+        return 0 if values["status"] == "ok" else NOT_MEASURED

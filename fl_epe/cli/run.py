@@ -24,7 +24,7 @@ from fl_epe.cli.console import (
 )
 from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
-from fl_epe.cli.report import exit_status_of, print_and_write
+from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
@@ -116,7 +116,7 @@ class _Machine:
         round_timeout: seconds to wait for the answers of a round; a client that has not answered
             by then counts as absent.
         save_model: write the final model to model.pt, which your model's load_state_dict takes.
-        details: print all that report.html says in words, not only what was found and warnings.
+        details: print all that report.html says in words, not only the answer and warnings.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
@@ -201,7 +201,7 @@ class _Machine:
             log.note("failed", error=type(error).__name__, text=str(error))
             say(f"The run is finished, but {error}. Free some space, then go on with: {again}")
             return FAILED
-        status = exit_status_of(summary)
+        status = summary.exit_status
         page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         return status
@@ -211,7 +211,8 @@ class _Machine:
 class Run(_Machine):
     """Train a task with DP-FedAvg, canary clients among the real ones, and audit it.
 
-    Writes what the model leaks: a table, record.npz, report.json, report.html and pictures.
+    Prints how exposed a client is; writes record.npz, report.json, report.html and a picture.
+    Exits with 3 if the answer's status is not "ok": unreliable, faulty, diverged or not measured.
 
     Examples:
         fl-epe run digits

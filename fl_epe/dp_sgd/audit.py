@@ -279,16 +279,18 @@ class DPSGDAudit:
 
         Args:
             directory: where to write.
-            details: all notes, not only what was found and warnings.
+            details: also all else that the page says, not only the answer and warnings.
         """
         try:
             from fl_epe.reporting import as_text, summarize, write_report  # slow to import
 
             record = self.record()
+            summary, page = summarize(record), list[str]()
             if directory is not None:
                 record.save(Path(directory) / "record.npz")
-                write_report(record, Path(directory))
-            return as_text(summarize(record), details=details)
+                write_report(record, Path(directory), summary)
+                page.append(f"Report: {Path(directory) / 'report.html'}")
+            return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])
 

@@ -194,7 +194,9 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")
-    return "\n".join([as_text(summary, details=details), *lost])
+    if folder is not None and not lost:
+        lost.append(f"Report: {folder / 'report.html'}")
+    return "\n".join([as_text(summary, details=details).rstrip(), *lost])
 
 
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:

@@ -1,4 +1,4 @@
-"""What a person reads: the summary of a record, tables, notes, figures and pages.
+"""What a person reads: the answer of a record on one screen, on a page, and as figures and JSON.
 
 A report is made from an `AuditRecord` alone, so it can be made again at any time.
 
@@ -15,50 +15,54 @@ from fl_epe.reporting.advice import (
     exposure_lines,
     exposure_tables,
 )
-from fl_epe.reporting.headline import NOT_MEASURED
+from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.publish import write_figures
 from fl_epe.reporting.report import (
     as_text,
     print_report,
     render_page,
-    score_notes,
-    score_tables,
     write_report,
     write_unmeasured,
 )
+from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
+from fl_epe.reporting.score_report import print_scores, score_values
+from fl_epe.reporting.sentences import first_sentence
 from fl_epe.reporting.still import plain_ticks, render
-from fl_epe.reporting.summary import summarize, summarize_unmeasured
-from fl_epe.reporting.summary_types import RunSummary
+from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
-from fl_epe.reporting.verdict import most_text
+
+NOT_MEASURED = "not measured"
+"""What stands in place of a number."""
 
 __all__ = [
     "NOT_MEASURED",
-    "RunSummary",
+    "Summary",
     "Terminal",
     "advice_lines",
     "as_json",
+    "as_report",
     "as_text",
     "canary_lines",
     "canary_table",
     "compare_runs",
     "exposure_lines",
     "exposure_tables",
-    "most_text",
+    "first_sentence",
     "number",
     "plain_table",
     "plain_ticks",
     "print_report",
     "print_runs_compared",
+    "print_scores",
     "render",
     "render_page",
-    "score_notes",
-    "score_tables",
+    "score_values",
     "summarize",
     "summarize_unmeasured",
+    "write_clients",
     "write_figures",
     "write_report",
     "write_runs_compared",

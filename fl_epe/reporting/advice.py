@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fl_epe.checks import finite
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.summary_parts import SEES
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.tables import plain_table
 
 if TYPE_CHECKING:

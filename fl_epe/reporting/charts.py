@@ -2,7 +2,7 @@
 
 A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, which stands in the page and
 in print; in a browser with JavaScript, plotly draws the same traces over it. Colors are names of
-roles, such as "@observed", for which each of the two has its own palette.
+roles, such as "@every", for which each of the two has its own palette.
 """
 
 import dataclasses
@@ -11,23 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.reporting.numbers import JSON, number, signed
-from fl_epe.reporting.summary_types import StatisticSummary
+from fl_epe.auditing import Answer, EpsilonEstimate
+from fl_epe.reporting.numbers import JSON, number
 
-# Roles of colors.
-OBSERVED, UNOBSERVED, NULL, ANALYTICAL, BOUND, SHADE = (
-    "@observed",
-    "@unobserved",
-    "@null",
-    "@analytical",
-    "@bound",
-    "@shade",
-)
+FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
+"""Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""
 
-# Points of a cloud that a page holds at most.
-MOST_POINTS = 1000
+SEEN = {"final": "final model", "all": "every round"}
+"""What an adversary sees, in words."""
+
+LOOKS = {"final": (FINAL, "dash", "square-open"), "all": (EVERY, "solid", "circle-open")}
+"""Color, dash and symbol of what is of an adversary."""
+
+MOST_POINTS = 400
+"""Points of a cloud that a page holds at most."""
+
+_GAP = 0.07  # between panels
+_FAR = 30.0  # a largest ε over the smallest for which an axis is logarithmic
+_FLOOR = 1e-2  # smaller ε are drawn there on a logarithmic axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +43,7 @@ class Chart:
         caption: below it: what it shows, and what was left out.
         alternative: the chart in words and numbers, for those who do not see it.
         traces: as plotly reads them.
-        layout: as plotly reads it: the two axes.
-        headings: of the table of what is drawn.
-        rows: of that table.
+        layout: as plotly reads it: one x-axis, and a y-axis for each panel.
         logs: axes that a reader may switch to a logarithmic scale, "x" or "y", and the exponents
             of 10 that the axis then goes from and to; ``None`` to fit what is drawn.
     """
@@ -53,134 +54,152 @@ class Chart:
     alternative: str
     traces: tuple[JSON, ...]
     layout: JSON
-    headings: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
     logs: Mapping[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
 
+    @property
+    def points(self) -> list[JSON]:
+        """What is drawn, a row for each point, bar or corner of an area, with its interval."""
+        found = []
+        for trace in self.traces:
+            names = {"x": trace["x"], "y": trace["y"]}
+            for middle, bars in ((trace[which], trace.get(f"error_{which}")) for which in "xy"):
+                if bars:
+                    names["from"] = plain(np.subtract(middle, bars["arrayminus"]))
+                    names["to"] = plain(np.add(middle, bars["array"]))
+            series = {"series": trace["name"]}
+            rows = zip(*names.values(), strict=True)
+            found += [series | dict(zip(names, row, strict=True)) for row in rows]
+        return found
 
-def axes(x: str, y: str, **more: JSON) -> JSON:
-    """A layout with the titles of both axes; further properties as ``x={…}`` or ``y={…}``."""
-    return {
-        "xaxis": {"title": {"text": x}, **more.get("x_axis", {})},
-        "yaxis": {"title": {"text": y}, **more.get("y_axis", {})},
-    }
+
+def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
+    """A layout: an x-axis with its title, and panels from the top down.
+
+    Args:
+        x: title of the x-axis.
+        panels: title, height (of their sum) and further properties of each y-axis.
+        x_axis: further properties of the x-axis.
+    """
+    layout: JSON = {"xaxis": {"title": {"text": x}, "anchor": panel(len(panels) - 1), **x_axis}}
+    unit = (1 - _GAP * (len(panels) - 1)) / sum(height for _, height, _ in panels)
+    top = 1.0
+    for place, (title, height, more) in enumerate(panels):
+        low = max(top - unit * height, 0.0)
+        axis = {"title": {"text": title}, "domain": [round(low, 4), round(top, 4)], **more}
+        layout[panel(place).replace("y", "yaxis")] = axis
+        top = low - _GAP
+    return layout
 
 
-def line(
-    x: Iterable[float],
-    y: Iterable[float],
-    name: str,
-    color: str,
-    *,
-    dash: str = "solid",
-    hover: str = "%{x:.4g}, %{y:.4g}",
-    **more: Any,
+def panel(place: int) -> str:
+    """Name of the y-axis of a panel, from 0 at the top."""
+    return f"y{place + 1}" if place else "y"
+
+
+def scatter(
+    mode: str, x: ArrayLike, y: ArrayLike, name: str, color: str, look: str, **more: Any
 ) -> JSON:
-    """A curve; the dash tells it from others without color."""
-    look = {"color": color, "dash": dash, "width": 2}
-    return _scatter("lines", x, y, name, hover) | {"line": look, **more}
-
-
-def points(
-    x: Iterable[float],
-    y: Iterable[float],
-    name: str,
-    color: str,
-    *,
-    symbol: str = "circle",
-    size: int = 9,
-    hover: str = "%{x:.4g}, %{y:.4g}",
-) -> JSON:
-    """Markers; the symbol tells them from others without color."""
-    look = {"color": color, "symbol": symbol, "size": size}
-    return _scatter("markers", x, y, name, hover) | {"marker": look}
-
-
-def _scatter(mode: str, x: Iterable[float], y: Iterable[float], name: str, hover: str) -> JSON:
+    """Curves ("lines"; the look is a dash) or markers ("markers"; it is a symbol)."""
+    style = {"line": {"color": color, "dash": look, "width": 2}}
+    if mode != "lines":
+        style = {"marker": {"color": color, "symbol": look, "size": more.pop("size", 9)}}
     return {
         "type": "scatter",
         "mode": mode,
         "name": name,
-        "x": plain(x),
-        "y": plain(y),
-        "hovertemplate": f"{hover}<extra>{name}</extra>",
+        "x": plain(np.ravel(x)),
+        "y": plain(np.ravel(y)),
+        "hovertemplate": f"%{{x:.4g}}, %{{y:.4g}}<extra>{name}</extra>",
+        **style,
+        **more,
     }
 
 
-def intervals(
-    names: Sequence[str], parts: Sequence[StatisticSummary], floor: float = 0.0
-) -> list[JSON]:
-    """ε of each row with its interval, and its lower bound; smaller ones are drawn at ``floor``."""
-    found = [part.estimate for part in parts]
-    middles = [max(floor, e.epsilon) for e in found]
-    highs = [max(floor, e.high) if math.isfinite(e.high) else max(floor, e.epsilon) for e in found]
-    estimates = points(middles, [], "estimate, interval", OBSERVED, size=11) | {
-        "y": list(names),
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - middle for middle, high in zip(middles, highs, strict=True)],
-            "arrayminus": [
-                middle - max(floor, e.low) for middle, e in zip(middles, found, strict=True)
-            ],
-            "color": OBSERVED,
-            "thickness": 3,
-        },
-        "customdata": [[number(e.epsilon), number(e.low), number(e.high)] for e in found],
-        "hovertemplate": "ε = %{customdata[0]}, %{customdata[1]} – %{customdata[2]}<extra></extra>",
-    }
-    known = [
-        (max(floor, part.lower_bound), name)
-        for part, name in zip(parts, names, strict=True)
-        if part.lower_bound is not None and math.isfinite(part.lower_bound)
-    ]
-    lower = points([b for b, _ in known], [], "lower bound", BOUND, symbol="triangle-right") | {
-        "y": [name for _, name in known],
-        "hovertemplate": "ε ≥ %{x:.3g}<extra>lower bound</extra>",
-    }
-    return [estimates, lower]
+def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any) -> JSON:
+    """The area between two curves, which the legend does not name."""
+    ends = np.append(np.ravel(x), np.ravel(x)[::-1]), np.append(high, np.ravel(low)[::-1])
+    area: JSON = {"fill": "toself", "fillcolor": color, "opacity": 0.2, "hoverinfo": "skip"}
+    drawn = scatter("lines", *ends, name, "rgba(0,0,0,0)", "solid", showlegend=False, **area)
+    return drawn | more
 
 
-def epsilon_chart(
-    labels: Sequence[str],
-    parts: Sequence[StatisticSummary],
-    limits: Sequence[str],
-    traces: Sequence[JSON],
-    **about: Any,
-) -> Chart:
-    """A chart of ε of several rows; the limits are those of theory, as text."""
-    rows = []
-    for label, part, limit in zip(labels, parts, limits, strict=True):
-        found, bound = part.estimate, part.lower_bound
-        known = "–" if bound is None else number(bound)
-        ends = number(found.low), number(found.high)
-        rows.append((label, number(found.epsilon), *ends, known, limit))
-    told = "; ".join(
-        f"{label}: ε {epsilon}, interval {low} to {high}, lower bound {bound}, analytical {limit}"
-        for label, epsilon, low, high, bound, limit in rows
+def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:
+    """The traces, of which the legend shows each name once."""
+    named, found = set[str](), list[JSON]()
+    for trace in traces:
+        shown = trace.get("showlegend", trace["name"] not in named)
+        named |= {trace["name"]} if shown else set()
+        found.append(trace | {"showlegend": shown})
+    return tuple(found)
+
+
+def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -> JSON:
+    """Intervals about points; an end that is not finite is not drawn."""
+    sides = np.subtract(high, middle), np.subtract(middle, low)
+    above, below = ([end or 0.0 for end in plain(np.ravel(side))] for side in sides)
+    look = {"color": color, "thickness": 2, "width": 0}
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **look}
+
+
+def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | None:
+    """ε of each answer with its interval, what is proved and what theory allows, a row each.
+
+    Args:
+        named: answers with the names of their rows.
+        about: name, title and caption of the chart.
+
+    Returns:
+        ``None`` if no ε was measured.
+    """
+    shown = [(name, a, e) for name, a in named if (e := finite_estimate(a))]
+    if not shown:
+        return None
+    names = [name for name, _, _ in shown]
+    ends = [[e.epsilon, e.low, e.high] for _, _, e in shown]
+    middle, low, high = np.maximum(ends, _FLOOR).T
+    far = middle.max() > _FAR * middle.min()
+    x_axis = {"type": "log"} if far else {"rangemode": "tozero"}
+    proved = [known(answer.proved) for _, answer, _ in shown]
+    theory = [known(answer.analytical.epsilon) for _, answer, _ in shown]
+    drawn = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
+    traces = (
+        drawn | {"error_x": error_bars(middle, low, high, PLAIN)},
+        scatter("markers", proved, [], "proved", PLAIN, "triangle-right"),
+        scatter("markers", theory, [], "theory allows", THEORY, "x"),
     )
     return Chart(
-        alternative=f"{told}.",
-        traces=tuple(traces),
-        headings=("row", "ε", "interval from", "to", "lower bound", "analytical"),
-        rows=tuple(rows),
+        alternative=answers_in_words(named),
+        traces=tuple(trace | {"y": names} for trace in traces),
+        layout=axes("ε", ("", 1.0, {"range": [len(names) - 0.5, -0.5]}), **x_axis),
         **about,
     )
 
 
-def band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> JSON:
-    """The area between two curves."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": plain([*x, *reversed(x)]),
-        "y": plain([*high, *reversed(low)]),
-        "fill": "toself",
-        "fillcolor": SHADE,
-        "line": {"color": "rgba(0,0,0,0)", "width": 0},
-        "hoverinfo": "skip",
-    }
+def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
+    """The answer's estimate, if it can be drawn."""
+    found = answer.estimate
+    return found if found is not None and math.isfinite(found.epsilon) else None
+
+
+def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:
+    """ε, interval, what is proved and what theory allows of each answer, in a sentence."""
+    words = "{}: ε {}, interval {}, proved {}, theory allows {}"
+    return "; ".join(words.format(name, *answer_cells(answer)) for name, answer in named) + "."
+
+
+def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
+    """ε, interval, what is proved and what theory allows, as text."""
+    found, limit = answer.estimate, answer.analytical.epsilon
+    theory = "none known" if limit is None else number(limit)
+    if found is None:
+        return "not measured", "–", "–", theory
+    proved = "–" if answer.proved is None else f"≥ {number(answer.proved)}"
+    return number(found.epsilon), f"{number(found.low)} – {number(found.high)}", proved, theory
+
+
+def known(value: float | None) -> float:
+    """A value to draw, or NaN, which is not drawn, for one that is unknown, infinite or 0."""
+    return value if value and math.isfinite(value) else math.nan
 
 
 def plain(values: Iterable[float]) -> list[float | None]:
@@ -190,28 +209,11 @@ def plain(values: Iterable[float]) -> list[float | None]:
 
 def spread_out(count: int, most: int = MOST_POINTS) -> NDArray[np.int64]:
     """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(np.int64)
+
+
+def left_out(count: int, what: str, most: int = MOST_POINTS) -> str:
+    """A sentence on what `spread_out` leaves out; empty if that is nothing."""
     if count <= most:
-        return np.arange(count)
-    return np.unique(np.linspace(0, count - 1, most).round()).astype(np.int64)
-
-
-def left_out(shown: int, count: int, what: str) -> str:
-    """A sentence on what is not drawn; empty if all is."""
-    if shown >= count:
         return ""
-    return f" Drawn are {shown:,} of {count:,} {what}, evenly spread over their numbers."
-
-
-def secrecy(rounds_known: bool | None) -> str:
-    """What to add where theory's value stands beside an attacker who knows the rounds."""
-    if rounds_known is not False:
-        return ""
-    return (
-        " Theory's value is for an attacker who does not know the rounds; the one who knows them "
-        "may have more."
-    )
-
-
-def cells(*values: float) -> tuple[str, ...]:
-    """Numbers as cells of a table."""
-    return tuple("–" if math.isnan(value) else signed(value) for value in values)
+    return f" Drawn are {most:,} of {count:,} {what}, evenly spread over their numbers."

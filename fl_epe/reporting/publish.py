@@ -13,54 +13,40 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import (
-    EVERY_ROUND,
-    FINAL_MODEL,
-    Adversary,
-    AuditRecord,
-    NotMeasured,
-    View,
-    seen_by,
-)
+from fl_epe.auditing import Adversary, Answer, AuditRecord, answers, seen_by
 from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
-from fl_epe.reporting.charts import Chart
-from fl_epe.reporting.headline import status_line
+from fl_epe.reporting.charts import SEEN, answer_cells
 from fl_epe.reporting.still import picture
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import RunSummary, TableRow
-from fl_epe.reporting.tables import table_rows
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
-
-# Columns of ``scores.csv``, each with its adversary and statistic.
-_STATISTICS: tuple[tuple[str, Adversary, str], ...] = (
-    ("displacement", FINAL_MODEL, "displacement"),
-    ("model", FINAL_MODEL, "model"),
-    ("matched_filter", EVERY_ROUND, "matched-filter"),
-    ("maximum_cosine", EVERY_ROUND, "maximum"),
-)
 
 
 def write_figures(
     record: AuditRecord,
     directory: Path,
     formats: Sequence[str] = ("pdf",),
+    found: tuple[Answer, Answer] | None = None,
     *,
-    summary: RunSummary | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    status: str = "",
 ) -> list[Path]:
     """Write every chart of the report as a picture, and what it draws as a CSV file.
 
-    Beside them ``scores.csv`` has a row for each canary, and ``table.tex`` is the report's table
-    for LaTeX with booktabs.
+    ``scores.csv`` has a row for each canary, and ``table.tex`` is the answer for LaTeX with
+    booktabs.
 
     Args:
         record: the audit record of a run.
         directory: where to write; created if it is missing.
         formats: one or more of "pdf", "svg" and "png".
-        summary: of the record, if it is at hand; what it says of δ and confidence is drawn.
+        found: the record's `answers`, if they are at hand.
+        delta: target δ; the record's by default.
+        confidence: of the intervals.
+        status: a sentence for the table, if its numbers are not those of a sound run.
 
     Returns:
         The files that were written.
@@ -72,54 +58,51 @@ def write_figures(
         if asked not in FIGURE_FORMATS:
             raise_invalid("formats", asked, f"to be among {', '.join(FIGURE_FORMATS)}")
     record = record.in_order()
-    summary = summarize(record) if summary is None else summary
+    delta = record.delta if delta is None else delta
+    found = answers(record, delta, confidence) if found is None else found
     directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for chart in run_charts(record, summary):
-        written.append(write_text(directory / f"{chart.name}.csv", _chart_table(chart)))
-        written += [
-            write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
-            for ending in dict.fromkeys(formats)
-        ]
-    return [
-        *written,
-        write_text(directory / "scores.csv", _scores_table(record)),
-        write_text(directory / "table.tex", latex_table(summary)),
+    drawn, endings = run_charts(record, found, delta, confidence), dict.fromkeys(formats)
+    tables = {chart.name: table_text(chart.points) for chart in drawn}
+    tables |= {"scores": _scores_table(record, found)}
+    written = [write_text(directory / f"{name}.csv", text) for name, text in tables.items()]
+    written += [
+        write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
+        for chart in drawn
+        for ending in endings
     ]
+    table = latex_table(record, found, delta, confidence, status)
+    return [*written, write_text(directory / "table.tex", table)]
 
 
-def _chart_table(chart: Chart) -> str:
-    """What a chart draws as a CSV table, a row for each point, bar or row of a heat map."""
-    rows = []
-    for trace in chart.traces:
-        cells = trace["z"] if "z" in trace else zip(trace["x"], trace["y"], strict=True)
-        names = [f"from round {x}" for x in trace["x"]] if "z" in trace else ["x", "y"]
-        name = {"series": trace.get("name", "share")}
-        rows += [name | dict(zip(names, row, strict=True)) for row in cells]
-    return table_text(rows)
+def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
+    """A CSV table, a row a canary: participations, expected scores and scores.
 
-
-def _scores_table(record: AuditRecord) -> str:
-    """A CSV table, a row a canary: its number, participations, expected scores and scores.
-
-    Scores are in standard deviations of the null, but for the cosine of the paper's maximum.
+    Scores are in standard deviations of the null; expected ones up to one factor where the record
+    does not say what a canary adds.
     """
-    columns: dict[str, list[np.ndarray]] = {
-        "canary": [_numbers(record.observed.ids, record.num_canaries, 0)],
-        "observed": [np.ones(record.num_canaries, int)],
-        "participations": [record.presence.sum(axis=0)],
-        "expected_score_final": [_expected_scores(seen_by(record))],
-        "expected_score_all": [_expected_scores(seen_by(record, EVERY_ROUND))],
+    count, others = record.num_canaries, record.unobserved.count
+    numbers = [_numbers(record.observed.ids, count, 0)]
+    numbers += [_numbers(record.unobserved.ids, others, count)]
+    columns = {
+        "canary": np.concatenate(numbers),
+        "observed": np.repeat([1, 0], [count, others]),
+        "participations": np.append(record.presence.sum(axis=0), np.zeros(others, int)),
     }
-    others = record.unobserved.count
-    columns["canary"].append(_numbers(record.unobserved.ids, others, record.num_canaries))
-    for name in list(columns)[1:]:
-        columns[name].append(np.zeros(others, int))
-    for name, adversary, statistic in _STATISTICS:
-        columns[f"score_{name}"] = _scores(seen_by(record, adversary), statistic)
-    values = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
-    rows = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    return table_text(rows)
+    for answer in found:
+        expected, scores = np.zeros(count + others), np.full(count + others, np.nan)
+        if (own := answer.scores) is None:
+            expected[:count] = np.nan
+        else:
+            all_scored = len(own.observed) == count
+            here = np.flatnonzero(record.presence.any(axis=0) | all_scored)
+            view = seen_by(record, Adversary(answer.adversary.sees))
+            expected[here], scores[here] = view.sizes.observed, own.observed
+            if own.unobserved is not None:
+                scores[count:] = own.unobserved
+        columns[f"expected_score_{answer.adversary.sees}"] = expected
+        columns[f"score_{answer.adversary.sees}"] = scores
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    return table_text([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -153,123 +136,52 @@ def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:
     return np.arange(first, first + count) if ids is None else ids
 
 
-def _expected_scores(view: View) -> np.ndarray:
-    """Of every observed canary, 0 of one that never took part; NaN if they are not known."""
-    try:
-        return view.all_expected_scores
-    except ValueError:  # clip norms or the server's step are not known, or nothing was measured
-        return np.full(view.record.num_canaries, np.nan)
-
-
-def _scores(view: View, statistic: str) -> list[np.ndarray]:
-    """Of observed and of unobserved canaries; NaN where there is none."""
-    record = view.record
-    observed = np.full(record.num_canaries, np.nan)
-    others = np.full(record.unobserved.count, np.nan)
-    try:
-        scores = view.scores(statistic)
-    except NotMeasured:
-        return [observed, others]
-    here = record.presence.any(axis=0)
-    observed[here if len(scores.observed) != len(observed) else slice(None)] = scores.observed
-    if scores.unobserved is not None:
-        others[:] = scores.unobserved
-    return [observed, others]
-
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
-    "θ": r"$\theta$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "∞": r"$\infty$",
-    "−": r"$-$",
-    "–": "--",
-    "“": "``",
-    "”": "''",
-    "…": r"\ldots{}",
-    "√": r"$\surd$",
-    "·": r"$\cdot$",
-}
+_WORDS = r"""\textbackslash{} \textasciitilde{} \textasciicircum{} $\varepsilon$ $\delta$ $\theta$
+    $\geq$ $\leq$ $\infty$ $-$ -- `` '' \ldots{} $\surd$ $\cdot$"""
+_SPECIAL: dict[str, str | int | None] = {letter: f"\\{letter}" for letter in "&%$#_{}"}
+_SPECIAL |= dict(zip("\\~^εδθ≥≤∞−–“”…√·", _WORDS.split(), strict=True))
 
 
 def escaped(text: str) -> str:
     """Text as LaTeX prints it."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)
+    return text.translate(str.maketrans(_SPECIAL))
 
 
-def latex_table(summary: RunSummary) -> str:
-    """A ``table`` environment with a row for each of the report's; needs the package booktabs."""
+def latex_table(
+    record: AuditRecord, found: Sequence[Answer], delta: float, confidence: float, status: str = ""
+) -> str:
+    """A ``table`` environment with a row for each adversary; needs the package booktabs.
+
+    Arguments are as for `write_figures`.
+    """
+    percent, answer = rf"{confidence * 100:g}\%", found[0]
+    knows, theory = answer.adversary.knows_rounds, answer.analytical
+    z = record.mechanism.noise_multiplier
+    caption = (
+        rf"Empirical $\varepsilon$ at $\delta = {_plain(delta)}$ of a client of "
+        f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
+        f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
+        f"{'not known' if z is None else f'{z:g}'}, an adversary who "
+        f"{'knows' if knows else 'does not know'} the client's rounds, {escaped(theory.adjacency)} "
+        rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
+        rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries; what is proved holds "
+        f"at {percent} confidence."
+    )
+    rows = [(SEEN[answer.adversary.sees], *answer_cells(answer)) for answer in found]
     lines = [
-        "% needs \\usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering",
-        r"\footnotesize",
-        r"\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{_caption(summary)}}}",
-        r"\label{tab:empirical-epsilon}",
-        r"\begin{tabular}{llrrrr}",
-        r"\toprule",
-        r"sees & statistic & $\varepsilon$ & "
-        rf"{summary.confidence * 100:g}\% interval & lower bound & analytical \\",
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table} \centering",
+        rf"\caption{{{caption}}} \label{{tab:empirical-epsilon}}",
+        r"\begin{tabular}{lrrrr} \toprule",
+        rf"adversary sees & $\varepsilon$ & {percent} interval & proved & theory allows \\",
         r"\midrule",
-        *map(_row, summary.rows(), table_rows(summary)),
+        *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
         r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
+        r"\end{tabular} \end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _row(row: TableRow, cells: tuple[str, ...]) -> str:
-    """A row of the report's table; a dagger marks a bound of the paper's."""
-    found = [escaped(cell) for cell in cells]
-    if row.paper and cells[4] != "–":
-        found[4] += r"$^{\dagger}$"
-    return " & ".join(found) + r" \\"
 
 
 def _plain(delta: float) -> str:
     mantissa, _, exponent = f"{delta:.3g}".partition("e")
     return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
-
-
-def _caption(summary: RunSummary) -> str:
-    """What the numbers are of, so that the table can stand alone."""
-    noise = summary.noise_multiplier
-    facts = [
-        rf"$\delta = {_plain(summary.delta)}$",
-        "noise multiplier not known" if noise is None else rf"$z = {noise:g}$",
-    ]
-    if summary.rounds is not None:
-        facts += [
-            f"{summary.rounds} rounds",
-            f"{summary.num_canaries} observed and {summary.unobserved} unobserved canaries",
-        ]
-    task = f" of {escaped(summary.task)}" if summary.task else ""
-    line = status_line(summary)
-    status = "" if line is None else rf" \textbf{{{escaped(line)}}}"
-    analytical = summary.analytical
-    limit = (
-        f"No theorem is known to limit it ({escaped(analytical.assumption)})."
-        if analytical.epsilon is None
-        else f"Analytical: upper bound for {escaped(analytical.adjacency)} adjacency; "
-        f"it assumes: {escaped(analytical.assumption)}."
-    )
-    return (
-        rf"Empirical $\varepsilon$ of a run{task} by what an adversary sees: "
-        f"{', '.join(facts)}.{status} {limit} Estimates of $\\varepsilon$ are not bounds; "
-        f"lower bounds hold one at a time at {summary.confidence * 100:g}\\% confidence, but for "
-        r"those marked $\dagger$, which are the paper's and do not."
-    )

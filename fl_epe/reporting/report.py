@@ -1,60 +1,51 @@
-"""The report of a run: a table in the terminal, pictures, one HTML page and one JSON file.
+"""The report of a run: one screen in the terminal, one HTML page and one JSON file.
 
 Use `write_report` for the files and `as_text` for plain text; both need the audit record only. The
-page is one file that asks for nothing from anywhere: charts are drawn by plotly, whose script is in
-it, compressed (2.0 MB of 4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the
-still pictures.
+page is self-contained: charts are drawn by plotly, whose script is in it, compressed (2.0 MB of
+4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the still pictures.
 """
 
 import base64
-import datetime
 import functools
 import gzip
 import io
 import json
+import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from fl_epe.auditing import AuditRecord, ScoreSummary
-from fl_epe.auditing.bounds import bound_rows
+from fl_epe.auditing import AuditRecord
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
-from fl_epe.reporting.headline import (
-    FIRST_FAULTS,
-    NOT_MEASURED,
-    fault_lines,
-    fault_rows,
-    headline,
+from fl_epe.reporting.details import details as details_of
+from fl_epe.reporting.numbers import JSON
+from fl_epe.reporting.report_json import as_report
+from fl_epe.reporting.sentences import (
+    SCOPE,
+    fault_line,
+    first_sentence,
+    headings,
     meaning,
-    run_again,
-    status_line,
-)
-from fl_epe.reporting.notes import notes_by_weight
-from fl_epe.reporting.numbers import JSON, number
-from fl_epe.reporting.still import picture, still
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_types import RunSummary, Unmeasured
-from fl_epe.reporting.tables import (
-    Terminal,
-    analytical_text,
-    bound_cells,
-    interval,
-    plain_table,
+    more_warnings,
+    table_note,
     table_rows,
+    table_title,
+    what_to_do,
 )
-from fl_epe.reporting.verdict import statement_cells, verdict_details, verdict_text
+from fl_epe.reporting.still import picture, still
+from fl_epe.reporting.summary import Summary, summarize
+from fl_epe.reporting.tables import Terminal, plain_table
 
-_LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
+_MOST_WORDS, _MOST_LINES = 182, 20  # of a screen, without what a command adds
+_TABLE_LINES = 5
 
 
-def write_report(
-    record: AuditRecord, directory: Path, summary: RunSummary | None = None
-) -> RunSummary:
+def write_report(record: AuditRecord, directory: Path, summary: Summary | None = None) -> Summary:
     """Write ``report.json``, ``report.html`` and ``epsilon.png``; returns the summary.
 
     Without an ε there is no picture, and one of an earlier report is removed.
@@ -64,20 +55,13 @@ def write_report(
         directory: where to write; created if it is missing.
         summary: of the record, if it is at hand.
     """
-    record = record.in_order()
     summary = summary or summarize(record)
-    return _write(directory, summary, run_charts(record, summary))
+    record = summary.record or record.in_order()
+    charts = run_charts(record, summary.answers, summary.delta, summary.confidence)
+    return _write(directory, summary, charts)
 
 
-def _day_of(path: Path) -> str | None:
-    try:
-        seconds = path.stat().st_mtime
-    except OSError:
-        return None
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).date().isoformat()
-
-
-def write_unmeasured(summary: RunSummary, directory: Path) -> RunSummary:
+def write_unmeasured(summary: Summary, directory: Path) -> Summary:
     """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
 
     Args:
@@ -87,41 +71,19 @@ def write_unmeasured(summary: RunSummary, directory: Path) -> RunSummary:
     return _write(directory, summary, ())
 
 
-def _write(directory: Path, summary: RunSummary, charts: Sequence[Chart]) -> RunSummary:
+def _write(directory: Path, summary: Summary, charts: Sequence[Chart]) -> Summary:
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(summary.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(as_report(summary), indent=2, ensure_ascii=False, allow_nan=False)
     write_text(directory / "report.json", text + "\n")
     (directory / "epsilon.png").unlink(missing_ok=True)
     for chart in charts:
         if chart.name == "epsilon":
             write_bytes(directory / "epsilon.png", picture(chart, "png"))
-    written = None if summary.rounds is None else _day_of(directory / "record.npz")
-    write_text(directory / "report.html", _report_page(summary, charts, written))
+    write_text(directory / "report.html", _report_page(summary, charts))
     return summary
 
 
-def _epsilon_table(summary: RunSummary, details: bool) -> Table:
-    interval = f"{summary.confidence:.0%} interval"
-    headings = ("sees", "statistic", "ε", interval, "lower bound", "analytical")
-    title = f"Empirical ε at δ = {summary.delta:.2g}, by what an adversary sees"
-    table = plain_table(title, headings, left=2)
-    for column, width in zip(table.columns[2:5], (5, 13, 6), strict=True):
-        column.min_width = width
-    for row, cells in zip(summary.rows(), table_rows(summary), strict=True):
-        if details or not row.paper:
-            table.add_row(*cells, style="dim" if row.paper else "")
-    return table
-
-
-def _fault_table(summary: RunSummary) -> Table:
-    total = sum(summary.fault_counts.values())
-    table = plain_table(f"Faults by kind, {total} in all", ("kind", "count"))
-    for kind, count, _ in fault_rows(summary):
-        table.add_row(kind, str(count))
-    return table
-
-
-def as_text(summary: RunSummary, width: int = 100, *, details: bool = False) -> str:
+def as_text(summary: Summary, width: int = 80, *, details: bool = False) -> str:
     """What `print_report` prints, as plain text."""
     console = Terminal(file=io.StringIO(), width=width, color_system=None)
     print_report(console, summary, bullet="-", details=details)
@@ -129,82 +91,49 @@ def as_text(summary: RunSummary, width: int = 100, *, details: bool = False) -> 
 
 
 def print_report(
-    console: Console, summary: RunSummary, bullet: str = "•", *, details: bool = False
+    console: Console, summary: Summary, bullet: str = "•", *, details: bool = False
 ) -> None:
-    """Print what was found, the table and the warnings; red at the top if the run is no success.
+    """Print the answer on one screen; red at the top if it is not to be relied on.
 
     Args:
         console: where to print.
         summary: of the run.
-        bullet: before each warning, fault and note.
-        details: also the plan, the paper's statistics, what each row states, and all notes.
+        bullet: before each warning.
+        details: also all else that the page says, under its questions.
     """
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    if (line := status_line(summary)) is not None:
-        say(line, "bold red")
-    say(headline(summary))
-    if command := run_again(summary):
-        console.print(command, style="bold", markup=False, highlight=False, soft_wrap=True)
-    if verdict := verdict_text(summary):
-        say(f"{verdict} {verdict_details(summary)}".strip() if details else verdict, "bold")
-    for heading, lines in (
-        ("Faults", fault_lines(summary)),
-        ("Plan", summary.plan if details else []),
-    ):
-        if lines:
-            say(f"{heading}:")
+    top, note = [first_sentence(summary), what_to_do(summary)], table_note(summary)
+    say(top[0], None if summary.status == "ok" else "bold red")
+    say(top[1])
+    rows = table_rows(summary)
+    console.print(plain_table(table_title(summary), headings(summary), rows=rows))
+    if note:
+        say(note, "dim")
+    extra = [*more_warnings(summary), *filter(None, [fault_line(summary)])]
+    shown = extra if details else _fitting(extra, " ".join([*top, note]), rows)
+    for text in shown:
+        say(f"{bullet} {text}")
+    for question, lines in details_of(summary) if details else ():
+        say(question, "bold")
         for text in lines:
-            say(f"{bullet} {text}")
-    if fault_rows(summary):
-        console.print(_fault_table(summary))
-    console.print(_epsilon_table(summary, details))
-    if details:
-        for name, cells in statement_cells(summary):
-            say(f"{bullet} {name}: {'; '.join(f'{key} {value}' for key, value in cells)}.")
-    first, rest = notes_by_weight(summary)
-    for note in (*first, *rest) if details else first:
-        say(f"{bullet} {note}", "dim")
+            say(f"{bullet} {text}", "dim")
 
 
-def score_tables(result: ScoreSummary) -> list[Table]:
-    """What `fl_epe.auditing.summarize_scores` returns, as tables for the terminal."""
-    confidence = f"{result.confidence:.0%}"
-    estimates = plain_table(
-        f"ε at δ = {result.delta:.2g} from {result.observed} + {result.unobserved} scores",
-        ("estimate", "ε", f"{confidence} interval"),
-    )
-    for found in result.estimates:
-        estimates.add_row(found.method, number(found.epsilon), interval(found))
-    bounds = plain_table(f"Lower bounds, {confidence} one-sided", ("bound", "ε ≥"))
-    bounds.add_column("role", no_wrap=True)
-    bounds.add_column("assumes")
-    for row in bound_rows(result.bounds, result.verdict):
-        bounds.add_row(row["method"], number(row["epsilon"]), row["role"], row["assumption"])
-    headings = ("scores", "Anderson–Darling A²", "p-value")
-    gaussian = plain_table("Are the scores Gaussian?", headings, left=3)
-    for scores, test in result.gaussian.items():
-        gaussian.add_row(scores, f"{test.statistic:.3f}", f"{test.p_value:.3g}")
-    return [estimates, bounds, gaussian] if result.gaussian else [estimates, bounds]
-
-
-def score_notes(result: ScoreSummary) -> list[str]:
-    """Whether bare scores are of canaries that may hide each other, or are unequal."""
-    share = result.overlap
-    if result.refused is not None:
-        return [
-            f"Warning: no estimate with known variance: {result.refused}. The other estimates take "
-            "all canaries for equal too; the lower bounds do not, but for those that assume a "
-            "Gaussian."
-        ]
-    if share is None or not _LARGE_OVERLAP <= share <= 1.2:  # more cannot be in one release
-        return []
-    return [
-        f"Warning: if all {result.observed} canaries took part in the same release, they are "
-        f"{min(share, 1):.0%} of its energy and hide each other; ε of one alone is larger."
-    ]
+def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Of warnings those that fit on the screen, and how many do not."""
+    words = len(above.split()) + 20 + sum(len(cell.split()) for row in rows for cell in row)
+    lines, found = math.ceil(len(above) / 75) + 2 + _TABLE_LINES, list[str]()
+    for text in extra:
+        words += len(text.split()) + 1
+        lines += len(textwrap.wrap(text, 76))
+        if words > _MOST_WORDS or lines > _MOST_LINES:
+            more = len(extra) - len(found)
+            return [*found, f"{more} more warning{'' if more == 1 else 's'} in the details."]
+        found.append(text)
+    return found
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -221,27 +150,23 @@ def render_page(template: str, **values: Any) -> str:
     return found.get_template(template).render(**values)
 
 
-def _report_page(summary: RunSummary, charts: Sequence[Chart], written: str | None) -> str:
-    first_notes, more_notes = notes_by_weight(summary)
+def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
+    record = summary.record
     return render_page(
         "report.html.j2",
         summary=summary,
-        status_line=status_line(summary),
-        fault_lines=fault_lines(summary),
-        fault_rows=fault_rows(summary),
-        more_faults=len(summary.faults) > FIRST_FAULTS,
-        top=headline(summary),
-        again=run_again(summary),
+        top=first_sentence(summary),
+        advice=what_to_do(summary),
+        scope=SCOPE,
+        title=table_title(summary),
+        headings=headings(summary),
+        rows=table_rows(summary),
+        note=table_note(summary),
+        warnings=more_warnings(summary),
+        faults=fault_line(summary),
         meaning=meaning(summary),
-        verdict=verdict_text(summary),
-        verdict_details=verdict_details(summary),
-        written=written,
-        statements=statement_cells(summary),
-        headlines=headlines(summary),
-        rows=list(zip(summary.rows(), table_rows(summary), strict=True)),
-        bounds=bound_cells(summary),
-        first_notes=first_notes,
-        more_notes=more_notes,
+        questions=details_of(summary),
+        made=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
@@ -265,21 +190,3 @@ def _drawn(charts: Sequence[Chart]) -> str:
     }
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
-
-
-def headlines(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """The numbers near the top of the page: value, meaning and interval."""
-    cards = []
-    for part, words in (
-        (summary.final.headline, "ε for somebody who has only the finished model"),
-        (summary.every_round.headline, "ε for somebody who has every round's model"),
-    ):
-        if isinstance(part, Unmeasured):
-            cards.append((NOT_MEASURED, words, part.reason))
-        else:
-            cards.append((number(part.estimate.epsilon), words, interval(part.estimate)))
-    cards.append((analytical_text(summary), "analytical ε, an upper bound", ""))
-    for name, value in summary.metrics.held_out()[:1]:
-        words = f"{name} of the model on held-out data: how well it learned, not privacy"
-        cards.append((value, words, ""))
-    return cards

@@ -1,8 +1,9 @@
-"""Runs side by side: their ε at one δ, what differs in their settings, and which ε differ.
+"""Runs side by side: their answers at one δ, what differs in their settings, and which ε differ.
 
 `compare_runs` computes it from records alone. A difference of two ε is called larger than chance
 only if its interval leaves 0 out; with several pairs of runs the intervals of one adversary hold
-together (Bonferroni).
+together (Bonferroni). Answers against different adversaries, or for different adjacency, have no
+difference.
 """
 
 import dataclasses
@@ -11,16 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fl_epe.auditing import AuditRecord, EpsilonDifference, EpsilonEstimate, epsilon_difference
+from fl_epe.auditing import (
+    Answer,
+    AuditRecord,
+    EpsilonDifference,
+    EpsilonEstimate,
+    answers,
+    epsilon_difference,
+)
 from fl_epe.checks import ArgumentError, check_probability
-from fl_epe.reporting.headline import status_line
-from fl_epe.reporting.numbers import JSON, as_json, signed
-from fl_epe.reporting.summary import summarize
-from fl_epe.reporting.summary_parts import Sees
-from fl_epe.reporting.summary_types import RunSummary, Unmeasured
-
-# What the adversary of each headline sees, in words.
-SEEN: dict[Sees, str] = {"final": "final model", "all": "every round"}
+from fl_epe.reporting.charts import SEEN
+from fl_epe.reporting.numbers import signed
+from fl_epe.reporting.reliability import SEES
+from fl_epe.reporting.summary import Summary, summarize
 
 _NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
@@ -43,7 +47,7 @@ class ComparedRun:
 
     letter: str
     name: str
-    summary: RunSummary
+    summary: Summary
     record: AuditRecord = dataclasses.field(repr=False)
     settings: dict[str, str]
 
@@ -53,13 +57,13 @@ class PairDifference:
     """ε of one run less that of another, for one adversary.
 
     Attributes:
-        adversary: the adversary.
+        adversary: what is seen, a key of `SEEN`.
         first: letter of the one run.
         second: letter of the other.
         found: the difference.
     """
 
-    adversary: Sees
+    adversary: str
     first: str
     second: str
     found: EpsilonDifference
@@ -75,25 +79,13 @@ class PairDifference:
         value, low, high = (
             signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
         )
-        told = f"{SEEN[self.adversary]}: {self.first} and {self.second}"
+        told = f"To an adversary who sees {SEES[self.adversary]}, {self.first} and {self.second}"
         if (leak := self.leak()) is None:
             return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
         return (
             f"{told} differ by more than chance, {leak[0]} leaks more than {leak[1]}: "
             f"ε of {self.first} less that of {self.second} is {value} ({low} to {high})."
         )
-
-    def to_dict(self) -> JSON:
-        """As JSON values."""
-        found = as_json(self.found)
-        return {
-            "adversary": self.adversary,
-            "first": self.first,
-            "second": self.second,
-            "difference": found.pop("value"),
-            **found,
-            "larger_than_chance": self.found.larger_than_chance,
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +97,6 @@ class RunsCompared:
         delta: of every ε.
         confidence: of the intervals of each run, and of the differences of an adversary together.
         different: settings that differ, by name, a value for each run.
-        same: settings that are the same in all runs.
         differences: of pairs of runs.
         notes: what has to be known, in sentences.
     """
@@ -114,7 +105,6 @@ class RunsCompared:
     delta: float
     confidence: float
     different: dict[str, list[str]]
-    same: dict[str, str]
     differences: tuple[PairDifference, ...]
     notes: tuple[str, ...]
 
@@ -144,30 +134,18 @@ def compare_runs(
     check_probability("confidence", confidence)
     at = min(record.delta for record in records.values()) if delta is None else delta
     runs = tuple(
-        ComparedRun(
-            letter=letter,
-            name=name,
-            summary=summarize(record, at, confidence),
-            record=record,
-            settings=settings_of(record),
-        )
+        ComparedRun(letter, name, summarize(record, at, confidence), record, settings_of(record))
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
-    different, same = _settings(runs)
     differences = _differences(runs, at, confidence)
-    notes = _notes(runs, at, delta, differences, confidence)
-    return RunsCompared(runs, at, confidence, different, same, differences, tuple(notes))
+    notes = _notes(runs, at, differences, confidence)
+    return RunsCompared(runs, at, confidence, _different(runs), differences, tuple(notes))
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
     """The settings of a run in words, by name; none of them is a seed."""
-    mechanism, settings = record.mechanism, record.design.to_settings()
-    shown = {
-        name: value
-        for name, value in settings.items()
-        if value is not None and name not in _NOT_SETTINGS
-    }
-    known = {
+    mechanism, provenance = record.mechanism, record.provenance
+    values = {
         "task": record.design.task,
         "rounds": record.rounds,
         "participation": mechanism.participation,
@@ -177,12 +155,13 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "unobserved canaries": record.unobserved.count,
         "dimension": record.dim,
         "target_delta": record.delta,
-        "canary_kind": record.provenance.canary_kind,
+        "canary_kind": provenance.canary_kind,
         "server": mechanism.server.name,
     }
-    versions = {f"version of {name}": text for name, text in record.provenance.versions.items()}
-    whole = {**known, **shown, **versions}
-    return {str(name): _words(value) for name, value in whole.items() if value is not None}
+    settings = record.design.to_settings()
+    values |= {name: value for name, value in settings.items() if name not in _NOT_SETTINGS}
+    values |= {f"version of {name}": text for name, text in provenance.versions.items()}
+    return {str(name): _words(value) for name, value in values.items() if value is not None}
 
 
 def _words(value: Any) -> str:
@@ -193,11 +172,10 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def _settings(runs: Sequence[ComparedRun]) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _different(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
     names = dict.fromkeys(name for run in runs for name in run.settings)
     values = {name: [run.settings.get(name, "–") for run in runs] for name in names}
-    different = {name: row for name, row in values.items() if len(set(row)) > 1}
-    return different, {name: row[0] for name, row in values.items() if name not in different}
+    return {name: row for name, row in values.items() if len(set(row)) > 1}
 
 
 def independent(first: ComparedRun, second: ComparedRun) -> bool:
@@ -206,6 +184,12 @@ def independent(first: ComparedRun, second: ComparedRun) -> bool:
     if one.get("canary") is None or other.get("canary") is None:
         return False
     return not any(seed is not None and seed == other.get(name) for name, seed in one.items())
+
+
+def alike(one: Answer, other: Answer) -> bool:
+    """Whether two answers are to the same question: of one adversary and one adjacency."""
+    same = one.analytical.adjacency == other.analytical.adjacency
+    return same and one.adversary == other.adversary
 
 
 def _differences(
@@ -217,89 +201,74 @@ def _differences(
     if len(pairs) > _MOST_PAIRS:
         pairs = [(0, other) for other in places[1:]]
     error = (1 - confidence) / len(pairs)
-    kinds = {pair: independent(runs[pair[0]], runs[pair[1]]) for pair in pairs}
-    levels = {True: 1 - error, False: 1 - error / 2}
-    at_level = {
-        kind: [
-            run.summary
-            if math.isclose(run.summary.confidence, levels[kind])
-            else summarize(run.record, delta, levels[kind])
-            for run in runs
-        ]
-        for kind in set(kinds.values())
-    }
+    known: dict[tuple[int, float], tuple[Answer, Answer]] = {}
+
+    def estimate(place: int, level: float, seen: int) -> tuple[Answer, EpsilonEstimate | None]:
+        """That of a run that was measured and did not diverge."""
+        run = runs[place]
+        if (place, level) not in known:
+            same = math.isclose(run.summary.confidence, level)
+            known[place, level] = run.summary.answers if same else answers(run.record, delta, level)
+        one = known[place, level][seen]
+        if run.summary.status == "diverged" or one.estimate is None:
+            return one, None
+        return one, dataclasses.replace(one.estimate, confidence=level)
+
     found = []
-    for adversary in SEEN:
-        for (first, second), kind in kinds.items():
-            one, other = (_estimate(at_level[kind][place], adversary) for place in (first, second))
-            if one is not None and other is not None:
-                difference = epsilon_difference(one, other, independent=kind)
+    for seen, adversary in enumerate(SEEN):
+        for first, second in pairs:
+            alone = independent(runs[first], runs[second])
+            level = 1 - error / (1 if alone else 2)
+            (one, ours), (other, theirs) = (estimate(p, level, seen) for p in (first, second))
+            if ours is not None and theirs is not None and alike(one, other):
+                difference = epsilon_difference(ours, theirs, independent=alone)
                 letters = runs[first].letter, runs[second].letter
                 found.append(PairDifference(adversary, *letters, difference))
     return tuple(found)
 
 
-def _estimate(summary: RunSummary, adversary: Sees) -> EpsilonEstimate | None:
-    """Of a run that was measured and did not diverge."""
-    part = summary.headline(adversary)
-    if summary.status == "diverged" or isinstance(part, Unmeasured):
-        return None
-    return dataclasses.replace(part.estimate, confidence=summary.confidence)
-
-
 def _notes(
     runs: Sequence[ComparedRun],
     delta: float,
-    asked: float | None,
     differences: Sequence[PairDifference],
     confidence: float,
 ) -> list[str]:
-    lines = _delta_notes(runs, delta, asked)
+    lines, questions = list[str](), dict[str, list[str]]()
+    if {run.record.delta for run in runs} != {delta}:
+        each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
+        lines.append(
+            f"The runs were made for another δ ({each}). Every ε here was computed again at δ = "
+            f"{delta:.2g}; --delta chooses another."
+        )
     for run in runs:
-        if (line := status_line(run.summary)) is not None:
-            lines.append(f"Warning: run {run.letter}. {line}")
+        lines += [
+            f"Run {run.letter} ({one.status}): {one.text}." for one in run.summary.warnings[:1]
+        ]
+        questions.setdefault(_question(run.summary.answers[1]), []).append(run.letter)
+    if len(questions) > 1:
+        told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
+        lines.append(f"Runs that answer different questions are not compared. {told}.")
     if len({run.settings.get("task") for run in runs}) > 1:
         lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
-        lines += _difference_notes(differences, confidence)
-    return [
-        *lines,
-        "ε estimates say what the canary attack achieves. They are not bounds, and a run with a "
-        "smaller ε need not be safer against another attack.",
-        "Accuracies have no intervals here; whether they differ by more than chance is not judged.",
-    ]
-
-
-def _delta_notes(runs: Sequence[ComparedRun], delta: float, asked: float | None) -> list[str]:
-    own = sorted({run.record.delta for run in runs})
-    if own == [delta]:
-        return []
-    each = ", ".join(f"{run.letter} {run.record.delta:.2g}" for run in runs)
-    why = "as asked" if asked is not None else "the smallest; --delta chooses another"
-    start = "have different δ" if len(own) > 1 else "were made for another δ"
-    return [
-        f"The runs {start} ({each}). Every ε here was computed again at δ = {delta:.2g}, {why}."
-    ]
-
-
-def _difference_notes(differences: Sequence[PairDifference], confidence: float) -> list[str]:
-    pairs = max(1, len(differences) // len({found.adversary for found in differences}))
-    together = (
-        f" The {pairs} intervals of one adversary hold together {confidence:.0%} of the time "
-        "(Bonferroni)."
-        if pairs > 1
-        else ""
-    )
-    lines = [
-        "A difference is larger than chance if its interval leaves 0 out. It is made from the "
-        "intervals of both runs, whose distances to the estimates add as squares, which holds for "
-        f"independent runs.{together}"
-    ]
-    if shared := [found for found in differences if not found.found.independent]:
-        named = ", ".join(dict.fromkeys(f"{found.first} and {found.second}" for found in shared))
         lines.append(
-            f"Not known to be independent, as they share a seed or do not tell it: {named}. Their "
-            "interval reaches from one run's lower end to the other's upper end, each at half the "
-            "error, and holds whatever they share."
+            "A difference is larger than chance if its interval leaves 0 out. All intervals of one "
+            f"adversary hold together {confidence:.0%} of the time (Bonferroni)."
         )
+    if shared := [
+        f"{one.first} and {one.second}" for one in differences if not one.found.independent
+    ]:
+        lines.append(
+            f"Not known to be independent, as they share a seed or do not tell it: "
+            f"{', '.join(dict.fromkeys(shared))}. Their intervals hold whatever they share."
+        )
+    lines.append(
+        "ε is of the median client of each run. Estimates are no bounds: a run with a smaller ε "
+        "need not be safer against another attack. Accuracies have no intervals here."
+    )
     return lines
+
+
+def _question(one: Answer) -> str:
+    knows = "knows" if one.adversary.knows_rounds else "does not know"
+    return f"the adversary {knows} the client's rounds, {one.analytical.adjacency} adjacency"

@@ -4,26 +4,24 @@
 """
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from fl_epe.checks import finite
 from fl_epe.files import write_text
-from fl_epe.reporting.charts import ANALYTICAL, Chart, axes, epsilon_chart, intervals, points
+from fl_epe.reporting.charts import SEEN, answer_chart
+from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.report import render_page
-from fl_epe.reporting.runs_compared import SEEN, ComparedRun, RunsCompared
+from fl_epe.reporting.report_json import answer_values, as_report
+from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
+from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
-from fl_epe.reporting.summary_parts import SEES, Sees
-from fl_epe.reporting.summary_types import StatisticSummary
-from fl_epe.reporting.tables import analytical_text, part_cells, plain_table
+from fl_epe.reporting.tables import plain_table
 
-_FLOOR = 1e-2  # smaller ε are drawn there
-_MOST_SETTINGS = 12  # that differ, in the terminal
+_MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
 
 def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
@@ -50,17 +48,15 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
         "confidence": found.confidence,
         "finding": finding(found),
         "runs": [
-            {
-                "letter": run.letter,
-                "directory": run.name,
-                "own_delta": run.record.delta,
-                "settings": run.settings,
-                "report": run.summary.to_dict(),
-            }
+            {"letter": run.letter, "directory": run.name, "settings": run.settings}
+            | {"report": as_report(run.summary)}
             for run in found.runs
         ],
         "different_settings": list(found.different),
-        "differences": [pair.to_dict() for pair in found.differences],
+        "differences": [
+            as_json(pair) | {"larger_than_chance": pair.found.larger_than_chance}
+            for pair in found.differences
+        ],
         "notes": list(found.notes),
     }
 
@@ -68,46 +64,48 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
 def finding(found: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
     if not found.differences:
+        measured = sum(run.summary.answers[1].estimate is not None for run in found.runs)
+        if measured > 1:
+            return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
-    parts = []
-    for adversary in SEEN:
+    told, certain = list[str](), list[tuple[str, str]]()
+    for adversary, words in SEES.items():
         leaks = [pair.leak() for pair in found.differences if pair.adversary == adversary]
-        certain = [leak for leak in leaks if leak is not None]
-        if len(leaks) > 1:
-            words = f"{len(certain)} of {len(leaks)} pairs of runs differ by more than chance"
-        elif certain:
-            words = f"run {certain[0][0]} leaks more than run {certain[0][1]}"
-        else:
-            words = "the two runs cannot be told apart"
-        if leaks:
-            parts.append((f"to an adversary who sees {SEES[adversary]}, {words}", certain))
-    if not any(certain for _, certain in parts):
+        here = [leak for leak in leaks if leak is not None]
+        certain += here
+        said = f"{len(here)} of {len(leaks)} pairs of runs differ by more than chance"
+        if len(leaks) == 1:
+            said = "the two runs cannot be told apart"
+            said = f"run {here[0][0]} leaks more than run {here[0][1]}" if here else said
+        told += [f"to an adversary who sees {words}, {said}"] if leaks else []
+    if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
-    text = "; ".join(words for words, _ in parts)
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{told[0][:1].upper()}{'; '.join(told)[1:]}."
 
 
-def _epsilon_cells(run: ComparedRun, adversary: Sees) -> tuple[str, ...]:
-    """ε, interval, lower bound and analytical ε of a run for one adversary, as text."""
-    epsilon, ends, bound = part_cells(run.summary.headline(adversary))
-    verdict = run.summary.verdict
-    named = verdict is not None and verdict.adversary == adversary and bound != "–"
-    return epsilon, ends, bound + " *" * named, analytical_text(run.summary)
+_HEADINGS = ("rounds", "ε", "interval", "proved", "theory allows")
+
+
+def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
+    """Participations of the client, ε, interval, what is proved and what theory allows."""
+    one = run.summary.answers[place]
+    secret = "" if one.adversary.knows_rounds else " (secret)"
+    return f"{one.participations:.3g}{secret}", *marked_cells(one)
 
 
 def _run_cells(run: ComparedRun) -> tuple[str, ...]:
     """What a run is, as text: directory, status, its metric, when it ended."""
-    metric = run.summary.metrics.held_out()
+    metric = run.summary.held_out()
     return (
         run.name,
         run.summary.status,
         " ".join(reversed(metric[0])) if metric else "–",
-        str(run.summary.run.get("ended") or "–").replace("T", " ").removesuffix("Z"),
+        (run.record.provenance.ended or "–").replace("T", " ").removesuffix("Z"),
     )
 
 
-# What the star behind a lower bound means.
-VERDICT_NOTE = "* the lower bound that was named as the verdict before the run."
+MARKS = "* follows from every round's, by post-processing. † extrapolated."
+"""What the marks of the table mean."""
 
 
 def print_runs_compared(console: Console, found: RunsCompared) -> None:
@@ -119,105 +117,66 @@ def print_runs_compared(console: Console, found: RunsCompared) -> None:
         style = "" if run.summary.status == "ok" else "red"
         runs.add_row(run.letter, *_run_cells(run), style=style)
     console.print(runs)
-    console.print(_settings_table(found))
-    headings = ("sees", "run", "ε", f"{found.confidence:.0%} interval", "lower bound", "analytical")
-    table = plain_table(f"Empirical ε at δ = {found.delta:.2g}", headings, left=2)
-    for adversary, sees in SEEN.items():
+    differ = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
+    for column in differ.columns[1:]:
+        column.no_wrap, column.overflow = False, "fold"
+    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
+        differ.add_row(name, *values)
+    console.print(differ)
+    title = f"ε at δ = {found.delta:.2g} of one client, {found.confidence:.0%} intervals"
+    table = plain_table(title, ("adversary sees", "run", *_HEADINGS), left=2)
+    for seen, words in enumerate(SEEN.values()):
         for place, run in enumerate(found.runs):
             last = place == len(found.runs) - 1
-            cells = _epsilon_cells(run, adversary)
-            table.add_row(sees if not place else "", run.letter, *cells, end_section=last)
+            cells = words if not place else "", run.letter, *_answer_cells(run, seen)
+            table.add_row(*cells, end_section=last)
     console.print(table)
     for pair in found.differences:
         console.print(f"• {pair.sentence()}", highlight=False)
-    for note in (VERDICT_NOTE, *found.notes):
+    for note in (MARKS, *found.notes):
         console.print(f"• {note}", style="dim", highlight=False)
-
-
-def _settings_table(found: RunsCompared) -> Table:
-    table = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
-    for column in table.columns[1:]:
-        column.no_wrap, column.overflow = False, "fold"
-    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
-        table.add_row(name, *values)
-    if (more := len(found.different) - _MOST_SETTINGS) > 0:
-        table.add_row(f"… {more} more in comparison.html")
-    if not found.different:
-        table.add_row("none")
-    return table
 
 
 def _csv(found: RunsCompared) -> str:
     rows = []
     for run in found.runs:
-        values = run.summary.to_dict()
-        for adversary, sees in SEEN.items():
-            part = values[adversary]
-            rows.append(
-                {
-                    "run": run.letter,
-                    "directory": run.name,
-                    "status": run.summary.status,
-                    "sees": sees,
-                    "delta": found.delta,
-                    "own_delta": run.record.delta,
-                    "epsilon": part["epsilon"],
-                    "low": part["low"],
-                    "high": part["high"],
-                    "confidence": found.confidence,
-                    "lower_bound": part["lower_bound"],
-                    "analytical": values["analytical"]["epsilon"],
-                    "accuracy": finite(run.summary.metrics.accuracy),
-                    **{f"setting: {name}": run.settings.get(name) for name in found.different},
-                }
-            )
+        start: dict[str, Any] = {
+            "run": run.letter,
+            "directory": run.name,
+            "status": run.summary.status,
+        }
+        start["own_delta"] = run.record.delta
+        end = dict(run.summary.held_out())
+        end |= {f"setting: {name}": run.settings.get(name, "") for name in found.different}
+        for one in run.summary.answers:
+            values = answer_values(one, found.delta, found.confidence)
+            del values["unbounded"]
+            rows.append(start | values | end)
     return table_text(rows)
 
 
-def _forest(found: RunsCompared) -> Chart | None:
-    """ε and interval of every run, one adversary below the other; ``None`` without any."""
-    shown = [
-        (f"{words} {run.letter}", part, run.summary)
-        for adversary, words in SEEN.items()
-        for run in found.runs
-        if isinstance(part := run.summary.headline(adversary), StatisticSummary)
-    ]
-    if not shown:
-        return None
-    names, parts = [name for name, _, _ in shown], [part for _, part, _ in shown]
-    limits = {name: summary.analytical.epsilon for name, _, summary in shown}
-    known = {name: max(_FLOOR, e) for name, e in limits.items() if e is not None and e < math.inf}
-    analytical = points(known.values(), [], "analytical", ANALYTICAL, symbol="x")
-    traces = *intervals(names, parts, _FLOOR), analytical | {"y": list(known)}
-    ends = [value for trace in traces for value in trace["x"]]
-    ends += [part.estimate.high for part in parts if math.isfinite(part.estimate.high)]
-    span = {"type": "log", "range": [math.log10(0.8 * _FLOOR), math.log10(3 * max(_FLOOR, *ends))]}
-    y_axis = {"autorange": "reversed"}
-    return epsilon_chart(
-        names,
-        parts,
-        [analytical_text(summary) for _, _, summary in shown],
-        traces,
+def _page(found: RunsCompared) -> str:
+    chart = answer_chart(
+        [
+            (f"{words}, {run.letter}", run.summary.answers[place])
+            for place, words in enumerate(SEEN.values())
+            for run in found.runs
+        ],
         name="runs",
         title="ε of each run",
-        caption="ε with its interval, the lower bound, and the analytical ε, an upper bound by "
-        "theory.",
-        layout=axes(f"ε at δ = {found.delta:.2g}", "", x_axis=span, y_axis=y_axis),
+        caption="ε of the median client of each run, with its interval.",
     )
-
-
-def _page(found: RunsCompared) -> str:
-    chart = _forest(found)
     return render_page(
         "comparison.html.j2",
         found=found,
         finding=finding(found),
         runs=[(run, _run_cells(run)) for run in found.runs],
         rows=[
-            (SEES[adversary], [(run, _epsilon_cells(run, adversary)) for run in found.runs])
-            for adversary in SEEN
+            (words, [(run, _answer_cells(run, place)) for run in found.runs])
+            for place, words in enumerate(SEEN.values())
         ],
+        headings=_HEADINGS,
         chart=chart,
         image=None if chart is None else still(chart),
-        notes=(VERDICT_NOTE, *found.notes),
+        notes=(MARKS, *found.notes),
     )

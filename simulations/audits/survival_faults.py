@@ -82,10 +82,10 @@ from flwr.clientapp import ClientApp
 from survival import Blobs
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import FaultKind
+from fl_epe.auditing import FaultKind, answers
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise, norm
-from fl_epe.reporting import summarize, write_report
+from fl_epe.reporting import write_report
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
@@ -339,7 +339,7 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
     if record.rounds != rounds:
         wrong.append(f"{record.rounds} of {rounds} rounds")
     write_report(record, folder)
-    counts = json.loads((folder / "report.json").read_text())["fault_counts"]
+    counts = json.loads((folder / "report.json").read_text())["details"]["fault_counts"]
     if counts != {str(kind): count for kind, count in plan.injected.items() if count}:
         wrong.append(f"counted {counts}, injected {dict(plan.injected)}")
     error = np.abs(means_again(plan, config, record.dim) / record.norms.means - 1).max()
@@ -353,10 +353,14 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
         if record.metrics["cohort"][t] != trained:
             wrong.append(f"round {t + 1}: another number of clients")
     task = Blobs(clients=CONFIG.clients, inputs=400)
-    whole = summarize(simulate(Job(task, config, SEEDS), workers=1)).analytical.epsilon
-    if (found := summarize(record).analytical.epsilon) != whole or whole is None:
+    whole = _theory(simulate(Job(task, config, SEEDS), workers=1))
+    if (found := _theory(record)) != whole or whole is None:
         wrong.append(f"analytical ε {found}, and {whole} without faults")
     return wrong
+
+
+def _theory(record: AuditRecord) -> float | None:
+    return answers(record)[1].analytical.epsilon
 
 
 def main(rounds: int, faults: int, seed: int) -> bool:

@@ -26,14 +26,25 @@ from paper_tables import STANDARD_ERRORS
 from scipy import stats
 
 from fl_epe.accounting import known_expected_score_epsilon
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, epsilon_from_record, ladder_fit, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    Answer,
+    AuditRecord,
+    EpsilonEstimate,
+    NotMeasured,
+    average_case_client,
+    epsilon_from_record,
+    epsilon_of,
+    seen_by,
+)
 from fl_epe.cli.options import name_and_value
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell
 from fl_epe.limit.runner import record_path
 from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.reporting import NOT_MEASURED, number, summarize
-from fl_epe.reporting.summary_types import StatisticSummary, Unmeasured
 from fl_epe.schedules import ShuffledEpochs
 
 LARGEST_SHARE = 0.1
@@ -203,7 +214,8 @@ def run(table: PaperTable, doc: str) -> None:
 def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     """One line of the table: our values, and the paper's beside them."""
     summary = summarize(record)
-    final, every, accuracy = summary.final, summary.every_round, summary.metrics.accuracy
+    final, every = summary.answers
+    accuracy = dict(summary.held_out()).get("accuracy", "")
     paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
     if cell.participations != 1:
         paper = None
@@ -211,37 +223,39 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     return {
         "z": f"{cell.noise_multiplier:g}",
         "participations": f"{cell.participations:g}",
-        "analytical": number(summary.analytical.epsilon),
-        "all": _interval(every.headline),
-        "all, bound": _bound(every.headline),
-        "all, maximum": _epsilon(every.paper),
+        "analytical": number(every.analytical.epsilon),
+        "all": _interval(every),
+        "all, bound": _bound(every),
+        "all, maximum": _fitted(record, EVERY_ROUND, "maximum"),
         "paper": "" if paper is None else f"{paper.all:,g}",
-        "final": _interval(final.headline),
-        "final, bound": _bound(final.headline),
-        "final, fitted": _epsilon(final.paper),
+        "final": _interval(final),
+        "final, bound": _bound(final),
+        "final, fitted": _fitted(record, FINAL_MODEL, "model"),
         "paper ": "" if paper is None else f"{paper.final:g}",
         "limit, final": number(limit_final(record)) if noisy else "",
         "updates": f"{_share_of_updates(record):.0%}" if noisy else "",
         "loss": f"{_loss(record, 0):.3f} → {_loss(record, -1):.3f}",
-        "accuracy": "" if accuracy is None else f"{accuracy:.1%}",
+        "accuracy": accuracy,
     }
 
 
-def _epsilon(part: StatisticSummary | Unmeasured) -> str:
-    return NOT_MEASURED if isinstance(part, Unmeasured) else number(part.estimate.epsilon)
-
-
-def _interval(part: StatisticSummary | Unmeasured) -> str:
-    if isinstance(part, Unmeasured):
+def _fitted(record: AuditRecord, adversary: Adversary, statistic: str) -> str:
+    """The paper's ε of a statistic: two fitted Gaussians."""
+    try:
+        scores = seen_by(record, adversary).scores(statistic)
+        return number(epsilon_of(scores, record.delta, "fitted").epsilon)
+    except NotMeasured:
         return NOT_MEASURED
-    found = part.estimate
+
+
+def _interval(one: Answer) -> str:
+    if (found := one.estimate) is None:
+        return NOT_MEASURED
     return f"{number(found.epsilon)} ({number(found.low)} – {number(found.high)})"
 
 
-def _bound(part: StatisticSummary | Unmeasured) -> str:
-    if isinstance(part, Unmeasured) or part.lower_bound is None:
-        return ""
-    return number(part.lower_bound)
+def _bound(one: Answer) -> str:
+    return "" if one.proved is None else number(one.proved)
 
 
 def _loss(record: AuditRecord, index: int) -> float:

@@ -27,7 +27,7 @@ from fl_epe.auditing import (
 from fl_epe.auditing.assumptions import check_known_variance, check_sign
 from fl_epe.auditing.score_file import bare_scores, summarize_scores
 from fl_epe.auditing.scores import normal_deviates, shift_scores
-from fl_epe.reporting import score_notes
+from fl_epe.reporting import summarize
 
 DELTA = 1e-6
 
@@ -168,7 +168,7 @@ class TestUnequalCanaries:
             epsilon_from_cosines(cosines, 10**6, DELTA)
         summary = summarize_scores(bare_scores(cosines, None, 10**6), DELTA)
         assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
-        assert "no estimate with known variance" in score_notes(summary)[0]
+        assert "times as wide as known variance" in summary.refused
 
     def test_equal_canaries_are_hardly_ever_refused(self):
         rng, refused, runs = np.random.default_rng(0), 0, 2000
@@ -211,6 +211,9 @@ class TestUnequalCanaries:
         whole = answer(record, EVERY_ROUND)
         assert whole.fit.width > 5
         assert whole.estimate.high > 2 * epsilon_from_record(make_record()).high
+        summary = summarize(record)
+        assert summary.status == "unreliable"
+        assert "width" in [one.code for one in summary.warnings]
 
 
 def test_two_fitted_gaussians():

@@ -37,7 +37,7 @@ def test_run(kind: str, tmp_path, capsys, monkeypatch):
     assert main(["run", "digits", "--output", str(output)]) == expected
     assert (output / "record.npz").exists()
     assert json.loads((output / "report.json").read_text())["status"] == status
-    assert (f"{status.capitalize()}:" in capsys.readouterr().out) is (expected == 3)
+    assert (f"{status.capitalize()}, as" in capsys.readouterr().out) is (expected == 3)
 
 
 SCORES = {
@@ -61,8 +61,8 @@ def test_estimate(kind: str, tmp_path, capsys):
     assert (captured.out, captured.err) == ("", f"Not measured: {reason}.\n")
     assert main(["estimate", str(path), "--json"]) == 3
     written = json.loads(capsys.readouterr().out)
-    assert (written["status"], written["reasons"]) == ("not measured", [reason])
-    assert written["estimates"] == written["bounds"] == []
+    assert (written["status"], written["answer"]) == ("not measured", None)
+    assert written["warnings"] == [{"code": "not-measured", "text": reason}]
 
 
 def test_estimate_of_enough_scores(tmp_path, capsys):
@@ -70,8 +70,8 @@ def test_estimate_of_enough_scores(tmp_path, capsys):
     path.write_text("observed,unobserved\n3,1\n4,2\n")
     assert main(["estimate", str(path), "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
-    assert (written["status"], written["reasons"]) == ("ok", [])
-    assert written["estimates"]
+    assert (written["status"], written["warnings"]) == ("ok", [])
+    assert written["answer"]["epsilon"] >= 0
 
 
 @pytest.mark.parametrize("failure", ["none", "not_measured", "diverged", "skipped"])

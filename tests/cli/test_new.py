@@ -12,7 +12,7 @@ import pytest
 from fl_epe.cli.main import main
 from fl_epe.tasks import load_task
 
-FEW = ["--rounds", "2", "--num-canaries", "10", "--unobserved", "10", "--seed", "1"]
+FEW = ["--rounds", "2", "--num-canaries", "2", "--unobserved", "10", "--seed", "1"]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(own_mo
     (found,) = re.findall("The model's loss on held-out data: (.+)", said)
     assert float(found) < 0.5  # of the targets' variance
     assert main(["run", "plain:task", "--output", "bad", *few]) == 3
-    assert "Diverged: " in capsys.readouterr().out
+    assert "Diverged, as " in capsys.readouterr().out
     assert json.loads((own_modules / "bad/report.json").read_text())["status"] == "diverged"
 
 

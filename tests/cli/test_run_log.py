@@ -69,11 +69,9 @@ def test_the_record_has_the_command_and_the_dates(folder):
     assert run.commands == (command_line([*SMALL, "--output", str(folder)]),)
     assert run.started == lines(folder)[0]["time"]
     assert str(run.started) <= str(run.ended) <= lines(folder)[-1]["time"]
-    assert json.loads((folder / "report.json").read_text("utf-8"))["run"] == {
-        "started": run.started,
-        "ended": run.ended,
-        "commands": list(run.commands),
-    }
+    written = json.loads((folder / "report.json").read_text("utf-8"))["run"]
+    assert (written["started"], written["ended"]) == (run.started, run.ended)
+    assert written["commands"] == list(run.commands)
 
 
 @pytest.mark.slow

@@ -16,17 +16,17 @@ SMALL = [
 @pytest.mark.slow
 def test_a_run_stops_by_its_rule(tmp_path, capsys):
     output = tmp_path / "run"
-    assert main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--output", str(output)]) == 0
+    assert main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--output", str(output)]) == 3
     printed = " ".join(capsys.readouterr().out.split())
-    assert "as its rule “epsilon-all-low > 2” was met" in printed
+    assert "because of its scores (epsilon-all-low > 2)" in printed
     record = AuditRecord.load(output / "record.npz")
     assert 1 <= record.rounds < 12
     report = json.loads((output / "report.json").read_text())
-    assert report["stopped"]["rule"] == "epsilon-all-low > 2"
-    assert report["stopped"]["after"] == report["rounds"] == record.rounds
-    assert report["stopped"]["rounds"] == 12
+    assert report["run"]["stopped_by"] == "epsilon-all-low > 2"
+    assert report["run"]["rounds"] == record.rounds
+    assert [one["code"] for one in report["warnings"]] == ["load", "stopped"]
     assert not (output / "checkpoint.npz").exists()
-    assert main(["report", str(output)]) == 0
+    assert main(["report", str(output)]) == 3  # sixty canaries are most of a round
 
 
 @pytest.mark.parametrize(

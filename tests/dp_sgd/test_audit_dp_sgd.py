@@ -13,6 +13,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from fl_epe import (
     AuditRecord,
     RunAuditor,
+    answers,
     assert_private,
     audit_dp_sgd,
     epsilon_from_record,
@@ -649,7 +650,7 @@ def test_a_step_that_is_not_as_claimed_is_named(name):
     assert re.search(words, "; ".join(audit.findings.faults))
     summary = summarize(audit.record())
     assert summary.status == ("not measured" if audit.findings.unbounded else "faulty")
-    assert re.search(words, " ".join(as_text(summary).split()))
+    assert re.search(words, " ".join(as_text(summary, details=True).split()))
     with pytest.raises((AssertionError, ValueError), match=words.removesuffix(" is above 0")[:30]):
         assert_private(audit, 5.0, 1e-5)
 
@@ -675,7 +676,7 @@ def test_accumulated_batches_multiply_the_sampling_rate():
     mechanism = audit.record().mechanism
     assert mechanism.canary_participations == pytest.approx(24 * 2 / 24)  # Opacus: 24 steps of 2q
     theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
-    assert summarize(audit.record()).analytical.epsilon == pytest.approx(theory)
+    assert answers(audit.record())[1].analytical.epsilon == pytest.approx(theory)
     counts = audit._auditor._rounds["presence"].sum(axis=1).tolist()
     expected = 300 * 2 / 24
     assert abs(np.mean(counts) - expected) < 4 * math.sqrt(expected / len(counts))
@@ -704,6 +705,11 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     assert not evidence.adversary.knows_rounds
     with pytest.raises(ValueError, match="method='gdp' to be one for scores of any distribution"):
         find_evidence(audit, claim, 1e-5, method="gdp")
+    summary = summarize(audit.record())
+    every, told = summary.answers[1], summary.told[1]
+    assert not every.adversary.knows_rounds
+    assert every.estimate.epsilon < 1.3 * every.analytical.epsilon
+    assert told.estimate.epsilon > 2 * every.analytical.epsilon
 
 
 def test_the_number_of_canaries_is_a_tenth_of_a_batch():

@@ -10,8 +10,7 @@ from fl_epe import RoundFacts, RunAuditor, audit_dp_sgd
 from fl_epe.auditing import answers, epsilon_by_round
 from fl_epe.config import RunConfig
 from fl_epe.dp_sgd import PlainDPSGD
-from fl_epe.reporting import summarize
-from fl_epe.reporting.chart_rounds import by_round
+from fl_epe.reporting.chart_rounds import rounds_chart
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
 
@@ -89,10 +88,9 @@ def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     kept = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in found]
     assert len(kept) >= 4
     assert kept[:-1] == [values for values in said if values is not None][-len(kept) : -1]
-    every = answers(record)[1].estimate
-    assert kept[-1] == (every.epsilon, every.low, every.high)
-    summary = summarize(record)
-    chart = by_round(record, summary)
+    every = answers(record)[1]
+    assert kept[-1] == (every.estimate.epsilon, every.estimate.low, every.estimate.high)
+    chart = rounds_chart(record, every)
     assert chart is not None
     drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
     # A page keeps five digits.

@@ -4,12 +4,13 @@ import re
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 from records import make_record, record_of
 
-from fl_epe.reporting import summarize
+from fl_epe.auditing import answers
+from fl_epe.limit import limit_record
 from fl_epe.reporting.publish import escaped, latex_table
+from fl_epe.schedules import make_schedule
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage{booktabs}
@@ -22,8 +23,14 @@ RECORDS = {
     "one-canary": lambda: record_of(1),
     "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
     "odd-name": lambda: make_record(task=r"50%_of {a} \task & $more$ #1 ~^"),
-    "diverged": lambda: make_record(metrics={"train_loss": np.full(6, np.nan)}),
+    "secret-rounds": lambda: limit_record(
+        make_schedule("poisson", 6, 2), 1.0, 1e-5, num_canaries=40, unobserved=40
+    ),
 }
+
+
+def _table(record, status=""):
+    return latex_table(record, answers(record), record.delta, 0.95, status)
 
 
 def _cells(text):
@@ -32,9 +39,9 @@ def _cells(text):
 
 
 @pytest.mark.parametrize("kind", RECORDS)
-def test_every_row_has_six_cells_and_groups_are_closed(kind):
-    text = latex_table(summarize(RECORDS[kind]()))
-    assert [len(row) for row in _cells(text)] == [6] * 4
+def test_every_row_has_five_cells_and_groups_are_closed(kind):
+    text = _table(RECORDS[kind]())
+    assert [len(row) for row in _cells(text)] == [5] * 2
     plain = re.sub(r"\\[\\{}]", "", text)
     assert plain.count("{") == plain.count("}")
     assert re.sub(r"\\\$", "", text).count("$") % 2 == 0
@@ -44,31 +51,33 @@ def test_every_row_has_six_cells_and_groups_are_closed(kind):
 
 
 def test_the_caption_says_what_the_numbers_are_of():
-    caption = latex_table(summarize(make_record())).split(r"\caption")[1]
-    for part in (r"$\delta = 0.001$", "$z = 0.5$", "6 rounds", "40 observed and 30 unobserved"):
+    caption = _table(make_record(), "Diverged: 50% of losses.").split(r"\caption")[1]
+    for part in (
+        r"$\delta = 0.001$",
+        "noise multiplier 0.5",
+        "3 participations (the median) in 6 rounds",
+        "knows the client's rounds",
+        "zero-out adjacency",
+        "40 canaries",
+        r"\textbf{Diverged: 50\% of losses.}",
+    ):
         assert part in caption
-    assert "zero-out adjacency" in caption
-    assert "diverged" not in caption
-    assert "Diverged" in latex_table(summarize(RECORDS["diverged"]()))
+    secret = _table(RECORDS["secret-rounds"]())
+    assert "2 participations (expected) in 6 rounds" in secret
+    assert "does not know the client's rounds" in secret
 
 
-def test_the_numbers_are_those_of_the_report():
-    summary = summarize(make_record())
-    found = summary.rows()[0].part
-    row = _cells(latex_table(summary))[0]
-    assert float(row[2]) == pytest.approx(found.estimate.epsilon, rel=0.005)
-    assert float(row[4]) == pytest.approx(found.lower_bound, rel=0.005)
-    assert [row[4].endswith(r"$^{\dagger}$") for row in _cells(latex_table(summary))] == [
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_the_numbers_are_those_of_the_answer():
+    record = make_record()
+    for row, answer in zip(_cells(_table(record)), answers(record), strict=True):
+        assert float(row[1]) == pytest.approx(answer.estimate.epsilon, rel=0.005)
+        assert float(row[3].removeprefix(r"$\geq$ ")) == pytest.approx(answer.proved, rel=0.005)
+        assert float(row[4]) == pytest.approx(answer.analytical.epsilon, rel=0.005)
 
 
 def test_what_was_not_measured_has_no_number():
-    for row in _cells(latex_table(summarize(record_of(1)))):
-        assert row[2:5] == ["not measured", "--", "--"]
+    for row in _cells(_table(record_of(1))):
+        assert row[1:4] == ["not measured", "--", "--"]
 
 
 def test_special_characters():
@@ -79,7 +88,7 @@ def test_special_characters():
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")
 @pytest.mark.parametrize("kind", RECORDS)
 def test_latex_takes_it(kind, tmp_path):
-    (tmp_path / "t.tex").write_text(DOCUMENT % latex_table(summarize(RECORDS[kind]())), "utf-8")
+    (tmp_path / "t.tex").write_text(DOCUMENT % _table(RECORDS[kind]()), "utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout

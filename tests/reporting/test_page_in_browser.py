@@ -161,8 +161,8 @@ def test_every_table_of_bounds_and_of_a_comparison_sorts(pages, browser):
 
 def test_an_axis_can_be_logarithmic(pages, browser):
     _open(browser, pages["whole"], 800)
-    button = browser.find_element("css selector", "#trade-off-final button[data-axis='x']")
-    kind = "return document.querySelector('#trade-off-final .plot')._fullLayout.xaxis.type"
+    button = browser.find_element("css selector", "#epsilon button[data-axis='y']")
+    kind = "return document.querySelector('#epsilon .plot')._fullLayout.yaxis.type"
     for pressed, expected in (("true", "log"), ("false", "linear")):
         button.click()
         assert button.get_attribute("aria-pressed") == pressed
@@ -193,7 +193,7 @@ def test_print_has_still_pictures_and_what_is_folded(pages, browser):
         "return ['.still img', '.plot'].map(what => [...document.querySelectorAll(what)]"
         ".filter(one => one.checkVisibility()).length)"
     )
-    assert shown == [14, 0]
+    assert shown == [4, 0]
     opened = browser.execute_script(
         "dispatchEvent(new Event('beforeprint'));"
         "return [...document.querySelectorAll('details')].map(one => [one.className, one.open])"
@@ -207,7 +207,7 @@ def test_without_scripts_the_still_pictures_stand(pages, browser):
         for width in WIDTHS:
             _open_still(browser, pages["whole"], width)
             images = browser.find_elements("css selector", ".still img")
-            assert len(images) == 14
+            assert len(images) == 4
             for image in images:
                 assert 200 < image.rect["width"] < width
                 assert image.rect["height"] > 100

@@ -8,19 +8,10 @@ import numpy as np
 import pytest
 from records import make_record, record_of
 
-from fl_epe.auditing import Adversary, ServerStep, seen_by
-from fl_epe.reporting import summarize, write_figures
+from fl_epe.auditing import ServerStep, answers
+from fl_epe.reporting import write_figures
 
-CHARTS = {
-    "epsilon",
-    "by-round",
-    "schedule",
-    "clip-norm",
-    "loss",
-    "accuracy",
-    *(f"{name}-{sees}" for name in ("trade-off", "expected-scores") for sees in ("final", "all")),
-    *(f"scores-{place}" for place in range(4)),
-}  # but for the calibration: synthetic records measured no null
+CHARTS = {"epsilon", "rounds", "scores", "training"}
 ALWAYS = {"scores.csv", "table.tex"}
 
 
@@ -78,7 +69,7 @@ def test_fonts_of_every_chart_are_embedded_in_its_pdf(tmp_path):
 
 
 def test_fonts_are_embedded_in_a_pdf(tmp_path):
-    _check_pdf(record_of(0), tmp_path, {"clip-norm"})
+    _check_pdf(record_of(0), tmp_path, {"training"})
 
 
 def test_text_is_text(figures):
@@ -88,55 +79,45 @@ def test_text_is_text(figures):
         assert len(list(root.iter("{http://www.w3.org/2000/svg}text"))) > 3, name
 
 
-def test_the_epsilon_table_has_what_the_report_has(figures):
+def test_the_epsilon_table_has_what_the_answer_has(figures):
     directory, _ = figures
-    rows, summary = read(directory / "epsilon.csv"), summarize(_record())
-    for row, told in zip(rows, summary.rows(), strict=False):
-        assert row["y"] == f"{told.sees},<br>{told.name}"
-        assert float(row["x"]) == pytest.approx(told.part.estimate.epsilon, rel=1e-4)
-    assert float(rows[-1]["x"]) == pytest.approx(summary.analytical.epsilon, rel=1e-4)
-
-
-def test_the_schedule_has_every_participation_once(figures):
-    directory, _ = figures
-    rows = read(directory / "schedule.csv")
-    shares = [float(row[f"from round {t}"]) for row in rows for t in range(1, 7)]
-    assert sum(shares) == _record().presence.sum()
+    points = [row for row in read(directory / "epsilon.csv") if row["series"] == "median client"]
+    found = [answer.estimate.epsilon for answer in answers(_record())]
+    assert [float(row["y"]) for row in points] == pytest.approx(found, rel=1e-4)
 
 
 def test_scores_have_a_row_for_each_canary(figures):
     directory, _ = figures
-    rows, record = read(directory / "scores.csv"), _record()
+    rows = read(directory / "scores.csv")
     assert len(rows) == 70
     assert [int(row["participations"]) for row in rows[:40]] == [3] * 40
     assert {row["observed"] for row in rows[40:]} == {"0"}
-    for name, sees, statistic in (
-        ("displacement", "final", "displacement"),
-        ("matched_filter", "all", "matched-filter"),
-        ("maximum_cosine", "all", "maximum"),
-    ):
-        scores = seen_by(record, Adversary(sees)).scores(statistic)
+    for answer in answers(_record()):
+        sees, scores = answer.adversary.sees, answer.scores
         both = np.concatenate([scores.observed, scores.unobserved])
-        assert [float(row[f"score_{name}"]) for row in rows] == both.tolist()
+        assert [float(row[f"score_{sees}"]) for row in rows] == both.tolist()
+        expected = np.array([float(row[f"expected_score_{sees}"]) for row in rows])
+        assert not expected[40:].any()
+        scale = both[:40] @ expected[:40] / (expected @ expected)
+        assert scale == pytest.approx(answer.fit.scale, rel=1e-3)
 
 
-@pytest.mark.slow
-def test_canaries_that_never_took_part_have_no_matched_filter(tmp_path):
+def test_canaries_that_never_took_part_have_no_score_of_rounds(tmp_path):
     presence = _record().presence.copy()
     presence[:, 3] = False
     write_figures(make_record(presence=presence), tmp_path, ("svg",))
     rows = read(tmp_path / "scores.csv")
-    assert rows[3]["score_matched_filter"] == ""
-    assert rows[3]["score_displacement"]
-    assert rows[4]["score_matched_filter"]
+    assert rows[3]["score_all"] == ""
+    assert rows[3]["score_final"]
+    assert rows[4]["score_all"]
     assert rows[3]["expected_score_all"] == "0.0"
 
 
 def test_what_was_not_measured_has_no_figure(tmp_path):
     write_figures(record_of(1), tmp_path, ("svg",))
-    kept = {path.stem for path in tmp_path.iterdir()} - {"scores", "table"}
-    assert kept == {"clip-norm", "schedule"}
+    assert {path.stem for path in tmp_path.iterdir()} == {"training", "scores", "table"}
     assert "not measured" in (tmp_path / "table.tex").read_text()
+    assert read(tmp_path / "scores.csv")[0]["expected_score_all"] == ""
 
 
 @pytest.mark.parametrize(
@@ -167,11 +148,7 @@ def test_records_of_every_kind_are_drawn(changes, tmp_path):
         }
     record = make_record(**changes)
     written = write_figures(record, tmp_path, ("png",))
-    assert (
-        {"scores", "table"}
-        < {path.stem for path in written}
-        <= {*CHARTS, "moved", "scores", "table"}
-    )
+    assert {"scores", "table"} < {path.stem for path in written} <= {*CHARTS, "scores", "table"}
 
 
 def test_a_format_that_is_none_is_refused(tmp_path):

@@ -7,7 +7,7 @@ from one_release import epsilon_together, shift_interval, shift_of_one
 from fl_epe import CanarySet, epsilon_from_cosines, epsilon_two_gaussians
 from fl_epe.auditing import Scores
 from fl_epe.auditing.score_file import bare_scores, summarize_scores
-from fl_epe.reporting import score_notes
+from fl_epe.reporting.score_report import score_warnings
 
 DELTA = 1e-5
 
@@ -100,8 +100,8 @@ def _summary(cosines, dim):
 
 def test_bare_scores_say_that_their_canaries_may_overlap():
     summary = _summary(cosines_of_the_mechanism(1000, 1000, 1.0)[0], 1000)
-    assert "hide each other" in score_notes(summary)[0]
+    assert "hide each other" in score_warnings(summary)[0].text
     assert summary.overlap == pytest.approx(0.5, abs=0.1)
-    assert score_notes(_summary([0.01, 0.02], 100)) == []
+    assert score_warnings(_summary([0.01, 0.02], 100)) == []
     # Canaries that each had a release of their own cannot be most of one.
-    assert score_notes(_summary(np.full(1000, 0.5), 1000)) == []
+    assert score_warnings(_summary(np.full(1000, 0.5), 1000)) == []

@@ -12,7 +12,7 @@ from torch import nn
 SMALL: dict[str, Any] = {
     "rounds": 3,
     "clients_per_round": 4,
-    "num_canaries": 8,
+    "num_canaries": 2,
     "canary_participations": 1,
     "unobserved": 8,
     "local_epochs": 1,

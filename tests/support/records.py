@@ -16,6 +16,8 @@ from fl_epe.auditing import (
     Provenance,
     ServerStep,
 )
+from fl_epe.limit import limit_record
+from fl_epe.schedules import make_schedule
 
 
 def make_record(**changes: Any) -> AuditRecord:
@@ -24,7 +26,7 @@ def make_record(**changes: Any) -> AuditRecord:
     dim, T, k, u, z = 10_000, 6, 40, 30, 0.5
     presence = np.tile(np.arange(T)[:, None] % 2 == np.arange(k)[None] % 2, 1)
     clip_norms = np.linspace(0.5, 1.0, T)
-    n = 10.0
+    n = 200.0
     root = np.sqrt(dim)
     observed = (rng.standard_normal((T, k)) + presence / z) / root
     unobserved = rng.standard_normal((T, u)) / root
@@ -71,3 +73,21 @@ def record_of(canaries: int, rounds: int = 6, **changes: Any) -> AuditRecord:
     ):
         cut[name] = whole[name][:rounds]
     return make_record(**{**cut, **changes})
+
+
+def limit_with_clients(
+    kind: str = "epochs",
+    noise: float = 1.0,
+    delta: float = 1e-5,
+    *,
+    often: float = 6,
+    clients: int = 120,
+    places: int = 13,
+    seed: int = 1,
+    **changes: Any,
+) -> AuditRecord:
+    """Thirty rounds in the limit, of real clients with canaries at some places beside them."""
+    schedule = make_schedule(kind, 30, often)
+    return limit_record(
+        schedule, noise, delta, num_canaries=places, unobserved=100, beside=clients, seed=seed
+    ).with_values(**changes)

@@ -1,0 +1,181 @@
+"""The picture of the answer: ε of a client of the run against its number of participations."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
+from fl_epe.checks import Floats
+from fl_epe.reporting import charts
+from fl_epe.reporting.charts import PLAIN, SEEN, Chart, scatter
+from fl_epe.reporting.numbers import JSON, number
+
+_STEPS = 48  # of a curve
+_GROUPS = 8  # of canaries at most
+_BARS = 60  # of clients at most
+_FAR = 4.0  # times the median client's participations at which the x-axis ends
+_TICKS = 7
+_APART = 0.2  # of the largest ε that is drawn, if two labels fit between both ε
+
+
+def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart | None:
+    """ε against participations; ε of the client alone where sampling hides its rounds.
+
+    Returns:
+        ``None`` if no ε was measured.
+    """
+    client, named = AuditedClient.of(record), [(SEEN[a.adversary.sees], a) for a in answers]
+    often = "once" if client.participations == 1 else f"{client.participations:.3g} times"
+    if client.secret is not None:
+        return charts.answer_chart(
+            named,
+            name="epsilon",
+            title=f"ε of a client that is expected to take part {often}",
+            caption="Circles are estimates with their intervals, triangles what is proved, crosses "
+            "what theory allows: all for an adversary who does not know in which rounds the client "
+            "took part.",
+        )
+    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    if not measured:
+        return None
+    counts, times = _clients(record), client.participations
+    most = record.presence.sum(axis=0).max(initial=0)
+    top = min(max(times, most, *counts), _FAR * times)
+    grid = np.union1d(top * np.linspace(0, 1, _STEPS) ** 2, [times])
+    drawn = [parts for a in answers if (parts := _adversary(record, client, a, grid))]
+    traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
+    highest = max(max(band["y"]) for band, *_ in drawn)
+    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
+    bars, beyond = [], int(np.sum(counts > top))
+    if len(counts):
+        panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
+        bars.append(_bars(counts[counts <= top], top))
+    step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
+    return Chart(
+        name="epsilon",
+        title="ε of a client, by how often it takes part",
+        caption=f"Lines are ε at δ = {measured[0].delta:.2g} by what an adversary sees, with "
+        f"shaded {measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        "of rounds that they took part in. Diamonds are the client of the answer, which took part "
+        f"{often}, the median; triangles are what is proved of it."
+        + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
+        + (" Below are the clients of this run." if len(counts) else "")
+        + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
+        alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
+        traces=charts.in_legend_once(
+            [*traces, *_client(answers[1], measured, grid, highest), *bars]
+        ),
+        layout=charts.axes("participations", *panels, range=[0, 1.15 * top], dtick=step),
+        logs={"y": None},
+    )
+
+
+def _clients(record: AuditRecord) -> NDArray[np.int64]:
+    """How often each real client took part; empty if nobody knows."""
+    if (ids := record.clients.ids) is None or not len(ids):
+        return np.empty(0, np.int64)
+    return np.asarray(np.bincount(ids, minlength=record.design.num_clients or 0))
+
+
+def _bars(counts: NDArray[np.int64], top: float) -> JSON:
+    """How many clients took part how often."""
+    width = 1 + int(np.ptp(counts)) // _BARS
+    first, many = np.unique(counts // width, return_counts=True)
+    return {
+        "type": "bar",
+        "name": "clients",
+        "x": (first * width + (width - 1) / 2).tolist(),
+        "y": many.tolist(),
+        "width": min(0.8 * width, 0.06 * top),
+        "marker": {"color": PLAIN},
+        "hovertemplate": "%{y} clients took part %{x} times<extra></extra>",
+        "yaxis": "y2",
+        "showlegend": False,
+    }
+
+
+def _client(
+    answer: Answer, measured: list[EpsilonEstimate], grid: Floats, highest: float
+) -> Iterator[JSON]:
+    """What theory allows, and ε of the client with labels that do not touch."""
+    times, delta = answer.participations, measured[0].delta
+    if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
+        allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
+        yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
+    y = [found.epsilon for found in measured]
+    inside = len(y) == 1 or np.ptp(y) > _APART * highest
+    sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
+    at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
+    more: JSON = {"size": 7, "text": text, "textposition": at}
+    x = [times] * len(y)
+    yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
+
+
+def _adversary(
+    record: AuditRecord, client: AuditedClient, answer: Answer, grid: Floats
+) -> tuple[JSON, ...]:
+    """Interval, curve, canaries and proof of an adversary; empty if ε was not measured."""
+    sees, fit, scores = answer.adversary.sees, answer.fit, answer.scores
+    if fit is None or scores is None or (found := charts.finite_estimate(answer)) is None:
+        return ()
+    view, name = seen_by(record, Adversary(sees)), SEEN[sees]
+    color, dash, symbol = charts.LOOKS[sees]
+    size, sizes = client.size(view), view.sizes.observed
+
+    def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:
+        share = np.asarray(times) / client.participations
+        growth = share if sees == "final" else np.sqrt(share)
+        return epsilon_of_shift(np.asarray(scale) * size * growth, found.delta)
+
+    taken, rest = scored(record, len(sizes)), scores.deviates(fit.scale * sizes)
+    half = float(scipy.special.ndtri((1 + found.confidence) / 2)) * max(fit.width, 1.0)
+    groups = _groups(taken)
+    times = np.array([taken[group].mean() for group in groups])
+    energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
+    scales = fit.scale + np.array([rest[g] @ sizes[g] for g in groups]) / energies
+    wide = half / np.sqrt(energies)
+    middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
+    hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
+    canaries = scatter("markers", times, middle, "canaries", color, symbol, size=10) | {
+        "error_y": charts.error_bars(middle, low, high, color),
+        "customdata": [[len(group)] for group in groups],
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+    }
+    proved, at = [charts.known(answer.proved)], [client.participations]
+    return (
+        charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
+        scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
+        canaries,
+        scatter("markers", at, proved, "proved", color, "triangle-up"),
+    )
+
+
+def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Which canaries took part equally often, or about so if these would be many groups."""
+    order = np.argsort(taken, kind="stable")[np.sum(taken == 0) :]
+    ends = np.flatnonzero(np.diff(taken[order])) + 1
+    return np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
+
+
+def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
+    """Participations of the ``count`` canaries that have a score."""
+    taken = np.asarray(record.presence.sum(axis=0))
+    return taken if count == len(taken) else taken[taken > 0]
+
+
+def epsilon_of_shift(shifts: ArrayLike, delta: float) -> Floats:
+    """ε of N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
+    return np.asarray(epsilon_two_gaussians(0.0, 1.0, np.maximum(shifts, 0.0), 1.0, delta))
+
+
+def shift_of_epsilon(epsilon: float, delta: float) -> float:
+    """The shift at which `epsilon_of_shift` is ``epsilon``."""
+
+    def excess(shift: float) -> float:
+        return float(epsilon_of_shift(shift, delta)) - epsilon
+
+    return float(scipy.optimize.brentq(excess, 0.0, math.sqrt(2 * epsilon) + 10))

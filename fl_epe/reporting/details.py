@@ -1,0 +1,200 @@
+"""What else a report says, under the questions that somebody would ask: `details`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fl_epe.auditing import (
+    Adversary,
+    Answer,
+    FaultKind,
+    LadderFit,
+    dependence,
+    epsilon_of,
+    others_share,
+    seen_by,
+)
+from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.reporting.charts import answer_cells
+from fl_epe.reporting.clients import client_leakage
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
+from fl_epe.reporting.sentences import rounds_of
+from fl_epe.reporting.summary import Summary
+
+_PAPER = {"final": ("model", "cosine with the final model"), "all": ("maximum", "largest cosine")}
+
+
+def details(summary: Summary) -> list[tuple[str, list[str]]]:
+    """Each question with its sentences; without questions that this run says nothing about."""
+    found = [(question, list(says(summary))) for question, says in _QUESTIONS.items()]
+    return [(question, lines) for question, lines in found if lines]
+
+
+def _trust(summary: Summary) -> Iterator[str]:
+    if (record := summary.record) is None:
+        return
+    for one in summary.answers:
+        seen = f"{SEES[one.adversary.sees][:1].upper()}{SEES[one.adversary.sees][1:]}"
+        said = [f"not measured, as {one.reason}."] if one.fit is None else _fit(one, one.fit)
+        yield from (f"{seen}: {text}" for text in said)
+    if (share := canary_share(record)) is not None:
+        yield (
+            f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
+            f"(up to {MOST_SHARE:.0%} is taken as harmless)."
+        )
+    shares = others_share(record)[record.presence.any(axis=1)]
+    if len(shares) and (overlap := float(shares.mean())) >= 1e-3:
+        taken = "taken out of the scores" if record.norms.sums is not None else "left in"
+        yield f"The other canaries, {overlap:.1%} of the energy of a round's mean, are {taken}."
+    if idle := int((record.norms.means == 0).sum()):
+        yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
+    for who, test in dependence(record).items():
+        yield (
+            f"Scores of two {who} canaries of a round have the correlation {test.correlation:.2g} "
+            f"± {test.standard_error:.1g} (p = {test.p_value:.2g}). Dependence that is the same in "
+            "all rounds cannot be seen in one run."
+        )
+
+
+def _fit(one: Answer, fit: LadderFit) -> Iterator[str]:
+    yield (
+        f"scores are {fit.scale:.3g} ({fit.low:.3g} – {fit.high:.3g}) times as large as what the "
+        f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
+    )
+    tests = (
+        (fit.number, "grow with the number of participations", "they grew half as much"),
+        (fit.time, "do not depend on the time of participation", "the first round left half"),
+    )
+    for test, what, otherwise in tests:
+        if test is not None:
+            yield (
+                f"test that scores {what} as assumed: p = {test.p_value:.2g}. If {otherwise}, a "
+                f"run of this load would show it at level 1% in {test.power:.0%} of cases."
+            )
+    if one.scores is None:
+        return
+    if (null := one.scores.unobserved) is not None and one.scores.standard_null:
+        yield (
+            f"{len(null)} canaries that took no part have scores of mean {null.mean():.2f} and "
+            f"width {np.sqrt(np.mean(null**2)):.2f}; 0 and 1 are expected."
+        )
+    if one.scores.unit_error > 0.001:
+        yield f"the unit of the scores has a relative error of {one.scores.unit_error:.1%}."
+    if (back := one.scores.followed) is not None:
+        yield (
+            f"the noise is correlated over more rounds than the {back} that scores are whitened "
+            "with, so ε may be up to some 7% too small."
+        )
+    if one.proof is not None:
+        bound = BOUNDS[one.proof]
+        yield (
+            f"the proof is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
+            f"assumes {bound.assumption} ({bound.theorem})."
+        )
+
+
+def _knowledge(summary: Summary) -> Iterator[str]:
+    record, unit, every = summary.record, summary.unit, summary.answers[1].analytical
+    yield (
+        f"Theory is for {every.adjacency} adjacency, and assumes: {every.assumption}. The unit of "
+        f"privacy is one {unit}."
+    )
+    for one in summary.told:
+        epsilon, ends, proved, theory = answer_cells(one)
+        yield (
+            f"Another question: an adversary who sees {SEES[one.adversary.sees]} and knows the "
+            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), proved {proved}, theory "
+            f"allows {theory}."
+        )
+    yield (
+        "Both adversaries know the first model, the server's optimizer and the directions of all "
+        f"other canaries, but not the other {unit}s' updates."
+    )
+    if record is not None and record.design.also_known:
+        yield f"Who sees every round's model also knows {record.design.also_known}."
+
+
+def _clients(summary: Summary) -> Iterator[str]:
+    if (record := summary.record) is None:
+        return
+    try:
+        found = client_leakage(summary)
+    except ValueError:
+        yield "The record does not say which client took part in which round."
+    else:
+        counts = found.participations
+        low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
+        yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
+        for sees, each in found.epsilon.items():
+            if np.isfinite(each).any():
+                worst = int(np.nanargmax(each))
+                yield (
+                    f"The worst-case client took part {counts[worst]} times: ε = "
+                    f"{number(each[worst])} against an adversary who sees {SEES[sees]} and knows "
+                    "its rounds."
+                )
+        yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
+    heaviest, canary = record.findings.heaviest_share, record.findings.heaviest_canary_share
+    if heaviest and canary and heaviest / canary >= 1.1:
+        yield (
+            f"The heaviest client has {heaviest / canary:.3g} times the weight of the heaviest "
+            "canary, so that its ε is larger than any here."
+        )
+
+
+def _paper(summary: Summary) -> Iterator[str]:
+    if summary.record is None:
+        return
+    taken = summary.record.presence.sum(axis=0)
+    for one in summary.answers:
+        statistic, name = _PAPER[one.adversary.sees]
+        try:
+            scores = seen_by(summary.record, Adversary(one.adversary.sees)).scores(statistic)
+            found = epsilon_of(scores, summary.delta, "fitted", summary.confidence)
+        except ValueError as error:
+            yield f"The paper's {name}: not measured, as {error}."
+            continue
+        yield (
+            f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
+            f"{number(found.high)}) of a mean canary, which took part {taken.mean():.3g} times: "
+            "another client than that of the table. All canaries stay in, and two fitted "
+            "Gaussians are compared."
+        )
+
+
+def _events(summary: Summary) -> Iterator[str]:
+    if (record := summary.record) is not None:
+        z = record.mechanism.noise_multiplier
+        yield (
+            f"{record.rounds} rounds, {record.dim:,} parameters, noise multiplier "
+            f"{'unknown' if z is None else f'{z:g}'}, participation "
+            f"{record.mechanism.participation}, {record.num_canaries} observed and "
+            f"{record.unobserved.count} unobserved canaries."
+        )
+        if (stop := record.findings.stopped) is not None:
+            watched = stop.estimate
+            yield (
+                f"The run ended after round {stop.after}; its rule watched ε = "
+                f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which "
+                "holds at every round at once) for an adversary who sees every round's model."
+            )
+    for name, value in summary.held_out():
+        yield f"The model's {name} on held-out data: {value}."
+    yield from summary.plan
+    known = {str(kind): kind.meaning for kind in FaultKind}
+    for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):
+        if count:
+            yield f"{count} × {kind}. {known.get(kind, '')}".strip()
+    yield from summary.faults
+
+
+_QUESTIONS: dict[str, Callable[[Summary], Iterator[str]]] = {
+    "Can I trust it?": _trust,
+    "Who knows what?": _knowledge,
+    "Which clients are worst off?": _clients,
+    "What did the paper's statistics say?": _paper,
+    "What happened?": _events,
+}

@@ -1,0 +1,189 @@
+"""What makes an answer unreliable, or changes how it is to be read: warnings, by their rank.
+
+Examples:
+    >>> ReportWarning("load", "canaries are 40% of a round's weight").status
+    'unreliable'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import scipy
+
+from fl_epe.auditing import Answer, AuditRecord, answer, divergence, null_misfit
+from fl_epe.reporting.numbers import number
+
+Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
+
+SEES = {"final": "the final model", "all": "every round's model"}
+"""What an adversary sees, in words of a sentence."""
+
+CODES: dict[str, Status] = {
+    "diverged": "diverged",
+    "not-measured": "not measured",
+    "steps": "faulty",
+    "exceeds-theory": "faulty",
+    "above-theory": "unreliable",
+    "contradicted": "unreliable",
+    "doubts": "unreliable",
+    "load": "unreliable",
+    "null": "unreliable",
+    "width": "unreliable",
+    "number": "unreliable",
+    "time": "unreliable",
+    "learning": "unreliable",
+    "stopped": "ok",
+    "caveat": "ok",
+}
+"""Kinds of warnings, the most important first, with what a report with such a warning is worth."""
+
+MOST_SHARE = 1 / 6
+"""Of a round's weight that canaries may have."""
+
+_SURE = 0.999  # confidence of a proof that accuses an implementation
+_LEVEL = 0.01  # of the tests of κ of a report together
+_EARLY = 10  # rounds that a model has to leave chance
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportWarning:
+    """One warning.
+
+    Attributes:
+        code: its kind, one of `CODES`.
+        text: what is wrong, as a clause without its full stop.
+    """
+
+    code: str
+    text: str
+
+    @property
+    def status(self) -> Status:
+        """What a report with it is worth."""
+        return CODES[self.code]
+
+
+def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportWarning, ...]:
+    """All warnings of a run, the most important first.
+
+    Args:
+        record: the audit record of a run.
+        answers: its answers.
+    """
+    diverged = divergence(record)
+    found = [("diverged", text) for text in diverged]
+    found += [("not-measured", one.reason) for one in answers if one.estimate is None]
+    found += [("steps", text) for text in record.findings.step_faults]
+    found += [("doubts", text) for text in record.findings.doubts]
+    for one in answers:
+        found += [*_of_proof(record, one), *_of_scores(one)]
+    found += [*_of_tests(answers), *_of_run(record, diverged=bool(diverged))]
+    order = list(CODES)
+    ranked = sorted(dict.fromkeys(found), key=lambda one: order.index(one[0]))
+    return tuple(ReportWarning(*one) for one in ranked)
+
+
+def canary_share(record: AuditRecord) -> float | None:
+    """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
+    own, offsets = float(record.shares().sum()), record.clients.offsets
+    whole = record.rounds * record.mechanism.cohort_size
+    if offsets is not None and offsets[-1]:
+        whole = own + float(offsets[-1])
+    return own / whole if own and whole > 0 and math.isfinite(whole) else None
+
+
+def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
+    if one.proved is None or one.estimate is None:
+        return
+    seen, limit = SEES[one.adversary.sees], number(one.analytical.epsilon)
+    proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
+    if one.exceeds_theory:
+        sure = answer(record, one.adversary, one.estimate.delta, _SURE)
+        if sure.exceeds_theory:
+            text = (
+                f"with {_SURE:.1%} confidence {seen} leaks more than theory allows (proved ε ≥ "
+                f"{number(sure.proved)}, allowed {limit}), so that the training does not do what "
+                "its privacy accounting assumes"
+            )
+            yield "exceeds-theory", text
+        else:
+            chance = f"{1 - one.estimate.confidence:.0%} of runs"
+            text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
+            yield "above-theory", text
+    if one.contradicted:
+        ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
+        yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
+
+
+def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
+    if one.scores is None or one.fit is None:
+        return
+    seen, width = SEES[one.adversary.sees], one.fit.width
+    if null_misfit(one.scores):
+        null = np.asarray(one.scores.unobserved)
+        text = (
+            f"canaries that took no part have scores against {seen} of mean {null.mean():.2f} and "
+            f"width {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed"
+        )
+        yield "null", text
+    freedom = max(len(one.scores.observed) - 1, 1)
+    if scipy.stats.chi2.sf(width**2 * freedom, freedom) < 1 - _SURE:
+        yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
+
+
+def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
+    """The tests of κ, which have their level together."""
+    fits = [(SEES[one.adversary.sees], one.fit) for one in answers if one.fit is not None]
+    number_, time = "do not grow with the number of participations", "depend on the time of them"
+    tests = [(seen, "number", fit.number, number_) for seen, fit in fits]
+    tests += [(seen, "time", fit.time, time) for seen, fit in fits]
+    level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
+    for seen, code, test, words in tests:
+        if test is not None and test.p_value < level:
+            text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
+            yield code, text
+
+
+def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
+    share = canary_share(record)
+    if share is not None and share > MOST_SHARE:
+        text = f"canaries are {share:.0%} of a round's weight, so that another training than that "
+        yield "load", f"{text}of the clients alone was measured"
+    if not diverged and (text := _not_learned(record)):
+        yield "learning", text
+    if (stop := record.findings.stopped) is not None:
+        text = (
+            f"the run ended after round {stop.after} because of its scores "
+            f"({record.design.stop_when}): intervals and proofs hold less often than they say"
+        )
+        yield "stopped", text
+    if record.design.caveat:
+        yield "caveat", record.design.caveat.rstrip(".")
+
+
+def _not_learned(record: AuditRecord) -> str:
+    """Why the model has learned nothing by the last evaluation, if that was not early."""
+    design = record.design
+    rounds, values, losses = (
+        record.metrics.get(f"eval_{name}", np.empty(0)) for name in ("round", "accuracy", "loss")
+    )
+    if not len(rounds) or rounds[-1] < _EARLY:
+        return ""
+    value, loss = (float(each[-1]) if len(each) else math.nan for each in (values, losses))
+    chance, mean = (
+        math.nan if level is None else level
+        for level in (design.chance_accuracy, design.chance_loss)
+    )
+    if design.metric == "accuracy":
+        text = f"accuracy on held-out data is {value:.1%}, no better than a guess ({chance:.1%})"
+        return text if value <= chance else ""
+    if design.metric.lower().replace("_", "") in ("r2", "r2score"):
+        text = f"R² on held-out data is {value:.2f}, no better than predicting the mean"
+        return text if value <= 0 else ""
+    text = f"the loss on held-out data is {loss:.3g}, no better than that of the mean ({mean:.3g})"
+    return text if loss >= mean else ""

@@ -1,0 +1,135 @@
+"""The answer of a file of scores, in the form of a run's: two sentences, a table, warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rich.console import Console
+
+from fl_epe.auditing import ScoreSummary
+from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.checks import finite
+from fl_epe.reporting.numbers import JSON, as_json, number
+from fl_epe.reporting.reliability import ReportWarning, Status
+from fl_epe.reporting.sentences import guess_limit, share
+from fl_epe.reporting.tables import plain_table
+
+_LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
+
+
+def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
+    """What makes the answer unreliable or changes its reading, the most important first."""
+    lines, estimate, proved = list[tuple[str, str]](), found.estimate, number(found.proved)
+    if found.refuted:
+        text = f"more leaks than is claimed (proved ε ≥ {proved}, claimed {number(found.claim)})"
+        lines.append(("exceeds-theory", text))
+    if (found.proved or 0.0) > estimate.high:
+        ends = f"{number(estimate.low)} – {number(estimate.high)}"
+        text = f"what is proved (ε ≥ {proved}) is above the interval of the estimate ({ends})"
+        lines.append(("contradicted", text))
+    if found.refused is not None:
+        lines.append(("width", found.refused))
+    if _LARGE_OVERLAP <= (found.overlap or 0.0) <= 1.2:  # more cannot be in one release
+        text = (
+            f"if all {found.observed} canaries took part in the same release, they are "
+            f"{min(found.overlap or 0.0, 1):.0%} of its energy and hide each other: ε of one alone "
+            "is larger"
+        )
+        lines.append(("caveat", text))
+    return [ReportWarning(*line) for line in lines]
+
+
+def score_status(found: ScoreSummary) -> Status:
+    """What the answer is worth: that of the most important warning."""
+    return next((one.status for one in score_warnings(found)), "ok")
+
+
+def score_sentences(found: ScoreSummary) -> list[str]:
+    """How exposed a canary is, and what that says of the claim; the first warning comes first."""
+    most, status = found.estimate.high, score_status(found)
+    told = (
+        f"by these scores, whether one canary took part can be guessed right "
+        f"{share(guess_limit(most, found.delta))} (ε up to {number(most)})"
+    )
+    if status == "ok":
+        first = f"{told[:1].upper()}{told[1:]}."
+    else:
+        first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}."
+    if found.claim is None:
+        return [first, "Nothing is claimed; --claim tests an ε that is."]
+    if found.refuted:
+        return [first, f"The claim is refuted at {found.confidence:.0%} confidence."]
+    but = ", but the estimate is above it" if found.estimate.low > found.claim else ""
+    return [first, f"The claim of ε ≤ {number(found.claim)} is not refuted{but}."]
+
+
+def score_values(found: ScoreSummary) -> JSON:
+    """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
+    numbers = {name: getattr(found.estimate, name) for name in ("epsilon", "low", "high")}
+    numbers |= {"proved": found.proved, "claimed": found.claim}
+    return {
+        "status": score_status(found),
+        "warnings": [as_json(one) for one in score_warnings(found)],
+        "answer": {
+            **{name: finite(value) for name, value in numbers.items()},
+            "unbounded": [name for name, value in numbers.items() if value == math.inf],
+            "method": found.estimate.method,
+            "proof": found.proof,
+            "delta": found.delta,
+            "confidence": found.confidence,
+        },
+        "details": {
+            name: as_json(getattr(found, name))
+            for name in ("dim", "observed", "unobserved", "estimates", "bounds", "gaussian")
+        },
+    }
+
+
+def print_scores(console: Console, found: ScoreSummary, *, details: bool = False) -> None:
+    """Print the answer on one screen.
+
+    Args:
+        console: where to print.
+        found: what the scores say.
+        details: also the other estimates and bounds, and tests of normality.
+    """
+    first, then = score_sentences(found)
+    console.print(first, style=None if score_status(found) == "ok" else "bold red")
+    console.print(then)
+    sure = f"{found.confidence:.0%}"
+    table = plain_table(
+        f"ε at δ = {found.delta:.2g} of one canary",
+        ("scores", "ε", f"{sure} interval", f"proved ({sure})", "claimed"),
+    )
+    estimate, proved = found.estimate, found.proved
+    table.add_row(
+        f"{found.observed} + {found.unobserved}",
+        number(estimate.epsilon),
+        f"{number(estimate.low)} – {number(estimate.high)}",
+        "–" if proved is None else f"≥ {number(proved)}",
+        "–" if found.claim is None else f"≤ {number(found.claim)}",
+    )
+    console.print(table)
+    rest = score_warnings(found)[0 if score_status(found) == "ok" else 1 :]
+    for one in rest:
+        console.print(f"• {one.text[:1].upper()}{one.text[1:]}.")
+    for line in _details(found) if details else ():
+        console.print(f"• {line}", style="dim")
+
+
+def _details(found: ScoreSummary) -> Iterator[str]:
+    for one in found.estimates:
+        yield f"{one.method}: ε = {number(one.epsilon)} ({number(one.low)} – {number(one.high)})."
+    for method, epsilon in found.bounds.items():
+        bound, role = BOUNDS[method], "exploratory"
+        if method == found.proof:
+            role = "the proof, chosen without regard to the scores"
+        elif not bound.valid:
+            role = "the paper's, not valid"
+        yield f"{method}: ε ≥ {number(epsilon)} ({role}); assumes {bound.assumption}."
+    for side, test in found.gaussian.items():
+        yield (
+            f"{side} scores, test that they are Gaussian: A² = {test.statistic:.3f}, p = "
+            f"{test.p_value:.3g}."
+        )

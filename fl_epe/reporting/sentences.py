@@ -1,0 +1,231 @@
+"""What a report says first, for the terminal and for the page: two sentences, a table, warnings.
+
+How exposed a client is goes by how often a guess at whether it took part can be right, if it is as
+likely as not beforehand: `guess_limit` has the formula. Where "little" and "a lot" begin is ours.
+
+Examples:
+    >>> round(guess_limit(1.0, 0.0), 3), guess_limit(0.0, 0.0)
+    (0.731, 0.5)
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+from fl_epe.auditing import Answer
+from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.numbers import number
+from fl_epe.reporting.reliability import SEES
+from fl_epe.reporting.summary import SMALL_DELTA, Summary
+
+LITTLE, SOME = 0.75, 0.95
+"""Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
+
+SCOPE = (
+    "ε is that of an update at the clip norm, in a random direction: with a linear server it "
+    "measures the implementation and the schedule, not whether this training data is easy to attack"
+)
+"""What the answer does and does not say about real clients' data, without its full stop."""
+
+ALWAYS = "practically always"
+"""How often a guess is right that is never wrong, but for one in a million."""
+
+_SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
+_LONGEST = 230  # letters of a warning in a terminal
+
+_ADVICE = {
+    "diverged": "Fix the training, and measure again before anything is published.",
+    "not-measured": "Do not take the run for private: fix what is named, and run again.",
+    "steps": "Fix the steps, and measure again before the model is published.",
+    "exceeds-theory": "Look for the defect in clipping, noise or sampling before the model is "
+    "published.",
+    "above-theory": "Measure again with another seed before the model is published.",
+    "contradicted": "Rely on what is proved, not on the estimate.",
+    "doubts": "Find the reason before you rely on these numbers.",
+    "load": "Measure again with fewer canaries, or with more clients.",
+    "learning": "Train until the model learns, and measure again.",
+}
+_RELY = "Rely on what is proved, and on no estimate, until the reason is found."
+
+
+def guess_limit(epsilon: float, delta: float) -> float:
+    """How often a guess is right at most under (ε, δ)-DP, if both answers are equally likely.
+
+    ``(e^ε + δ) / (e^ε + 1)``: no test of an (ε, δ)-DP mechanism has false alarms and misses that
+    sum to less than ``2(1 − δ)/(1 + e^ε)``.
+    """
+    return 1 - (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+
+
+def share(limit: float) -> str:
+    """How often, in words, with as many digits as tell it from certainty."""
+    if limit > _SURE:
+        return ALWAYS
+    digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
+    percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
+    return f"in at most {percent:.{digits}f}% of cases"
+
+
+def first_sentence(summary: Summary) -> str:
+    """How exposed a client is, to whom; the most important warning stands before it."""
+    status = summary.status
+    told = exposure(summary)
+    if status == "ok":
+        return f"{told[:1].upper()}{told[1:]}."
+    text = textwrap.shorten(summary.warnings[0].text, _LONGEST, placeholder=" …")
+    if status == "diverged":
+        told = "the numbers below are not those of a model that learned"
+    elif status == "faulty" and summary.warnings[0].code == "steps":
+        told = "ε is not that of the mechanism whose privacy is accounted for"
+    elif not told:
+        told = f"it is not known how much this run leaks about one {summary.unit}"
+    return f"{status.capitalize()}, as {text}: {told}."
+
+
+def exposure(summary: Summary) -> str:
+    """How often a guess is right, for each adversary that was measured; empty without any."""
+    found = [(one, one.estimate) for one in summary.answers if one.estimate is not None]
+    if not found:
+        return ""
+    often = [share(guess_limit(estimate.high, summary.delta)) for _, estimate in found]
+    first, *others = (
+        f"{SEES[one.adversary.sees]}|{right} (ε up to {number(estimate.high)})"
+        for (one, estimate), right in zip(found, often, strict=True)
+    )
+    first = first.replace(
+        "|",
+        f" can guess whether one {summary.unit} took part (in {rounds_of(found[0][0], summary)}), "
+        "and is right ",
+    )
+    each = [first, *(other.replace("|", ", ") for other in others)]
+    blind = "" if often[0] == ALWAYS else ", where 50% is a blind guess"
+    return f"by this audit, whoever has {'; whoever has '.join(each)}{blind}"
+
+
+def rounds_of(one: Answer, summary: Summary) -> str:
+    """How often the client of an answer takes part, in words that follow "in"."""
+    count = f"{one.participations:.3g}"
+    if not math.isfinite(one.participations):
+        return "nobody knows how many rounds"
+    rounds = f"{count} round{'' if count == '1' else 's'}"
+    if not one.adversary.knows_rounds:
+        return f"{rounds} on average, drawn in secret"
+    ids = summary.record.clients.ids if summary.record else None
+    return rounds if ids is None or not len(ids) else f"{rounds}, the median"
+
+
+def what_to_do(summary: Summary) -> str:
+    """What to do, in one sentence."""
+    if summary.status != "ok":
+        return _ADVICE.get(summary.warnings[0].code, _RELY)
+    highs = [one.estimate.high for one in summary.answers if one.estimate is not None]
+    theory = [one.analytical.epsilon for one in summary.answers]
+    limits = [
+        min(high, math.inf if e is None else e) for high, e in zip(highs, theory, strict=True)
+    ]
+    final, every = (
+        sum(guess_limit(limit, summary.delta) > most for most in (LITTLE, SOME)) for limit in limits
+    )
+    told = _advice(summary, final, every)
+    if limits == highs:
+        but = ", but other attacks may find more" * (final == every == 0)
+        return f"{told[:1].upper()}{told[1:]}{but}."
+    right = share(guess_limit(max(limits), summary.delta))
+    return f"As far as theory holds, by which a guess is right {right}, {told}."
+
+
+def _advice(summary: Summary, final: int, every: int) -> str:
+    """By how much can be told: little, something or a lot."""
+    z = summary.record.mechanism.noise_multiplier if summary.record else None
+    noise = "raise the noise" if z else "add noise"
+    if final == 2:
+        return (
+            f"{noise} or let each {summary.unit} take part less often, and measure again, before "
+            "the model is published"
+        )
+    also = "" if final == 0 else f", and {noise} if even that is too much"
+    if every > final:
+        return f"publish the final model alone, not those of the rounds{also}"
+    if final == 1:
+        return f"{noise} if that is too much for the data at hand"
+    return "nothing has to change"
+
+
+def headings(summary: Summary) -> tuple[str, ...]:
+    """Of the table."""
+    sure = f"{summary.confidence:.0%}"
+    return "adversary sees", "ε", f"{sure} interval", f"proved ({sure})", "theory allows"
+
+
+def table_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """The cells of the table, as text: a row for each adversary."""
+    return [(SEEN[one.adversary.sees], *marked_cells(one)) for one in summary.answers]
+
+
+def marked_cells(one: Answer) -> tuple[str, str, str, str]:
+    """ε, its interval, what is proved and what theory allows, with the marks of `table_note`."""
+    epsilon, ends, proved, theory = answer_cells(one)
+    limit = one.analytical.epsilon
+    if limit is not None and math.isfinite(limit):
+        theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
+    return epsilon + "†" * one.extrapolated, ends, proved if one.proved else "–", theory
+
+
+def table_title(summary: Summary) -> str:
+    """Above the table."""
+    return f"ε at δ = {summary.delta:.2g} of one {summary.unit}, by what the adversary sees"
+
+
+def table_note(summary: Summary) -> str:
+    """Whose ε the table has, and what its marks mean."""
+    one = summary.answers[1]
+    if not math.isfinite(one.participations):
+        return ""
+    knows = "knows" if one.adversary.knows_rounds else "does not know"
+    text = (
+        f"ε of a {summary.unit} who takes part in {rounds_of(one, summary)}, with an update at the "
+        f"clip norm; the adversary {knows} its rounds; {one.analytical.adjacency} adjacency."
+    )
+    if marked_cells(summary.answers[0])[3].endswith("*"):
+        text += " * follows from every round's, by post-processing."
+    if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
+        most = int(summary.record.presence.sum(axis=0).max())
+        text += f" † extrapolated: no canary took part in more than {most}."
+    if small := [found.estimate for found in summary.at_small_delta]:
+        told = " and ".join("–" if e is None else number(e.epsilon) for e in small)
+        text += f" At δ = {SMALL_DELTA:.0e}, ε is {told}."
+    return text
+
+
+def more_warnings(summary: Summary) -> list[str]:
+    """The warnings that the first sentence does not have, as sentences."""
+    rest = summary.warnings if summary.status == "ok" else summary.warnings[1:]
+    return [f"{one.text[:1].upper()}{one.text[1:]}." for one in rest]
+
+
+def fault_line(summary: Summary) -> str | None:
+    """How many faults of each kind there were; ``None`` if nothing went wrong."""
+    counts = {kind: count for kind, count in summary.fault_counts.items() if count}
+    if not counts and not summary.faults:
+        return None
+    total = sum(counts.values()) or len(summary.faults)
+    kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds[:3])
+    return f"{total} fault{'' if total == 1 else 's'} during the run{f': {told}' * bool(told)}."
+
+
+def meaning(summary: Summary) -> list[str]:
+    """What the ε of this run mean for a guess, in sentences."""
+    lines = [
+        f"ε = {number(epsilon)}, {SEES[one.adversary.sees]}: whoever guesses whether one "
+        f"{summary.unit} took part, with yes as likely as no beforehand, is right "
+        f"{share(guess_limit(epsilon, summary.delta))}; 50% is a blind guess."
+        for one in summary.answers
+        if one.estimate is not None and (epsilon := one.estimate.epsilon) >= 0
+    ]
+    return [
+        *lines,
+        "ε is an estimate of what this attack achieves, and no bound on others; what is proved and "
+        "what theory allows are bounds on the same ε from below and from above.",
+    ]

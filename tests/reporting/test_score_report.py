@@ -1,0 +1,69 @@
+"""The answer of a file of scores: the same form, one screen."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fl_epe.cli.main import main
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """A file of scores two deviations apart."""
+    path = tmp_path / "scores.npz"
+    np.savez(path, observed=RNG.standard_normal(200) + 2, unobserved=RNG.standard_normal(200))
+    return str(path)
+
+
+def _values(words, capsys):
+    status = main(["estimate", *words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["estimate", scores]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("By these scores, whether one canary took part can be guessed right")
+    assert len(printed.splitlines()) <= 10
+    assert len(printed.split()) <= 80
+    assert "clopper-pearson" not in printed
+    assert main(["estimate", scores, "--details"]) == 0
+    longer = capsys.readouterr().out
+    assert longer.startswith(printed)
+    for words in ("clopper-pearson", "not valid", "the proof, chosen", "are Gaussian"):
+        assert words in longer
+
+
+@pytest.mark.parametrize(
+    ("claim", "status", "code", "words"),
+    [
+        pytest.param("0.1", "faulty", 3, "The claim is refuted", id="refuted"),
+        pytest.param("50", "ok", 0, "is not refuted.", id="large"),
+        pytest.param("4", "ok", 0, "not refuted, but the estimate is above it", id="below"),
+    ],
+)
+def test_a_claim_is_refuted_by_a_proof_alone(scores, capsys, claim, status, code, words):
+    found, values = _values([scores, "--claim", claim], capsys)
+    assert (found, values["status"]) == (code, status)
+    answer = values["answer"]
+    assert answer["claimed"] == float(claim)
+    assert (answer["proved"] > float(claim)) is (status == "faulty")
+    assert main(["estimate", scores, "--claim", claim]) == code
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_scores_that_refute_the_model_are_unreliable(tmp_path, capsys):
+    path = tmp_path / "cosines.npy"
+    np.save(path, np.where(np.arange(400) < 200, 0.001, 0.03))
+    found, values = _values([str(path), "--dim", "10000"], capsys)
+    assert (found, values["status"]) == (3, "unreliable")
+    assert "width" in [one["code"] for one in values["warnings"]]
+
+
+def test_a_negative_claim_is_refused(scores, capsys):
+    assert main(["estimate", scores, "--claim=-1"]) == 2
+    assert "--claim=-1" in capsys.readouterr().err

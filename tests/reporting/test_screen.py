@@ -1,0 +1,225 @@
+"""The first screen of a report: short, the answer first, and the most important warning in it."""
+
+import contextlib
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+from records import limit_with_clients, make_record, record_of
+
+from fl_epe.cli.report import print_and_write
+from fl_epe.reporting import as_text, summarize, summarize_unmeasured
+from fl_epe.reporting.reliability import CODES, warnings_of
+from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, what_to_do
+
+limit = limit_with_clients
+LONG = tuple(f"step {t}: the noise is smaller than what is accounted for by far" for t in range(9))
+RECORDS = {
+    "ok": limit,
+    "large-delta": lambda: limit(noise=0.25, delta=0.0052),
+    "secret": lambda: limit("poisson"),
+    "extrapolated": lambda: limit(often=30, clients=10, places=1),
+    "faulty": lambda: limit(step_faults=LONG),
+    "doubts": lambda: limit(doubts=LONG, caveat=" ".join(LONG), faults=LONG),
+    "unmeasured": lambda: record_of(0, fault_counts={f"a fault of kind {i}": i for i in range(9)}),
+    "crowded": lambda: limit(clients=20),
+    "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
+    "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+}
+STATUS = {"faulty": "faulty", "doubts": "unreliable", "unmeasured": "not measured"}
+STATUS |= {"crowded": "unreliable"}
+
+
+@pytest.fixture(scope="module", params=RECORDS)
+def screen(request, tmp_path_factory):
+    """Its case, its summary and what the terminal shows."""
+    folder, shown = tmp_path_factory.mktemp("run"), io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        summary = print_and_write(RECORDS[request.param](), folder)
+    text = shown.getvalue().replace(str(folder), "runs/digits-20260101-120000")
+    return request.param, summary, text.strip("\n")
+
+
+def test_it_is_one_screen(screen):
+    _, _, text = screen
+    lines = text.splitlines()
+    assert len(lines) <= 25
+    assert len(text.split()) <= 200
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_status_and_its_reason_come_first(screen):
+    name, summary, text = screen
+    assert summary.status == STATUS.get(name, "ok")
+    first = " ".join(text.split()).partition(": ")[0]
+    if summary.status == "ok":
+        assert text.startswith("By this audit, whoever has the final model")
+    else:
+        reason = summary.warnings[0].text.split(": ")[0].split()[:12]
+        assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
+
+
+def test_who_is_attacked_by_whom(screen):
+    name, summary, text = screen
+    text = " ".join(text.split())
+    if name == "unmeasured":
+        assert "it is not known how much this run leaks" in text
+        assert "not measured – –" in text
+        return
+    secret = name == "secret"
+    assert ("the adversary does not know its rounds" in text) is secret
+    assert ("on average, drawn in secret" in text) is secret
+    assert ("†" in text) is (name == "extrapolated")
+    assert ("At δ = 1e-05, ε is" in text) is (name in ("large-delta", "no-noise", "unknown-noise"))
+    for answer in summary.answers:
+        assert f"{answer.estimate.high:.3g}" in text.replace(",", "")
+    assert ("∞" in text) is (name == "no-noise")
+    assert ("none known" in text) is (name == "unknown-noise")
+
+
+def test_the_details_answer_questions_and_hide_nothing():
+    summary = summarize(limit("poisson"))
+    short, long = as_text(summary), as_text(summary, details=True)
+    assert long.startswith(short)
+    for question in ("Can I trust it?", "Who knows what?", "Which clients are worst off?"):
+        assert question in long
+    assert "What did the paper's statistics say?" in long
+    assert "Another question" in long  # of who knows the rounds
+    assert "Another question" not in as_text(summarize(limit()), details=True)
+
+
+def test_many_warnings_are_counted_where_they_do_not_fit():
+    text = " ".join(as_text(summarize(RECORDS["doubts"]())).split())
+    assert "more warnings in the details." in text
+    whole = " ".join(as_text(summarize(RECORDS["doubts"]()), details=True).split())
+    assert all(words in whole for words in LONG)
+
+
+class TestWarnings:
+    """What makes an answer unreliable, and what does not."""
+
+    def codes(self, record):
+        return [one.code for one in summarize(record).warnings]
+
+    def test_a_sound_run_has_none(self):
+        found = [
+            self.codes(limit(kind, seed=seed))
+            for kind in ("epochs", "poisson")
+            for seed in range(10)
+        ]
+        assert sum(map(bool, found)) <= 1
+
+    def test_scores_that_are_too_wide(self):
+        record = limit()
+        wide = record.observed.displacement * 3
+        assert "width" in self.codes(record.with_values(**{"observed.displacement": wide}))
+
+    def test_a_null_that_does_not_fit(self):
+        record = limit()
+        null = record.unobserved.displacement * 2
+        assert "null" in self.codes(record.with_values(**{"unobserved.displacement": null}))
+
+    def test_a_model_that_forgets(self):
+        record = limit(noise=0.02, often=2)
+        kept = np.arange(30) @ record.presence / record.presence.sum(axis=0) / 15
+        forgot = record.observed.displacement * kept
+        assert "time" in self.codes(record.with_values(**{"observed.displacement": forgot}))
+        assert "time" not in self.codes(record)
+
+    @pytest.mark.parametrize(
+        ("metric", "values", "chance", "found"),
+        [
+            pytest.param("accuracy", [0.2, 0.1], {"chance_accuracy": 0.1}, True, id="guess"),
+            pytest.param("accuracy", [0.1, 0.2], {"chance_accuracy": 0.1}, False, id="learned"),
+            pytest.param("r2", [-1.0, -0.1], {}, True, id="mean"),
+            pytest.param("r2", [-1.0, 0.3], {}, False, id="regression"),
+        ],
+    )
+    def test_a_model_that_does_not_learn(self, metric, values, chance, found):
+        metrics = {"eval_round": np.array([0, 30]), "eval_accuracy": np.array(values)}
+        assert ("learning" in self.codes(limit(metrics=metrics, metric=metric, **chance))) is found
+
+    def test_a_loss_that_is_that_of_the_mean(self):
+        metrics = {"eval_round": np.array([0, 30]), "eval_loss": np.array([3.0, 2.0])}
+        for chance, found in ((1.5, True), (2.5, False)):
+            record = limit(metrics=metrics, metric="", chance_loss=chance)
+            assert ("learning" in self.codes(record)) is found
+
+    def test_a_proof_above_its_interval_and_above_theory(self):
+        record = limit(noise=0.3)
+        summary = summarize(record)
+        final, every = summary.answers
+        assert every.estimate is not None
+        above = dataclasses.replace(every, proved=every.estimate.high + 1)
+        assert above.contradicted
+        codes = [one.code for one in warnings_of(record, (final, above))]
+        assert codes[0] == "above-theory"  # proved at 95%, and not at 99.9%
+        assert "contradicted" in codes
+
+    def test_nobody_is_accused_without_a_proof(self):
+        """Less noise than is accounted for is a defect; an estimate above theory is none."""
+        record = limit(noise=0.3, places=60)
+        wrong = record.with_values(noise_multiplier=1.5)
+        summary = summarize(wrong)
+        assert summary.status == "faulty"
+        assert summary.warnings[0].code == "exceeds-theory"
+        assert "99.9% confidence" in as_text(summary)
+        slightly = record.with_values(noise_multiplier=0.31)
+        every = summarize(slightly).answers[1]
+        assert every.estimate is not None
+        assert (every.analytical.epsilon or 0.0) < every.estimate.high
+        assert "exceeds-theory" not in self.codes(slightly)
+
+    def test_every_code_has_a_rank(self):
+        assert list(CODES.values()) == sorted(
+            CODES.values(), key=["diverged", "not measured", "faulty", "unreliable", "ok"].index
+        )
+
+
+def test_the_guess_of_a_hand_calculation():
+    assert guess_limit(0.0, 0.0) == 0.5
+    assert guess_limit(np.log(3), 0.0) == pytest.approx(0.75)
+    assert guess_limit(np.log(3), 0.1) == pytest.approx(0.775)
+    assert guess_limit(800.0, 0.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("final", "every", "words"),
+    [
+        pytest.param(0.5, 0.5, "othing has to change", id="little"),
+        pytest.param(0.5, 9.0, "ublish the final model alone", id="final"),
+        pytest.param(2.0, 2.0, "if that is too much", id="some"),
+        pytest.param(9.0, 9.0, "before the model is published", id="a-lot"),
+    ],
+)
+def test_what_to_do_goes_by_the_upper_ends(final, every, words):
+    summary = summarize(limit())
+    changed = [
+        dataclasses.replace(one, estimate=dataclasses.replace(one.estimate, high=high))
+        for one, high in zip(summary.answers, (final, every), strict=True)
+        if one.estimate is not None
+    ]
+    limits = [guess_limit(high, 1e-5) for high in (0.5, 2.0, 9.0)]
+    assert limits[0] < LITTLE < limits[1] < SOME < limits[2]
+    assert words in what_to_do(dataclasses.replace(summary, answers=tuple(changed)))
+
+
+def test_without_a_record_the_screen_is_as_short():
+    reason = "the audit could not read the model: " + ", ".join(LONG)
+    text = as_text(summarize_unmeasured(f"{reason}.", delta=1e-5, faults=LONG))
+    assert text.startswith("Not measured, as the audit could not read the model")
+    assert len(text.split()) <= 190
+    assert len(text.splitlines()) <= 22
+
+
+def test_theory_may_say_less_than_an_audit_can_show():
+    summary = summarize(limit(noise=6.0, often=1))
+    every = summary.answers[1]
+    assert every.estimate is not None
+    assert every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
+    assert summary.status == "ok"
+    told = what_to_do(summary)
+    assert told.startswith("As far as theory holds, by which a guess is right in at most 65%")
+    assert told.endswith("nothing has to change.")
