@@ -58,9 +58,10 @@ def rounds_chart(
     limit, knows = charts.known(answer.analytical.epsilon), answer.analytical.knows_rounds
     if sees and sees.knows_rounds == knows and math.isfinite(limit):
         shares = np.array([now.participations for now in so_far]) / answer.participations
-        growth = np.sqrt(shares) if knows else np.ones(len(shares))  # at secret rounds, of the end
+        growth = np.sqrt(shares) if knows else np.ones(len(shares))
+        name = "theory" if knows else "theory, at the end"
         theory = epsilon_of_shift(shift_of_epsilon(limit, last.delta) * growth, last.delta)
-        traces.append(scatter("lines", rounds, theory, "theory", charts.THEORY, "dot"))
+        traces.append(scatter("lines", rounds, theory, name, charts.THEORY, "dot"))
     later = high[len(high) // 2 :]  # the first intervals may be far wider
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(
