@@ -24,7 +24,6 @@ from fl_epe.auditing.assumptions import (
     wider_than_known,
 )
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
-from fl_epe.auditing.average_case_client import AverageCaseClient, RunSchedules, average_case_client
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import CanaryLoad, canary_load
 from fl_epe.auditing.claim_scores import scores_for_claim
@@ -39,13 +38,10 @@ from fl_epe.auditing.epsilon_estimate import (
 )
 from fl_epe.auditing.epsilon_so_far import PlannedClient, RoundEstimate, epsilon_by_round
 from fl_epe.auditing.estimators import (
-    ExpectedScoreFit,
     epsilon_from_cosines,
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
-    expected_score_fit,
-    unknown_rounds_estimate,
 )
 from fl_epe.auditing.evidence import find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
@@ -85,7 +81,6 @@ __all__ = [
     "Answer",
     "AuditRecord",
     "AuditedClient",
-    "AverageCaseClient",
     "CanaryCosines",
     "CanaryLoad",
     "ClientLog",
@@ -94,7 +89,6 @@ __all__ = [
     "EarlyStop",
     "EpsilonDifference",
     "EpsilonEstimate",
-    "ExpectedScoreFit",
     "Fault",
     "FaultKind",
     "Findings",
@@ -110,7 +104,6 @@ __all__ = [
     "RoundEstimate",
     "RoundFacts",
     "RunAuditor",
-    "RunSchedules",
     "ScoreSummary",
     "Scores",
     "Sees",
@@ -120,7 +113,6 @@ __all__ = [
     "answer",
     "answers",
     "assert_private",
-    "average_case_client",
     "bare_scores",
     "canary_load",
     "claim_adversary",
@@ -135,7 +127,6 @@ __all__ = [
     "epsilon_from_scores",
     "epsilon_lower_bound",
     "epsilon_of",
-    "expected_score_fit",
     "find_evidence",
     "gaussian_by_group",
     "gaussian_test",
@@ -148,6 +139,5 @@ __all__ = [
     "secret_rounds",
     "seen_by",
     "summarize_scores",
-    "unknown_rounds_estimate",
     "wider_than_known",
 ]

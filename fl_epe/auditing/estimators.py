@@ -17,7 +17,6 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
 from fl_epe.auditing.audited_client import claim_adversary
@@ -32,8 +31,7 @@ from fl_epe.auditing.epsilon_estimate import (
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
-from fl_epe.auditing.statistics import checked_secret_rounds
-from fl_epe.auditing.view import STATISTICS, View, checked_statistic, seen_by
+from fl_epe.auditing.view import STATISTICS, checked_statistic, seen_by
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
@@ -142,96 +140,6 @@ def epsilon_from_record(
     return _known_variance(scores, delta, confidence, f"{scores.statistic}, known variance")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExpectedScoreFit:
-    """The scale κ in ``score = κ · expected score + N(0, 1)``, and ε from it.
-
-    Attributes:
-        scale: κ; 1 if the expected scores explain the scores.
-        low: lower end of κ's interval.
-        high: upper end of κ's interval.
-        mean: ε of a canary with the mean expected score.
-        worst_case: ε of the canary with the largest expected score.
-    """
-
-    scale: float
-    low: float
-    high: float
-    mean: EpsilonEstimate
-    worst_case: EpsilonEstimate
-
-
-def expected_score_fit(
-    view: View, delta: float | None = None, *, confidence: float = 0.95
-) -> ExpectedScoreFit:
-    """Fit ``score_i = κ·m_i + N(0, 1)`` to the displacement or the matched filter.
-
-    The expected scores ``m_i`` (`View.expected_scores`) account for a canary's rounds and their
-    clip norms. κ is fitted by least squares (of deviates, for cosines). Its interval is wider where
-    canaries overlap (`Scores.spread`), and has the error of the scores' unit.
-
-    Raises:
-        ValueError: if an argument is out of range or the expected scores cannot be computed.
-    """
-    delta = view.record.delta if delta is None else delta
-    known = seen_by(view.record, Adversary(view.adversary.sees))
-    sizes, scores, exposed = known.expected_scores, known.scores(), known.all_expected_scores
-    if known.adversary.sees == "all":
-        exposed = exposed[view.record.presence.any(axis=0)]
-    energy = float(np.sum(sizes**2))
-    if energy == 0:
-        raise_invalid("contributions", view.record.mechanism.contributions, "> 0 for some canary")
-    # All scores share the random norm of the residual, which moves κ as it moves their mean.
-    common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
-    deviation = np.sqrt(min(scores.spread, 1.0) ** 2 / energy + common)
-    scales = _with_ends(scores, float(deviation), confidence, sizes)
-    mean, worst_case = (
-        estimate_at(
-            scales * expected_score,
-            delta,
-            confidence,
-            f"expected score regression, {name} expected score",
-            known.adversary,
-        )
-        for name, expected_score in (("mean", exposed.mean()), ("largest", exposed.max()))
-    )
-    scale, low, high = scales.tolist()
-    return ExpectedScoreFit(scale, low, high, mean, worst_case)
-
-
-def unknown_rounds_estimate(view: View, fit: ExpectedScoreFit) -> EpsilonEstimate:
-    """ε of an adversary who sees every round's model but does not know the rounds.
-
-    Args:
-        view: of every round's model.
-        fit: strength of the signal, from the known rounds (`expected_score_fit`).
-
-    Raises:
-        ValueError: if the schedule's unknown rounds have no closed-form law.
-    """
-    secret = checked_secret_rounds(view.record)
-    delta, confidence = fit.mean.delta, fit.mean.confidence
-    signal = np.maximum(view.signal, 1e-9)  # 0 in a round without a release
-
-    def epsilon(scale: float) -> float:
-        if scale <= 0:
-            return 0.0
-        if secret.law == "coins":
-            strength = scale * float(np.sqrt(np.mean(signal**2)))
-            return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
-        return unknown_rounds_epsilon([scale * signal[b] for b in secret.blocks], delta)
-
-    return EpsilonEstimate(
-        epsilon(fit.scale),
-        epsilon(fit.low),
-        epsilon(fit.high),
-        delta,
-        confidence,
-        "likelihood ratio at unknown rounds, from its privacy-loss distribution",
-        STATISTICS["likelihood-ratio"],
-    )
-
-
 def epsilon_of(
     scores: Scores,
     delta: float,
@@ -295,20 +203,17 @@ def _known_variance(
     return estimate_at(ends, delta, confidence, method, scores.adversary)
 
 
-def _with_ends(
-    scores: Scores, deviation: float, confidence: float, sizes: ArrayLike = 1.0
-) -> Floats:
+def _with_ends(scores: Scores, deviation: float, confidence: float) -> Floats:
     """`Scores.shift`, and both ends of its interval.
 
     Args:
         scores: with the null N(0, 1).
         deviation: of the mean of the deviates, for a known null.
         confidence: coverage.
-        sizes: as in `Scores.shift`.
     """
     quantile = float(scipy.special.ndtri((1 + confidence) / 2))
     half = quantile * deviation
-    value, low, high = (scores.shift(mean, sizes) for mean in (0.0, half, -half))
+    value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
     return np.array(
         [value, value - np.hypot(value - low, error), value + np.hypot(high - value, error)]

@@ -3,6 +3,7 @@
 A new bound is a function of a ``Sample`` in a file here, and one entry in ``methods.BOUNDS``.
 """
 
+from fl_epe.auditing.bounds.by_design import least_canaries, method_by_design
 from fl_epe.auditing.bounds.methods import (
     BOUNDS,
     all_bounds,
@@ -12,11 +13,9 @@ from fl_epe.auditing.bounds.methods import (
     epsilon_lower_bound,
     lower_bound,
 )
-from fl_epe.auditing.bounds.primary import PrimaryBound, least_canaries, method_by_design
 
 __all__ = [
     "BOUNDS",
-    "PrimaryBound",
     "all_bounds",
     "applicable_methods",
     "bound_rows",

@@ -1,22 +1,11 @@
-"""The primary bound of a run: the one lower bound that is named before any score is seen.
+"""The lower bound that is chosen by the design of a run, before any score is seen.
 
-A run has many lower bounds, and the largest of several is not a bound. So one is named in advance,
-and the others are exploratory: "weighted" is that method for an adversary who sees every round's
-model, "final:weighted" for one who sees the final model, and "auto" is the method that
-`method_by_design` picks from the number of canaries and δ alone.
-
-Examples:
-    >>> PrimaryBound.parse("final:lifted")
-    PrimaryBound(adversary='final', method='lifted')
-    >>> PrimaryBound.parse("auto")
-    PrimaryBound(adversary='all', method='auto')
+A run has many lower bounds, and the largest of several is not a bound.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import Literal
 
 from fl_epe.auditing.bounds.methods import BOUNDS
 from fl_epe.auditing.scores import Scores
@@ -26,39 +15,6 @@ _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an ex
 _FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
 _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
 _MOST_NEEDED = 10_000  # to look for the least number of canaries
-
-
-@dataclasses.dataclass(frozen=True)
-class PrimaryBound:
-    """Which lower bound of a run is the primary one.
-
-    Attributes:
-        adversary: the adversary sees the final model, or every round's.
-        method: a valid one of `BOUNDS`, or "auto" for the one that suits the design.
-    """
-
-    adversary: Literal["final", "all"]
-    method: str
-
-    @classmethod
-    def parse(cls, text: str, *, inclusion: str = "coin") -> PrimaryBound:
-        """From 'METHOD', 'final:METHOD' or 'all:METHOD'; a METHOD alone is for every round.
-
-        Args:
-            text: as in the settings of a run.
-            inclusion: how canaries are included; some methods need "coin".
-
-        Raises:
-            ArgumentError: a `ValueError`, for anything else.
-        """
-        adversary, _, method = text.rpartition(":")
-        methods = ("auto", *(name for name, bound in BOUNDS.items() if bound.valid))
-        if method not in methods or adversary not in ("", "final", "all"):
-            wanted = f"to be METHOD, 'final:METHOD' or 'all:METHOD', METHOD one of {methods}"
-            raise_invalid("verdict", text, wanted)
-        if method != "auto" and BOUNDS[method].needs_coins and inclusion != "coin":
-            raise_invalid("verdict", text, f"to go with inclusion='coin', not {inclusion!r}")
-        return cls("final" if adversary == "final" else "all", method)
 
 
 def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
