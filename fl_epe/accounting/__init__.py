@@ -24,15 +24,14 @@ from fl_epe.accounting.mixtures import (
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
-from fl_epe.accounting.sensitivity import sensitivity, strategy_bound, strategy_bounds
+from fl_epe.accounting.sensitivity import sensitivity, strategy_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
-from fl_epe.accounting.upper_bounds import UpperBound, analytical_epsilon, tightest, upper_bounds
+from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [
     "ExpectedScoreLaw",
     "UpperBound",
-    "analytical_epsilon",
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
@@ -45,7 +44,6 @@ __all__ = [
     "poisson_epsilon",
     "sensitivity",
     "simulated_law",
-    "strategy_bound",
     "strategy_bounds",
     "tightest",
     "unknown_expected_score_epsilon",

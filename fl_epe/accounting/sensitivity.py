@@ -24,13 +24,16 @@ from fl_epe.checks import Floats
 from fl_epe.schedules import Pattern, Schedule
 
 
-def strategy_bound(
+def strategy_bounds(
     schedule: Schedule, strategy: Floats, noise_multiplier: float, delta: float, population: int
-) -> UpperBound:
-    """The analytical ε of a client whose rounds the adversary knows, with correlated noise.
+) -> tuple[UpperBound, ...]:
+    """Every analytical ε that follows from a schedule and a strategy C of b bands.
 
-    Where a noisy count shares the budget (`AdaptiveClip`), its noise is independent, so that the
-    bound is for the larger of both sensitivities.
+    The first is for an adversary who knows the client's rounds; where it does not, sampling may add
+    `amplified_bounds`. Columns of C that are b rounds apart share no row, so that b rows that begin
+    with a client's round act as one round of independent noise. Where a noisy count shares the
+    budget (`AdaptiveClip`), its noise is independent, so that the first bound is for the larger of
+    both sensitivities. Proofs: docs/notes/correlated-noise.md.
 
     Args:
         schedule: the participation schedule.
@@ -41,27 +44,12 @@ def strategy_bound(
     """
     pattern = schedule.pattern(population)
     size = max(sensitivity(strategy, pattern), math.sqrt(pattern.most))
-    epsilon = gaussian_epsilon(noise_multiplier / size, delta)
     words = (
         f"the rounds of a client add up to {size:.3g} times one round's, by the noise's correlation"
     )
-    return UpperBound(epsilon, True, "zero-out", words)
-
-
-def strategy_bounds(
-    schedule: Schedule, strategy: Floats, noise_multiplier: float, delta: float, population: int
-) -> tuple[UpperBound, ...]:
-    """Every analytical ε that follows from a schedule and a strategy C of b bands.
-
-    `strategy_bound` is for known rounds; where the adversary does not know them, sampling may add
-    `amplified_bounds`. Columns of C that are b rounds apart share no row, so that b rows that begin
-    with a client's round act as one round of independent noise. Arguments are as in
-    `strategy_bound`. Proofs: docs/notes/correlated-noise.md.
-    """
-    found = strategy_bound(schedule, strategy, noise_multiplier, delta, population)
+    found = UpperBound(gaussian_epsilon(noise_multiplier / size, delta), True, "zero-out", words)
     if not 0 < found.epsilon < math.inf:
         return (found,)
-    pattern = schedule.pattern(population)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
     overlap = _overlap(strategy, pattern, bands)

@@ -27,8 +27,8 @@ from fl_epe.accounting.composed_gaussians import (
 )
 from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.unknown_rounds import partly_known_epsilon
-from fl_epe.checks import Floats, check_count, check_probability
-from fl_epe.schedules import SCHEDULES, Composed, Pattern, PrivacyLaw, Schedule
+from fl_epe.checks import Floats, check_count
+from fl_epe.schedules import Composed, Pattern, PrivacyLaw, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,43 +142,6 @@ def tightest(found: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
     """
     holds = [bound for bound in found if bound.rounds_known or not rounds_known]
     return min(holds, key=lambda bound: bound.epsilon)
-
-
-def analytical_epsilon(
-    kind: str,
-    noise_multiplier: float,
-    delta: float,
-    *,
-    participations: int = 1,
-    sampling_rate: float = 1.0,
-    rounds: int = 1,
-) -> UpperBound | None:
-    """The analytical ε of a run, from the kind of its schedule.
-
-    Args:
-        kind: one of `fl_epe.schedules.SCHEDULES`, or "deployment", where the strategy asks whom it
-            wants.
-        noise_multiplier: z ≥ 0.
-        delta: in (0, 1).
-        participations: for all but "poisson": the most rounds in which the client takes part.
-        sampling_rate: for "poisson": probability of taking part in a round.
-        rounds: for "poisson": number of rounds.
-
-    Returns:
-        The tight bound; ``None`` for any other ``kind``.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-    if kind == "poisson":
-        epsilon = poisson_epsilon(noise_multiplier, sampling_rate, rounds, delta)
-        words = "the adversary does not know who was sampled"
-        return UpperBound(epsilon, False, "add-or-remove", words, averages=True)
-    check_probability("delta", delta)
-    if kind not in (*SCHEDULES, "deployment"):
-        return None
-    epsilon = gaussian_epsilon(noise_multiplier, delta, participations)
-    return UpperBound(epsilon, True, "zero-out", "the adversary knows the client's rounds")
 
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:

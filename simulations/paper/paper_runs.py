@@ -34,9 +34,9 @@ from fl_epe.auditing import (
     AuditRecord,
     EpsilonEstimate,
     NotMeasured,
-    average_case_client,
     epsilon_from_record,
     epsilon_of,
+    ladder_fit,
     seen_by,
 )
 from fl_epe.cli.options import name_and_value

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_epe.accounting import gaussian_epsilon, sensitivity, strategy_bound, upper_bounds
+from fl_epe.accounting import gaussian_epsilon, sensitivity, strategy_bounds, upper_bounds
 from fl_epe.mechanism.strategies import banded, toeplitz, tree
 from fl_epe.schedules import Pattern, make_schedule
 
@@ -124,8 +124,8 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
 @pytest.mark.parametrize("spec", ["epochs", "cyclic", "min-separation:separation=5"])
 def test_independent_noise_has_the_known_bound(spec):
     schedule = make_schedule(spec, 20, 2)
-    bound = strategy_bound(schedule, np.eye(20), 0.7, 1e-5, 30)
+    bound, *_ = strategy_bounds(schedule, np.eye(20), 0.7, 1e-5, 30)
     most = schedule.most_participations()
     assert bound.epsilon == pytest.approx(gaussian_epsilon(0.7, 1e-5, most))
     assert bound.epsilon >= min(b.epsilon for b in upper_bounds(schedule, 0.7, 1e-5, 30))
-    assert strategy_bound(schedule, np.eye(20), 0.0, 1e-5, 30).epsilon == np.inf
+    assert strategy_bounds(schedule, np.eye(20), 0.0, 1e-5, 30)[0].epsilon == np.inf

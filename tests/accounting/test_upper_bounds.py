@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
-from fl_epe.accounting import analytical_epsilon, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
 
 
@@ -136,18 +136,6 @@ def test_a_great_deal_of_noise(noise_multiplier):
     assert poisson_epsilon(noise_multiplier, 0.1, 10, 1e-5) == 0
 
 
-def test_analytical_epsilon_says_what_it_means():
-    epochs = analytical_epsilon("epochs", 1.0, 1e-6, participations=3)
-    assert epochs.epsilon == gaussian_epsilon(1.0, 1e-6, 3)
-    assert epochs.adjacency == "zero-out"
-    poisson = analytical_epsilon("poisson", 1.0, 1e-6, sampling_rate=0.1, rounds=5)
-    assert poisson.epsilon == poisson_epsilon(1.0, 0.1, 5, 1e-6)
-    assert poisson.adjacency == "add-or-remove"
-    assert analytical_epsilon("weekly", 1.0, 1e-6) is None
-    bins = analytical_epsilon("balls-in-bins", 1.0, 1e-6, participations=3)
-    assert bins.epsilon == epochs.epsilon
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -180,11 +168,6 @@ def test_analytical_epsilon_says_what_it_means():
             lambda: poisson_epsilon(1.0, 0.5, -1, 1e-6),
             "Expected rounds=-1 >= 0.",
             id="rounds=-1-at-least-0",
-        ),
-        pytest.param(
-            lambda: analytical_epsilon("other", 1.0, 2.0),
-            "Expected delta=2.0 in (0, 1).",
-            id="delta=2.0-in-0,1",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
-from fl_epe.accounting import epsilon_two_gaussians, known_expected_score_epsilon
+from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import (
     EVERY_ROUND,
     Adversary,

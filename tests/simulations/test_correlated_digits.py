@@ -25,12 +25,14 @@ def test_scores_are_those_of_theory_and_rows_are_printed(capsys, monkeypatch, tm
 
 def test_all_mechanisms_have_one_analytical_value():
     from fl_epe.accounting import gaussian_epsilon
-    from fl_epe.accounting.sensitivity import strategy_bound
+    from fl_epe.accounting.sensitivity import strategy_bounds
     from fl_epe.mechanism.strategies import strategy_matrix
     from fl_epe.schedules import make_schedule
 
     schedule = make_schedule("cyclic", 32, 4)
     for mechanism in (*study.ALWAYS[1:], *study.ONCE):
         z = study.Cell(32, mechanism).settings()["noise_multiplier"]
-        bound = strategy_bound(schedule, strategy_matrix(mechanism, 32), z, 0.01, study.CLIENTS)
+        bound, *_ = strategy_bounds(
+            schedule, strategy_matrix(mechanism, 32), z, 0.01, study.CLIENTS
+        )
         np.testing.assert_allclose(bound.epsilon, gaussian_epsilon(1 / study.MU, 0.01))
