@@ -69,7 +69,14 @@ from fl_epe.training import Execution, LocalTraining
 _SECTIONS = ("copy", "scoring", "correlation", "speed", "round", "run")
 _RESERVE = 25.0  # seconds for the last checkpoint, ε and the table
 _SAVE_EVERY = 60.0
-_SMALL = {"rounds": 6, "clients_per_round": 4, "num_canaries": 6, "unobserved": 20, "delta": 1e-5}
+_SMALL = {
+    "rounds": 6,
+    "clients_per_round": 4,
+    "num_canaries": 6,
+    "canary_participations": 1,
+    "unobserved": 20,
+    "delta": 1e-5,
+}
 
 
 class OutOfTimeError(Exception):

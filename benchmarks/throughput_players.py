@@ -69,6 +69,7 @@ def play_ours(setting: Setting) -> None:
         rounds=100 * setting.clients,
         clients_per_round=setting.cohort,
         num_canaries=2,
+        canary_participations=1,
         unobserved=0,
         noise_multiplier=_NOISE,
         clipping="fixed",

@@ -126,6 +126,7 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
         rounds=ROUNDS,
         clients_per_round=CLIENTS,
         num_canaries=count,
+        canary_participations=1,
         unobserved=20,
         noise_multiplier=0.0,
         clipping="fixed",

@@ -120,6 +120,7 @@ def _record(noise: float, signs: np.ndarray, rounds: int, delta: float, seed: in
         clients_per_round=10,
         participation="epochs",
         num_canaries=len(signs),
+        canary_participations=1,
         unobserved=0,
         noise_multiplier=noise,
         clipping="fixed",

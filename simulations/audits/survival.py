@@ -124,7 +124,7 @@ class Blobs(Task):
 
 BASE = RunConfig(
     clients=20, rounds=10, clients_per_round=5, num_canaries=12, unobserved=12, delta=1e-2,
-    noise_multiplier=0.3,
+    noise_multiplier=0.3, canary_participations=1,
 )  # fmt: skip
 CONFIGS: list[tuple[dict[str, Any], int]] = [
     ({}, 1),

@@ -96,7 +96,7 @@ NODES, TIMEOUT = 6, 20.0
 
 CONFIG = RunConfig(
     clients=60, rounds=60, clients_per_round=24, num_canaries=60, unobserved=60, delta=1e-2,
-    noise_multiplier=0.3, local_epochs=1,
+    noise_multiplier=0.3, local_epochs=1, canary_participations=1,
 )  # fmt: skip
 SEEDS = Seeds.derive(11)
 

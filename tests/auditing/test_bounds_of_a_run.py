@@ -1,6 +1,5 @@
 """Many bounds of one run: what each rests on, and which one counts."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -15,7 +14,6 @@ from fl_epe.auditing.bounds import (
     ceiling,
     method_by_design,
 )
-from fl_epe.config import RunConfig
 
 DELTA = 1e-5
 
@@ -31,15 +29,6 @@ def test_a_rule_is_read():
     for text in ("jeffreys", "every:gdp", "final:", "", "largest"):
         with pytest.raises(ValueError, match="verdict="):
             PrimaryBound.parse(text)
-
-
-def test_a_run_keeps_its_verdict_and_refuses_one_that_it_cannot_give():
-    assert RunConfig(clients=100).verdict == "auto"
-    config = RunConfig(clients=100, verdict="final:lifted")
-    assert RunConfig(**dataclasses.asdict(config)).verdict == "final:lifted"
-    with pytest.raises(ValueError, match=r"one-run.*inclusion='coin'"):
-        RunConfig(clients=100, verdict="one-run")
-    assert RunConfig(clients=100, verdict="one-run", inclusion="coin").verdict == "one-run"
 
 
 def test_the_theorem_is_that_of_the_design():

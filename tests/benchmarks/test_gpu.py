@@ -39,6 +39,7 @@ QUICK = ["--quick", "--device", "cpu"]
 def plan(seed=1, **changes):
     task = Tiny()
     settings = {"rounds": 6, "clients_per_round": 5, "num_canaries": 12, "unobserved": 8}
+    settings |= {"canary_participations": 1}
     config = RunConfig(clients=task.num_clients, **settings | changes)
     return RunPlan(task, config, Seeds.derive(seed), CPU)
 

@@ -130,7 +130,7 @@ def test_records_of_a_kind():
 
 def test_rounds_leave_none_of_their_messages_in_memory():
     """Not even until Python looks for circles of references, which may be many rounds later."""
-    config = RunConfig(clients=20, rounds=3, clients_per_round=4, num_canaries=2, unobserved=0)
+    config = RunConfig(clients=20, rounds=3, clients_per_round=4)
     strategy = DPFedAvg(config, Seeds.derive(1))
     arrays: ArrayRecord | None = pack(theta=Tiny().initial(1))
     seen: list[weakref.ref[object]] = []

@@ -17,23 +17,8 @@ from fl_epe.simulation import Job, simulate
 from fl_epe.tasks import load_task
 
 APP = Path(__file__).parents[2] / "simulations" / "apps" / "flower_app"
-CONFIG = RunConfig(
-    clients=12,
-    rounds=3,
-    clients_per_round=4,
-    num_canaries=30,
-    unobserved=30,
-    noise_multiplier=0.25,
-    canary_participations=1,
-)
-SETTINGS = {
-    "num-clients": 12,
-    "rounds": 3,
-    "clients-per-round": 4,
-    "num-canaries": 30,
-    "unobserved": 30,
-    "seed": 5,
-}
+CONFIG = RunConfig(clients=12, rounds=3, clients_per_round=12)
+SETTINGS = {"num-clients": 12, "rounds": 3, "clients-per-round": 12, "seed": 5}
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def tiny_task(name: str, **options: Any) -> Tiny:
 def _checkpoint(folder: Path) -> bytes:
     config = RunConfig(
         clients=20, rounds=4, clients_per_round=5, num_canaries=6, unobserved=6, delta=1e-2,
-        local_epochs=1, clipping="fixed",
+        local_epochs=1, clipping="fixed", canary_participations=1,
     )  # fmt: skip
     job = Job(Tiny(inputs=20), config, Seeds.derive(1), evaluate_every=2)
     path = folder / "checkpoint.npz"

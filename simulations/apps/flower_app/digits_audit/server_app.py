@@ -29,8 +29,6 @@ def main(grid: Grid, context: Context) -> None:
         clients=task.num_clients,
         rounds=int(settings["rounds"]),
         clients_per_round=int(settings["clients-per-round"]),
-        num_canaries=int(settings["num-canaries"]),
-        unobserved=int(settings["unobserved"]),
         noise_multiplier=float(settings["noise-multiplier"]),
     )
     seeds = Seeds.derive(int(settings["seed"]))
