@@ -155,9 +155,9 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
     share = canary_share(record)
     if share is not None and share > MOST_SHARE:
         text = (
-            f"canaries are {share:.0%} of a round's weight, so that another training was measured"
+            f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
         )
-        yield "load", f"{text} than that without them"
+        yield "load", f"{text} is not that without them"
     if not diverged and (text := _not_learned(record)):
         yield "learning", text
     if (stop := record.findings.stopped) is not None:
