@@ -43,12 +43,12 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if not measured:
         return None
     counts, times = _clients(record), client.participations
-    most = record.presence.sum(axis=0).max(initial=0)
-    top = min(max(times, most, *counts), _FAR * times)
+    taken = record.presence.sum(axis=0)
+    top = min(max(times, taken.max(initial=0), counts.max(initial=0)), _FAR * times)
     grid = np.union1d(top * np.linspace(0, 1, _STEPS) ** 2, [times])
     drawn = [parts for a in answers if (parts := _adversary(record, client, a, grid))]
     traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
-    highest = max(max(band["y"]) for band, *_ in drawn)
+    highest = max(y or 0.0 for band, *_ in drawn for y in band["y"])
     panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
     bars, beyond = [], int(np.sum(counts > top))
     if len(counts):
@@ -133,7 +133,7 @@ def _adversary(
 
     taken, rest = scored(record, len(sizes)), scores.deviates(fit.scale * sizes)
     half = float(scipy.special.ndtri((1 + found.confidence) / 2)) * max(fit.width, 1.0)
-    groups = _groups(taken)
+    groups = [group for group in _groups(taken) if sizes[group].any()]
     times = np.array([taken[group].mean() for group in groups])
     energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
     scales = fit.scale + np.array([rest[g] @ sizes[g] for g in groups]) / energies

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditedClient, AuditRecord, answers, epsilon_by_round
+from fl_epe.auditing import Answer, AuditRecord, answers, epsilon_by_round
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import epsilon_chart, epsilon_of_shift, shift_of_epsilon
@@ -55,35 +55,28 @@ def rounds_chart(
         charts.band(rounds[sure], low[sure], high[sure], "interval", EVERY),
         scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
-    limit = charts.known(answer.analytical.epsilon)
-    if sees and sees.knows_rounds == answer.analytical.knows_rounds and math.isfinite(limit):
-        theory = _theory(record, limit, last.delta)[rounds - 1]
-        traces.append(scatter("lines", rounds, theory, "theory", charts.THEORY, "dot"))
+    limit, knows = charts.known(answer.analytical.epsilon), answer.analytical.knows_rounds
+    if sees and sees.knows_rounds == knows and math.isfinite(limit):
+        shares = np.array([now.participations for now in so_far]) / answer.participations
+        growth = np.sqrt(shares) if knows else np.ones(len(shares))
+        name = "theory" if knows else "theory, at the end"
+        theory = epsilon_of_shift(shift_of_epsilon(limit, last.delta) * growth, last.delta)
+        traces.append(scatter("lines", rounds, theory, name, charts.THEORY, "dot"))
     later = high[len(high) // 2 :]  # the first intervals may be far wider
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
     return Chart(
         name="rounds",
         title="ε so far, after each round",
         caption="For an adversary who sees every round's model. The shaded intervals hold at all "
-        f"rounds at once ({confidence:.0%}), so that a run may be stopped by them; they are wider "
-        f"than that of the answer.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
+        f"rounds at once ({confidence:.0%}), so that a run may be stopped by them; the "
+        "answer's, for one look, is narrower."
+        + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
         traces=tuple(traces),
         layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
         logs={"y": None},
     )
-
-
-def _theory(record: AuditRecord, limit: float, delta: float) -> Floats:
-    """What theory allows after each round, ``(T,)``; that of the end where rounds are secret."""
-    client = AuditedClient.of(record)
-    if client.secret is not None:
-        return np.full(record.rounds, limit)
-    known = client.patterns.shape[1] > 0
-    each = client.patterns.mean(axis=1) if known else np.ones(record.rounds)
-    shares = np.cumsum(each) / max(float(each.sum()), 1e-9)
-    return epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(shares), delta)
 
 
 def training_chart(record: AuditRecord) -> Chart | None:

@@ -25,7 +25,7 @@ SEEN = {"final": "final model", "all": "every round"}
 LOOKS = {"final": (FINAL, "dash", "square-open"), "all": (EVERY, "solid", "circle-open")}
 """Color, dash and symbol of what is of an adversary."""
 
-MOST_POINTS = 400
+MOST_POINTS = 300
 """Points of a cloud that a page holds at most."""
 
 _GAP = 0.07  # between panels
