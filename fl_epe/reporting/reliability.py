@@ -92,6 +92,8 @@ def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
     own, offsets = float(record.shares().sum()), record.clients.offsets
     whole = record.rounds * record.mechanism.cohort_size
+    if record.design.unit == "example":  # a batch is counted without them
+        whole += own
     if offsets is not None and offsets[-1]:
         whole = own + float(offsets[-1])
     return own / whole if own and whole > 0 and math.isfinite(whole) else None
@@ -152,8 +154,10 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
     share = canary_share(record)
     if share is not None and share > MOST_SHARE:
-        text = f"canaries are {share:.0%} of a round's weight, so that another training than that "
-        yield "load", f"{text}of the clients alone was measured"
+        text = (
+            f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
+        )
+        yield "load", f"{text} is not that without them"
     if not diverged and (text := _not_learned(record)):
         yield "learning", text
     if (stop := record.findings.stopped) is not None:

@@ -89,8 +89,9 @@ def exposure(summary: Summary) -> str:
     if not found:
         return ""
     often = [share(guess_limit(estimate.high, summary.delta)) for _, estimate in found]
+    blind = ["" if often[0] == ALWAYS else "; 50% is a blind guess", ""]
     first, *others = (
-        f"{SEES[one.adversary.sees]}|{right} (ε up to {number(estimate.high)})"
+        f"{SEES[one.adversary.sees]}|{right} (ε up to {number(estimate.high)}{blind.pop(0)})"
         for (one, estimate), right in zip(found, often, strict=True)
     )
     first = first.replace(
@@ -99,8 +100,7 @@ def exposure(summary: Summary) -> str:
         "and is right ",
     )
     each = [first, *(other.replace("|", ", ") for other in others)]
-    blind = "" if often[0] == ALWAYS else ", where 50% is a blind guess"
-    return f"by this audit, whoever has {'; whoever has '.join(each)}{blind}"
+    return f"by this audit, whoever has {'; whoever has '.join(each)}"
 
 
 def rounds_of(one: Answer, summary: Summary) -> str:
@@ -124,12 +124,13 @@ def what_to_do(summary: Summary) -> str:
     limits = [
         min(high, math.inf if e is None else e) for high, e in zip(highs, theory, strict=True)
     ]
-    final, every = (
-        sum(guess_limit(limit, summary.delta) > most for most in (LITTLE, SOME)) for limit in limits
+    seen, held = (
+        [sum(guess_limit(each, summary.delta) > most for most in (LITTLE, SOME)) for each in ends]
+        for ends in (highs, limits)
     )
-    told = _advice(summary, final, every)
-    if limits == highs:
-        but = ", but other attacks may find more" * (final == every == 0)
+    told = _advice(summary, *held)
+    if seen == held:
+        but = ", but other attacks may find more" * (not any(held))
         return f"{told[:1].upper()}{told[1:]}{but}."
     right = share(guess_limit(max(limits), summary.delta))
     return f"As far as theory holds, by which a guess is right {right}, {told}."

@@ -13,7 +13,6 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from fl_epe import (
     AuditRecord,
     RunAuditor,
-    answers,
     assert_private,
     audit_dp_sgd,
     epsilon_from_record,
@@ -24,6 +23,7 @@ from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
     NotMeasured,
+    answers,
     ladder_fit,
     scores_for_claim,
     seen_by,
@@ -448,15 +448,15 @@ def test_the_record_and_the_report(tmp_path, capsys):
         train(model, optimizer, 4)
     text = audit.report(tmp_path, details=True)
     assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
-    assert "about whether one example took part" in " ".join(text.split())
-    assert "unit example" in " ".join(text.split())
+    assert "whether one example took part" in " ".join(text.split())
+    assert "one example" in " ".join(text.split())
     assert "every real example's gradient" in " ".join(text.split())
     loaded = AuditRecord.load(tmp_path / "record.npz")
     assert epsilon_from_record(loaded, adversary=EVERY_ROUND) == audit.epsilon()
     assert loaded.provenance.versions["opacus"]
     assert loaded.provenance.seeds == {"canary": 7}
-    assert main(["report", str(tmp_path)]) == 0
-    assert "matched filter" in capsys.readouterr().out
+    assert main(["report", str(tmp_path)]) == 3  # canaries are most of a step
+    assert "every round" in capsys.readouterr().out
     (tmp_path / "file").write_text("")
     assert "The report is incomplete" in audit.report(tmp_path / "file")
 
@@ -658,7 +658,7 @@ def test_a_step_that_is_not_as_claimed_is_named(name):
 def test_right_steps_have_no_fault():
     audit = digits_like()
     assert audit.findings == StepFindings()
-    assert summarize(audit.record()).status == "ok"
+    assert {one.code for one in summarize(audit.record()).warnings} <= {"load"}
 
 
 @pytest.mark.parametrize("z", [0.0, 1.0])

@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +26,7 @@ from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.checks import Floats, check_probability, check_scores, finite, raise_invalid
+from fl_epe.checks import Floats, check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = (
     "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
@@ -224,27 +223,6 @@ def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) 
         method: lower_bound(scores, delta, confidence=confidence, method=method)
         for method in applicable_methods(scores, coins=coins)
     }
-
-
-def bound_rows(bounds: Mapping[str, float], verdict: str | None) -> list[dict[str, Any]]:
-    """`all_bounds` as JSON values, with what each assumes and what it is worth.
-
-    Args:
-        bounds: by their methods.
-        verdict: the method that was named before the scores were seen, if one was.
-    """
-    roles = dict.fromkeys(bounds, "exploratory") | {verdict: "verdict"}
-    return [
-        {
-            "method": method,
-            "epsilon": finite(epsilon),
-            "valid": BOUNDS[method].valid,
-            "assumption": BOUNDS[method].assumption,
-            "description": BOUNDS[method].description,
-            "role": roles[method] if BOUNDS[method].valid else "not a bound",
-        }
-        for method, epsilon in bounds.items()
-    ]
 
 
 def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> float:
