@@ -4,7 +4,7 @@ An expected score is what a client's rounds add up to: Σ w_t over its rounds fo
 sees the final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one
 client's rounds (`Schedule.client_law`), the law of the sum is computed by convolution on a
 lattice. Weights are rounded up to the lattice, by 0.05% of a mean participation on average, so
-that expected scores are never too small. Derivation: docs/notes/mixtures.md.
+that expected scores are never too small. Derivation: docs/notes/unknown-rounds.md.
 
 Examples:
     >>> from fl_epe.schedules import Poisson

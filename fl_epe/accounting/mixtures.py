@@ -9,7 +9,7 @@ adversaries:
   δ(ε) is the mean of δ(m; ε) over the clients;
 - one who does not: δ(ε) is that of the mixture Σ w_i N(m_i, 1) against N(0, 1), in both directions.
 
-The first is never weaker than the second. Derivation: docs/notes/mixtures.md.
+The first is never weaker than the second. Derivation: docs/notes/unknown-rounds.md.
 
 Examples:
     >>> from fl_epe.accounting import epsilon_two_gaussians
