@@ -15,12 +15,22 @@ ROOT = Path(__file__).parents[1]
 logger = logging.getLogger("mkdocs.hooks.reference")
 
 
+_pages: dict[str, str] = {}  # of each room, all that its pages say
+
+
 def on_page_content(html: str, page: Any, **_: Any) -> None:
-    """Warn of a public name of a room that its page lacks; with ``strict`` the build then fails."""
+    """Keep what a page says of a room; several pages may share one, by topic."""
     for room in re.findall(r"^::: (fl_epe[\w.]*)$", page.markdown, re.M):
+        _pages[room] = _pages.get(room, "") + html
+
+
+def on_post_build(**_: Any) -> None:
+    """Warn of a public name of a room that its pages lack; with ``strict`` the build then fails."""
+    for room, html in _pages.items():
         for name in _public(room):
             if not re.search(rf'id="{re.escape(room)}\.(\w+\.)*{name}"', html):
-                logger.warning("%s: %s.%s is missing", page.file.src_uri, room, name)
+                logger.warning("%s.%s is missing in the reference", room, name)
+    _pages.clear()
 
 
 def _public(room: str) -> list[str]:

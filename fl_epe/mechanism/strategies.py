@@ -131,6 +131,7 @@ class BufferedToeplitz:
 
 
 Strategy = Banded | BufferedToeplitz
+"""A strategy matrix: banded, or a buffered linear Toeplitz one."""
 
 
 def square_root_coefficients(rounds: int) -> Floats:
