@@ -330,9 +330,10 @@ def _convolved(mass: Floats, kernel: Floats) -> Floats:
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
-    width = max(first.shape[1], second.shape[1])
-    one, other = (np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in (first, second))
-    return np.asarray(one + other, np.float64)
+    short, long = sorted((first, second), key=lambda each: each.shape[1])
+    total = long.copy()
+    total[:, : short.shape[1]] += short
+    return total
 
 
 def _cut(mass: Floats) -> tuple[Floats, float]:

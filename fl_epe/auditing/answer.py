@@ -30,7 +30,7 @@ import math
 import numpy as np
 
 from fl_epe.accounting import (
-    expected_score_law,
+    clients_law,
     poisson_epsilon,
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
@@ -195,13 +195,10 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
         return estimate_at([scale * client.size(view)] * 3, delta, 0.95, "").epsilon
     if view.adversary.sees == "final":
         schedule = schedule_of(view.record)
-        law = (
-            None
-            if schedule is None
-            else expected_score_law(
-                schedule, np.append(weights, np.zeros(schedule.rounds - len(weights))), 10**6
-            )
-        )
+        law = None
+        if schedule is not None:
+            weights = np.append(weights, np.zeros(schedule.rounds - len(weights)))
+            law = clients_law(schedule, weights, 10**6)
         if law is None:
             raise NotMeasured("the law of the client's secret rounds is not known")
         return unknown_expected_score_epsilon(

@@ -10,6 +10,7 @@ simulations/studies/answer_truth.py.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy
@@ -20,6 +21,8 @@ from fl_epe.checks import Floats
 
 LEVEL = 0.01  # of each test
 _LEAST = 1e-9
+_MATTERS = 0.2  # of the effect of a test
+_ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +31,23 @@ class LadderTest:
 
     Attributes:
         p_value: probability of as much, or more, by chance.
+        share: of the effect that the power is for; a small one hardly moves ε, however sure it is.
         power: probability of finding it at level 1% if scores grew half as much from one
             participation to many, or if the first round left half of what the last one does.
     """
 
     p_value: float
+    share: float
     power: float
 
     @property
     def found(self) -> bool:
-        """Whether one κ does not fit."""
-        return self.p_value < LEVEL
+        """Whether one κ does not fit, at level 1%."""
+        return self.found_at(LEVEL)
+
+    def found_at(self, level: float) -> bool:
+        """Whether one κ does not fit, by so much that it matters."""
+        return self.p_value < level and self.share > _MATTERS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +59,7 @@ class LadderFit:
         low: lower end of κ's interval.
         high: upper end of κ's interval.
         width: deviation of the scores about their expected ones, where 1 is expected.
+        wide: whether it is certainly larger than 1, and by more than a tenth of the scores.
         number: test against the number of participations; ``None`` if all have the same.
         time: test against the time of participation.
     """
@@ -58,6 +68,7 @@ class LadderFit:
     low: float
     high: float
     width: float
+    wide: bool
     number: LadderTest | None
     time: LadderTest | None
 
@@ -100,6 +111,7 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
         float(scale - below),
         float(scale + above),
         width,
+        bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes))),
         _test(np.where(sizes > 0, 1.0, 0.0), sizes, rest, growth) if varies else None,
         _test(times @ parts, sizes, rest, 2 / 3 * scale),
     )
@@ -116,5 +128,7 @@ def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> Ladd
     limit, ndtr = float(-scipy.special.ndtri(LEVEL / 2)), scipy.special.ndtr
     shift = effect * length
     return LadderTest(
-        p_value=float(2 * ndtr(-abs(z))), power=float(ndtr(shift - limit) + ndtr(-shift - limit))
+        p_value=float(2 * ndtr(-abs(z))),
+        share=float(abs(z) / max(abs(shift), _LEAST)),
+        power=float(ndtr(shift - limit) + ndtr(-shift - limit)),
     )

@@ -12,7 +12,15 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, FaultKind, RoundFacts, RunAuditor, answers
+from fl_epe.auditing import (
+    AuditRecord,
+    EpsilonEstimate,
+    FaultKind,
+    PlannedClient,
+    RoundFacts,
+    RunAuditor,
+    answers,
+)
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
@@ -60,7 +68,9 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
-        number, planned = (state.plan.number, state.plan.planned) if state.plan else (0, None)
+        plan = state.plan
+        number, planned = (plan.number, plan.planned) if plan else (0, None)
+        rate = plan.clients / plan.nodes if plan and plan.nodes else None
         return RunAuditor(
             max(2, number),
             self.settings.unobserved_beside(number),
@@ -68,6 +78,7 @@ class AuditedRun(AuditState):
             delta=self.settings.delta,
             server=self.wrapped.server(),
             planned=planned,
+            client=None if rate is None else PlannedClient(min(rate, 1.0)),
             kind=self.settings.canary_kind,
         )
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-import scipy
 
 from fl_epe.auditing import Answer, AuditRecord, answer, divergence, null_misfit
 from fl_epe.reporting.numbers import number
@@ -133,8 +132,7 @@ def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
             f"width {np.sqrt(np.mean(null**2)):.2f}, where 0 and 1 are assumed"
         )
         yield "null", text
-    freedom = max(len(one.scores.observed) - 1, 1)
-    if scipy.stats.chi2.sf(width**2 * freedom, freedom) < 1 - _SURE:
+    if one.fit.wide:
         yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
 
 
@@ -146,7 +144,7 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     tests += [(seen, "time", fit.time, time) for seen, fit in fits]
     level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
     for seen, code, test, words in tests:
-        if test is not None and test.p_value < level:
+        if test is not None and test.found_at(level):
             text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
             yield code, text
 
