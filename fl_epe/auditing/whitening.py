@@ -39,6 +39,7 @@ WINDOW = 800
 _PARTS_A_ROUND = 20  # of a sketch, and dimensions, for the estimate of G
 _LEAST_PARTS = 7  # where more than `WINDOW` rounds are known to be correlated
 _LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too large a part
+_MEASURED = 2.0  # errors of a residual, 1/√d of it, from the canaries' part that is taken out
 _BLOCK = 512
 _SEED = 0
 _NOTHING = np.ones(1)  # the factor's row of a round without a residual, and of the first
@@ -71,8 +72,9 @@ class Whitener:
     def __init__(self, dim: int, window: int = WINDOW) -> None:
         self.window = window_of(dim, window)
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
+        self._width = self._parts + self.window  # with room for what is added to rounds
         self._signs: NDArray[np.int8] | None = None
-        self._rows = np.empty((0, self._parts), np.float32)  # with room for rows to come
+        self._rows = np.empty((0, self._width), np.float32)  # with room for rows to come
         self._known = self._rows  # those of the last rounds, orthonormal
         self._end = 0  # of them in `_rows`
 
@@ -84,13 +86,19 @@ class Whitener:
             ``window`` numbers.
         """
         if self.window == 1 or vector is None or not (length := norm(vector)) > 0:
-            self._keep(np.zeros(self._parts, np.float32))
+            self._keep(np.zeros(self._width, np.float32))
             return _NOTHING
-        rest: NDArray[np.floating] = np.asarray(self._sketch(vector) / length, np.float32)
+        rest: NDArray[np.floating] = np.zeros(self._width, np.float32)
+        rest[: self._parts] = self._sketch(vector) / length
         whole = norm(rest)
         along = self._known @ rest
-        rest = rest - along @ self._known
-        own = max(norm(rest), _LEAST_NEW * whole)
+        rest -= along @ self._known
+        own = norm(rest)
+        if own < (least := max(_LEAST_NEW, _MEASURED / math.sqrt(self._dim)) * whole):
+            # As if the round had noise of its own, so that no score varies more than is assumed.
+            free = ~self._known[:, self._parts :].any(axis=0)
+            rest[self._parts + int(np.argmax(free))] = math.sqrt(least**2 - own**2)
+            own = least
         # Of length 1 but for the sketch's error; the first round's length is known.
         row = np.concatenate([[own], along[::-1]]) if len(along) else _NOTHING
         self._keep(np.asarray(rest / own, np.float32))
@@ -101,7 +109,7 @@ class Whitener:
             return
         if self._end == len(self._rows):
             self._end = len(self._known)
-            self._rows = np.empty((2 * self._end + 2, self._parts), np.float32)
+            self._rows = np.empty((2 * self._end + 2, self._width), np.float32)
             self._rows[: self._end] = self._known
         self._rows[self._end] = row
         self._end += 1
@@ -121,7 +129,7 @@ class Whitener:
         return np.asarray(found, np.float32)
 
     def state(self) -> NDArray[np.float32]:
-        """From which `restore` goes on: the last rounds, orthonormal, ``(< window, parts)``."""
+        """From which `restore` goes on: the last rounds, orthonormal, ``(< window, parts + window)``."""
         return self._known
 
     def restore(self, known: NDArray[np.floating], forgotten: int = 0) -> None:
@@ -130,8 +138,8 @@ class Whitener:
         Raises:
             ValueError: if it does not fit.
         """
-        if known.shape[1:] != (self._parts,) or not np.all(np.isfinite(known)):
-            raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._parts}), finite")
+        if known.shape[1:] != (self._width,) or not np.all(np.isfinite(known)):
+            raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._width}), finite")
         self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
         self._rows, self._end = self._known, len(self._known)
 
