@@ -129,7 +129,7 @@ class Whitener:
         return np.asarray(found, np.float32)
 
     def state(self) -> NDArray[np.float32]:
-        """From which `restore` goes on: the last rounds, orthonormal, ``(< window, parts + window)``."""
+        """From which `restore` goes on: the last rounds, orthonormal, ``(< W, parts + W)``."""
         return self._known
 
     def restore(self, known: NDArray[np.floating], forgotten: int = 0) -> None:

@@ -31,6 +31,12 @@ SCOPE = (
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
 
+_INSTEAD = {
+    "zero-out": "one who sends zeros (zero-out adjacency)",
+    "add-or-remove": "its absence (add-or-remove adjacency)",
+    "replace-one": "another one in its place (replace-one adjacency)",
+}
+
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
 _LONGEST = 230  # letters of a warning in a terminal
 
@@ -64,7 +70,7 @@ def share(limit: float) -> str:
         return ALWAYS
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
     percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
-    return f"in at most {percent:.{digits}f}% of cases"
+    return f"in up to {percent:.{digits}f}% of cases"
 
 
 def first_sentence(summary: Summary) -> str:
@@ -88,19 +94,24 @@ def exposure(summary: Summary) -> str:
     found = [(one, one.estimate) for one in summary.answers if one.estimate is not None]
     if not found:
         return ""
-    often = [share(guess_limit(estimate.high, summary.delta)) for _, estimate in found]
-    blind = ["" if often[0] == ALWAYS else "; 50% is a blind guess", ""]
-    first, *others = (
-        f"{SEES[one.adversary.sees]}|{right} (ε up to {number(estimate.high)}{blind.pop(0)})"
-        for (one, estimate), right in zip(found, often, strict=True)
-    )
-    first = first.replace(
-        "|",
-        f" can guess whether one {summary.unit} took part (in {rounds_of(found[0][0], summary)}), "
-        "and is right ",
-    )
-    each = [first, *(other.replace("|", ", ") for other in others)]
-    return f"by this audit, whoever has {'; whoever has '.join(each)}"
+    often = [share(guess_limit(_most(one), summary.delta)) for one, _ in found]
+    blind = [""] * 2 if often[0] == ALWAYS else ["; a blind guess is right in 50%", ""]
+    each = [
+        f"somebody who has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
+        f"{number(estimate.epsilon)}{guess})"
+        for (one, estimate), right, guess in zip(found, often, blind, strict=False)
+    ]
+    each[0] = each[0].replace(" (ε", f" whether one {summary.unit} took part (ε", 1)
+    return f"by this audit, {', and '.join(each)}"
+
+
+def _most(one: Answer) -> float:
+    """The largest ε that the interval allows, and theory unless the interval excludes it."""
+    if one.estimate is None:
+        return 0.0
+    limit = one.analytical.epsilon
+    holds = limit is not None and one.estimate.low <= limit
+    return min(one.estimate.high, limit) if limit is not None and holds else one.estimate.high
 
 
 def rounds_of(one: Answer, summary: Summary) -> str:
@@ -119,31 +130,24 @@ def what_to_do(summary: Summary) -> str:
     """What to do, in one sentence."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
-    highs = [one.estimate.high for one in summary.answers if one.estimate is not None]
-    theory = [one.analytical.epsilon for one in summary.answers]
-    limits = [
-        min(high, math.inf if e is None else e) for high, e in zip(highs, theory, strict=True)
+    levels = [
+        sum(guess_limit(_most(one), summary.delta) > most for most in (LITTLE, SOME))
+        for one in summary.answers
     ]
-    seen, held = (
-        [sum(guess_limit(each, summary.delta) > most for most in (LITTLE, SOME)) for each in ends]
-        for ends in (highs, limits)
-    )
-    told = _advice(summary, *held)
-    if seen == held:
-        but = ", but other attacks may find more" * (not any(held))
-        return f"{told[:1].upper()}{told[1:]}{but}."
-    right = share(guess_limit(max(limits), summary.delta))
-    return f"As far as theory holds, by which a guess is right {right}, {told}."
+    told = _advice(summary, *levels)
+    but = ", but other attacks may find more" * (not any(levels))
+    return f"{told[:1].upper()}{told[1:]}{but}."
 
 
 def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
+    how = " (fl-epe advise noise says how much)" if summary.unit == "client" else ""
     if final == 2:
         return (
-            f"{noise} or let each {summary.unit} take part less often, and measure again, before "
-            "the model is published"
+            f"before the model is published, {noise}{how} or let each {summary.unit} take part "
+            "less often, and measure again"
         )
     also = "" if final == 0 else f", and {noise} if even that is too much"
     if every > final:
@@ -184,18 +188,32 @@ def table_note(summary: Summary) -> str:
     if not math.isfinite(one.participations):
         return ""
     knows = "knows" if one.adversary.knows_rounds else "does not know"
+    article = "an" if summary.unit[0] in "aeiou" else "a"
     text = (
-        f"ε of a {summary.unit} who takes part in {rounds_of(one, summary)}, with an update at the "
-        f"clip norm; the adversary {knows} its rounds; {one.analytical.adjacency} adjacency."
+        f"ε of {article} {summary.unit} who takes part in {rounds_of(one, summary)}, with updates "
+        f"at the clip norm, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} "
+        "its rounds."
     )
+    estimates = [found.estimate for found in summary.answers]
+    if any(
+        e is not None and e.high > (a.analytical.epsilon or math.inf)
+        for a, e in zip(summary.answers, estimates, strict=True)
+    ):
+        text += " Estimates may exceed theory by chance, what is proved may not."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * follows from every round's, by post-processing."
+        text += " * As the final model follows from every round's."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        text += f" † extrapolated: no canary took part in more than {most}."
-    if small := [found.estimate for found in summary.at_small_delta]:
-        told = " and ".join("–" if e is None else number(e.epsilon) for e in small)
-        text += f" At δ = {SMALL_DELTA:.0e}, ε is {told}."
+        text += f" † Extrapolated from canaries, made-up clients, who took part in at most {most}."
+    if small := summary.at_small_delta:
+        told = " and ".join(
+            f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+            for found in small
+            if found.estimate is not None
+        )
+        text += f" At δ = {SMALL_DELTA:.0e} the estimates are {told or 'not known'}"
+        limit = small[1].analytical.epsilon
+        text += "." if limit is None else f", and theory allows {number(limit)}."
     return text
 
 
