@@ -18,7 +18,6 @@ Examples:
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 import numpy as np
 import scipy
@@ -78,25 +77,6 @@ def anderson_darling(scores: Floats) -> float:
     weights = 2 * np.arange(1, count + 1) - 1
     below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
     return float(-count - np.mean(weights * (below + above)))
-
-
-def gaussian_by_group(scores: Floats, groups: NDArray[np.int64]) -> dict[int, GaussianFit]:
-    """`gaussian_test` of each group with at least eight scores that are not all equal.
-
-    Scores of canaries with different participations are a mixture of Gaussians, which is no
-    Gaussian, so that only those with equal participations are tested together.
-
-    Args:
-        scores: shape (k,).
-        groups: the number of each score's group, shape (k,).
-    """
-    tests = {int(number): gaussian_test(scores[groups == number]) for number in np.unique(groups)}
-    return {number: test for number, test in tests.items() if test is not None}
-
-
-def combined_p_value(tests: Collection[GaussianFit]) -> float:
-    """The least p-value times the number of tests (Bonferroni); 1 without a test."""
-    return min([1.0, *(len(tests) * test.p_value for test in tests)])
 
 
 def _p_value(a: float) -> float:
