@@ -98,15 +98,14 @@ class Dependence:
     Attributes:
         canaries: mean number k of canaries in a round.
         rounds: number T of rounds with at least two canaries.
-        mean_variance: variance of a round's mean score, times k: 1 for independent scores.
         correlation: mean correlation of two canaries.
         standard_error: of the correlation, if the scores are independent.
-        p_value: probability of at least this ``mean_variance`` for independent scores.
+        p_value: probability of a round's mean score that varies at least as much for independent
+            scores.
     """
 
     canaries: float
     rounds: int
-    mean_variance: float
     correlation: float
     standard_error: float
     p_value: float
@@ -142,7 +141,6 @@ def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> D
     return Dependence(
         canaries=float(counts.mean()),
         rounds=len(counts),
-        mean_variance=variance,
         correlation=correlation,
         standard_error=error,
         p_value=float(scipy.stats.chi2.sf(max(variance, 0.0) * worth, worth)),

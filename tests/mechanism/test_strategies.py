@@ -8,6 +8,7 @@ from fl_epe.mechanism.strategies import (
     banded,
     blt,
     parse_strategy,
+    prefix_errors,
     square_root_coefficients,
     toeplitz,
     tree,
@@ -59,11 +60,6 @@ def test_the_tree_has_the_products_of_its_nodes():
     ]
     sums, matrix = np.array(nodes, float), tree(11).matrix()
     np.testing.assert_allclose(5 * matrix.T @ matrix, sums.T @ sums, atol=1e-12)
-
-
-def prefix_errors(matrix):
-    """Deviations of the noise in the sums of the first 1 … T rounds: lengths of A·C⁻¹'s rows."""
-    return np.linalg.norm(np.cumsum(np.linalg.inv(matrix), axis=0), axis=1)
 
 
 @pytest.mark.parametrize(
