@@ -152,10 +152,10 @@ class AuditedRun:
         rng = generator(seeds.participation, 0)
         self._cohorts = list(config.client_schedule().cohorts(config.clients, rng))
         rng = generator(seeds.participation, 1)
-        planned = schedules.presence(config.canary_schedule(), config.num_canaries, rng)
+        planned = schedules.presence(config.canary_schedule(), config.num_canaries or 0, rng)
         self._presence = planned
         self._start = self.theta = plan.task.initial(seeds.initial)
-        count = config.num_canaries + config.unobserved
+        count = (config.num_canaries or 0) + (config.unobserved or 0)
         self.canaries = CanarySet(len(self.theta), count, seeds.canary)
         self._velocity = np.zeros_like(self.theta)
         self._clip_norm = self._rule.init()
@@ -263,7 +263,7 @@ class AuditedRun:
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
-            canary_participations=float(config.canary_participations),
+            canary_participations=float(config.canary_participations or 0.0),
             server=ServerStep(
                 "sgd",
                 np.full(self.rounds_done, self._optimizer.learning_rate),

@@ -15,15 +15,9 @@ from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
     drawn_law,
-    draws_whole,
     expected_score_law,
-    simulated_law,
 )
-from fl_epe.accounting.mixtures import (
-    known_expected_score_delta,
-    known_expected_score_epsilon,
-    unknown_expected_score_epsilon,
-)
+from fl_epe.accounting.mixtures import known_expected_score_epsilon, unknown_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity, strategy_bounds
 from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
@@ -35,15 +29,12 @@ __all__ = [
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
-    "draws_whole",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",
-    "known_expected_score_delta",
     "known_expected_score_epsilon",
     "poisson_epsilon",
     "sensitivity",
-    "simulated_law",
     "strategy_bounds",
     "tightest",
     "unknown_expected_score_epsilon",

@@ -81,18 +81,6 @@ class ExpectedScoreLaw:
         law = ExpectedScoreLaw.of(rounded_up(self.expected_scores, distance), self.shares)
         return dataclasses.replace(law, drawn=self.drawn, whole=self.whole)
 
-    @property
-    def mean(self) -> float:
-        """The mean expected score."""
-        return float(self.expected_scores @ self.shares)
-
-    @property
-    def equal(self) -> bool:
-        """Whether expected scores differ by less than 1%."""
-        return bool(
-            self.expected_scores[-1] - self.expected_scores[0] <= 0.01 * self.expected_scores[-1]
-        )
-
     def largest(self, clients: int, confidence: float = 0.95) -> float | None:
         """What none of ``clients`` clients exceeds, with probability ``confidence``.
 
@@ -140,7 +128,7 @@ def expected_score_law(
     return ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
 
 
-def simulated_law(
+def _simulated_law(
     schedule: Schedule,
     weights: ArrayLike,
     clients: int,
@@ -177,33 +165,25 @@ def drawn_law(
 ) -> ExpectedScoreLaw:
     """The law of an expected score that is no sum over a client's rounds.
 
-    Of all clients of as many populations as in `simulated_law`; of some clients of one population
+    Of all clients of as many populations as in `_simulated_law`; of some clients of one population
     where these are too many.
 
     Args:
         schedule: the participation schedule.
         expected_scores: from who is in which round, ``(T, m)``, those of m clients.
         clients: how many clients there are.
-        confidence: as in `simulated_law`.
+        confidence: as in `_simulated_law`.
         seed: of the draws.
     """
     runs, rng = _populations(confidence), generator(seed, 0)
-    most, whole = _most_drawn(schedule), draws_whole(schedule, clients, confidence)
+    most = max(_MOST_CELLS // schedule.rounds, 2)
+    whole = runs * clients <= most
     found = [
         expected_scores(presence(schedule, clients, rng, min(clients, most)))
         for _ in range(runs if whole else 1)
     ]
     law = ExpectedScoreLaw.of(np.concatenate(found))
     return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
-
-
-def draws_whole(schedule: Schedule, clients: int, confidence: float) -> bool:
-    """Whether `drawn_law` draws whole populations, whose largest expected score tells."""
-    return _populations(confidence) * clients <= _most_drawn(schedule)
-
-
-def _most_drawn(schedule: Schedule) -> int:
-    return max(_MOST_CELLS // schedule.rounds, 2)
 
 
 def _populations(confidence: float) -> int:
@@ -217,7 +197,7 @@ def clients_law(
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
     A law of more than 20,000 values is rounded up, by 0.02% at most. Weights in the same
-    proportions, to 12 digits, share a law. Arguments are as in `simulated_law`.
+    proportions, to 12 digits, share a law. Arguments are as in `_simulated_law`.
     """
     added = np.asarray(weights, np.float64)
     largest = float(added.max(initial=0.0)) or 1.0
@@ -234,7 +214,7 @@ def _clients_law(
     if law is not None:
         return law if len(law.expected_scores) < _MANY else law.coarse(_COARSE)
     for many in (clients, min(clients, _FEW)):
-        law = simulated_law(schedule, weights, many, confidence=confidence, seed=seed)
+        law = _simulated_law(schedule, weights, many, confidence=confidence, seed=seed)
         if law is not None:
             return dataclasses.replace(law, whole=many == clients)
     return None

@@ -80,23 +80,6 @@ def unknown_expected_score_epsilon(
     return _epsilon(_solve_unknown, expected_scores, delta, weights)
 
 
-def known_expected_score_delta(
-    expected_scores: ArrayLike, epsilon: float, *, weights: ArrayLike | None = None
-) -> float:
-    """δ of an average-case client of known expected score.
-
-    See `known_expected_score_epsilon`.
-
-    Raises:
-        ValueError: as there; for an ``epsilon`` that is negative or NaN.
-    """
-    clients = _Clients.of(expected_scores, weights)
-    if not epsilon >= 0:
-        raise_invalid("epsilon", epsilon, "in [0, inf]")
-    finite = len(clients.sizes) > 0 and epsilon < math.inf
-    return min(clients.exposed + (math.exp(clients.log_delta_known(epsilon)) if finite else 0), 1.0)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Clients:
     """Distinct expected scores in (0, 1e140] with their shares, and what lies outside of that.

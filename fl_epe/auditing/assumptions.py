@@ -18,7 +18,6 @@ Examples:
 
 import dataclasses
 import math
-from collections.abc import Collection
 
 import numpy as np
 import scipy
@@ -80,25 +79,6 @@ def anderson_darling(scores: Floats) -> float:
     return float(-count - np.mean(weights * (below + above)))
 
 
-def gaussian_by_group(scores: Floats, groups: NDArray[np.int64]) -> dict[int, GaussianFit]:
-    """`gaussian_test` of each group with at least eight scores that are not all equal.
-
-    Scores of canaries with different participations are a mixture of Gaussians, which is no
-    Gaussian, so that only those with equal participations are tested together.
-
-    Args:
-        scores: shape (k,).
-        groups: the number of each score's group, shape (k,).
-    """
-    tests = {int(number): gaussian_test(scores[groups == number]) for number in np.unique(groups)}
-    return {number: test for number, test in tests.items() if test is not None}
-
-
-def combined_p_value(tests: Collection[GaussianFit]) -> float:
-    """The least p-value times the number of tests (Bonferroni); 1 without a test."""
-    return min([1.0, *(len(tests) * test.p_value for test in tests)])
-
-
 def _p_value(a: float) -> float:
     if a >= 10:
         return 0.0
@@ -118,15 +98,14 @@ class Dependence:
     Attributes:
         canaries: mean number k of canaries in a round.
         rounds: number T of rounds with at least two canaries.
-        mean_variance: variance of a round's mean score, times k: 1 for independent scores.
         correlation: mean correlation of two canaries.
         standard_error: of the correlation, if the scores are independent.
-        p_value: probability of at least this ``mean_variance`` for independent scores.
+        p_value: probability of a round's mean score that varies at least as much for independent
+            scores.
     """
 
     canaries: float
     rounds: int
-    mean_variance: float
     correlation: float
     standard_error: float
     p_value: float
@@ -162,7 +141,6 @@ def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> D
     return Dependence(
         canaries=float(counts.mean()),
         rounds=len(counts),
-        mean_variance=variance,
         correlation=correlation,
         standard_error=error,
         p_value=float(scipy.stats.chi2.sf(max(variance, 0.0) * worth, worth)),

@@ -151,7 +151,6 @@ class Design:
         schedule: participation schedule of clients and canaries, with its options.
         num_canaries: observed canaries, some of which may have been drawn for no round.
         canaries_vote: whether canaries vote on an adaptive clip norm.
-        verdict: the bound that is the result, see `PrimaryBound`.
         stop_when: the rule for an early stop.
         noise_is_for: the number of clients that the DP noise was calibrated for.
         also_known: what an adversary who sees every round knows besides, in words.
@@ -171,7 +170,6 @@ class Design:
     schedule: str | None = None
     num_canaries: int | None = None
     canaries_vote: bool = False
-    verdict: str | None = None
     stop_when: str | None = None
     noise_is_for: float | None = None
     also_known: str | None = None

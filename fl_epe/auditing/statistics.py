@@ -3,7 +3,7 @@
 A statistic is a function of a `View` in `FUNCTIONS`, under the name that `view.STATISTICS` lists
 with the adversary who can compute it. The notation is that of `fl_epe.auditing.view`. Statistics of
 every round leave out canaries that never took part. Scores with a standard null are taken to have
-the means `View.expected_scores`, up to a factor. `SecretRounds` is how a canary's rounds are drawn,
+the means `View.sizes`, up to a factor. `SecretRounds` is how a canary's rounds are drawn,
 for an adversary who does not know them.
 """
 

@@ -19,12 +19,10 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import ExpectedScoreLaw, drawn_law
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
@@ -33,7 +31,6 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
-from fl_epe.schedules import Schedule
 
 STATISTICS = {
     "displacement": FINAL_MODEL,
@@ -58,6 +55,7 @@ class Sizes:
         parts: what each round contributes to them, ``(T, k')``; they add up to ``observed``.
         unit: μ of a client is this times the root of its energy, or its sum of ``weights``.
         weights: of one participation in each round, ``(T,)``.
+        known: whether the factor is 1.
         view: whose.
     """
 
@@ -65,6 +63,7 @@ class Sizes:
     parts: Floats
     unit: float
     weights: Floats
+    known: bool
     view: View
 
     def of(self, presence: NDArray[np.bool_]) -> Floats:
@@ -129,8 +128,8 @@ class View:
             if scores.standard_null and statistic != "full-knowledge":
                 if statistic != "model" and self.record.norms.sums is not None:
                     scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
-                with contextlib.suppress(ValueError):  # not known
-                    scores = dataclasses.replace(scores, expected=self.expected_scores)
+                if self.sizes.known:
+                    scores = dataclasses.replace(scores, expected=self.sizes.observed)
             self._scores[statistic] = dataclasses.replace(scores, adversary=STATISTICS[statistic])
         return self._scores[statistic]
 
@@ -145,7 +144,7 @@ class View:
 
     @functools.cached_property
     def unit_error(self) -> float:
-        """Relative standard error of `all_expected_scores`, as correlations are estimated."""
+        """Relative standard error of `Sizes.of`, as correlations are estimated."""
         signals, window = self.whitened_signals, self.record.correlation.window
         pairs = math.fsum(
             energy_of_pairs(row, signals[max(t - window + 1, 0) : t])
@@ -174,12 +173,9 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        return np.asarray(self.precision.unit * np.sqrt(self._alone))
-
-    @functools.cached_property
-    def _alone(self) -> Floats:
-        """``fᵀG⁻¹f`` of a participant of each round alone, ``(T,)``."""
-        return self.record.correlation.alone(self.round_signal)
+        return np.asarray(
+            self.precision.unit * np.sqrt(self.record.correlation.alone(self.round_signal))
+        )
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -243,38 +239,11 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            return self.precision.unit**2 * self._alone
+            return self.signal**2
         added, hidden = self._final_parts
         if hidden == 0:
             raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
         return np.asarray(added * np.sqrt(self.record.dim) / hidden)
-
-    @functools.cached_property
-    def all_expected_scores(self) -> Floats:
-        """Expected score of each canary, ``(k,)``; 0 of one that never took part.
-
-        The sum of the `weights` of its rounds, or the root of that sum if each is seen.
-        """
-        if self.adversary.sees == "final":
-            return self.expected_of(self.record.shares())
-        check_measured(self.record, self.adversary)
-        self._check_signal()
-        squares = self.whitened_signals**2
-        energies, fourths = squares.sum(axis=0), np.sum(squares**2, axis=0)
-        return self.precision.sizes(energies, fourths, self.unit_error)
-
-    @property
-    def expected_scores(self) -> Floats:
-        """Means of the `scores`, ``(k',)``, of the canaries that have any.
-
-        Times `Scores.unit` they are their `all_expected_scores`, but for errors of their spread.
-        """
-        if self.adversary.sees == "final":
-            return self.all_expected_scores
-        self._check_signal()
-        energies = np.sum(self.whitened_signals**2, axis=0)
-        found = np.sqrt(energies[self.record.presence.any(axis=0)])
-        return np.asarray(found / self.precision.own)
 
     @functools.cached_property
     def sizes(self) -> Sizes:
@@ -286,44 +255,17 @@ class View:
         record, here = self.record, self.record.presence.any(axis=0)
         check_measured(record, self.adversary)
         if self.adversary.sees == "final":
-            weights = np.ones(record.rounds)
+            weights, known = np.ones(record.rounds), False
             with contextlib.suppress(ValueError):  # in proportion
-                weights = self.weights
+                weights, known = self.weights, True
             parts = weights[:, None] * record.shares()
-            return Sizes(parts.sum(axis=0), parts, 1.0, weights, self)
-        weights, own = np.ones(record.rounds), self.precision.own
-        with contextlib.suppress(ValueError):
-            weights = self.round_signal
+            return Sizes(parts.sum(axis=0), parts, 1.0, weights, known, self)
+        own, known = self.precision.own, record.signal_known()
+        weights = self.round_signal if known else np.ones(record.rounds)
         energies = self.whitened_signals[:, here] ** 2 / own**2
         observed = np.sqrt(energies.sum(axis=0))
         parts = np.divide(energies, observed, out=np.zeros_like(energies), where=observed > 0)
-        return Sizes(observed, parts, self.precision.unit, weights, self)
-
-    def expected_of(self, presence: NDArray[np.bool_]) -> Floats:
-        """Expected scores, ``(m,)``, of clients who take part as ``presence`` says, ``(T, m)``."""
-        if self.adversary.sees == "final":
-            return np.asarray(self.weights @ presence)
-        signals = self.record.correlation.whiten(self.round_signal[:, None] * presence)
-        return np.asarray(self.precision.unit * np.sqrt(np.sum(signals**2, axis=0)))
-
-    def adds_up(self, schedule: Schedule) -> bool:
-        """Whether an expected score is a sum of `weights` over a client's rounds, or its root.
-
-        For the final model, for independent rounds, and where nobody takes part twice.
-        """
-        factor, times = self.record.correlation.factor, schedule.most_participations()
-        return self.adversary.sees == "final" or factor is None or times <= 1
-
-    def drawn_law(self, schedule: Schedule, clients: int, **options: Any) -> ExpectedScoreLaw:
-        """Of drawn clients' expected scores, with the options of `fl_epe.accounting.drawn_law`."""
-        record = self.record
-
-        def scores_of(presence: NDArray[np.bool_]) -> Floats:
-            return self.expected_of(
-                presence[: record.rounds]
-            )  # of those that a stopped run reached
-
-        return drawn_law(schedule, scores_of, clients, **options)
+        return Sizes(observed, parts, self.precision.unit, weights, known, self)
 
     @functools.cached_property
     def _hidden_norms(self) -> Floats:

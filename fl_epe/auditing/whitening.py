@@ -260,30 +260,6 @@ class Precision:
         square = pairs + by_round * self.sketched
         return math.sqrt(square / (2 * self.parts)) / energy if energy > 0 else 0.0
 
-    def sizes(self, energies: Floats, fourths: Floats, unit_error: float) -> Floats:
-        """√(fᵀG⁻¹f) of each canary, without the part of their spread that is error.
-
-        The error of the cosines makes some canaries seem more exposed than others that are not.
-        As much of the sizes' variance as it explains is taken out, towards their mean.
-
-        Args:
-            energies: ``(k,)``, sum of the squared whitened signals of each canary; 0 for one that
-                took no part.
-            fourths: ``(k,)``, sum of their fourth powers.
-            unit_error: that of all of them, see `unit_error`.
-        """
-        found, here = np.sqrt(energies), energies > 0
-        sizes = found[here]
-        if len(sizes) < 2 or math.isinf(self.parts):
-            return self.unit * found
-        mean, spread = float(sizes.mean()), float(sizes.var())
-        known = 0.0 if self.sketched else fourths[here] / energies[here]
-        error = float(np.mean(energies[here] - known)) / (2 * self.parts)
-        error -= (unit_error * mean) ** 2
-        kept = math.sqrt(max(1 - error / spread, 0.0)) if spread > 0 else 0.0
-        found[here] = mean + kept * (sizes - mean)
-        return self.unit * found
-
 
 def _widening(samples: float, reach: float) -> float:
     """Deviation of what is filtered by G from so many samples, of a direction not among them."""

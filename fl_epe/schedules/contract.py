@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import Floats, check_rate, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, check_rate, raise_invalid
 
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
@@ -239,7 +239,9 @@ class Epochs(Schedule, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
-            raise_invalid("epochs", self.epochs, f"in (0, rounds={self.rounds}]")
+            raise ArgumentError(
+                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
+            )
 
     def participations(self) -> float:
         """Expected participations: ``epochs``."""

@@ -276,7 +276,7 @@ def limit_final(record: AuditRecord) -> float:
         learning_rates=server.learning_rates,
         momentum=server.momentum,
     )
-    return known_expected_score_epsilon(seen_by(like).expected_scores, record.delta)
+    return known_expected_score_epsilon(seen_by(like).sizes.observed, record.delta)
 
 
 def _share_of_updates(record: AuditRecord) -> float:
@@ -293,7 +293,7 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     view = seen_by(record)
     fit = ladder_fit(view, view.scores(), math.erf(STANDARD_ERRORS / math.sqrt(2)))
     found, low, high = (
-        known_expected_score_epsilon(max(scale, 0.0) * view.expected_scores, record.delta)
+        known_expected_score_epsilon(max(scale, 0.0) * view.sizes.observed, record.delta)
         for scale in (fit.scale, fit.low, fit.high)
     )
     if low <= limit <= high:

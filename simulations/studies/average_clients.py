@@ -129,7 +129,7 @@ def _row(
     return Row(
         *place,
         delta=delta,
-        mean_participations=counts.mean,
+        mean_participations=float(counts.expected_scores @ counts.shares),
         most_participations=round(most),
         final=_epsilon(final, clients, delta, known),
         every_round=_epsilon(every, clients, delta, known),
@@ -151,7 +151,7 @@ def _epsilon(law: ExpectedScoreLaw, clients: int, delta: float, bound: UpperBoun
         bound,
         None if largest is None else float(epsilon_two_gaussians(0, 1, largest, 1, delta)),
         unknown_expected_score_epsilon(scores, delta, weights=shares),
-        float(epsilon_two_gaussians(0, 1, law.mean, 1, delta)),
+        float(epsilon_two_gaussians(0, 1, float(law.expected_scores @ law.shares), 1, delta)),
     )
 
 

@@ -190,7 +190,9 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     error = (fit.high - fit.low) / 3.92 / fit.scale * over[-1]
     true = known_expected_score_epsilon(expected[-1], record.delta)
     got, low, high = (
-        known_expected_score_epsilon(max(scale, 0.0) * view.all_expected_scores, record.delta)
+        known_expected_score_epsilon(
+            max(scale, 0.0) * scores.unit * view.sizes.observed, record.delta
+        )
         for scale in (fit.scale, fit.low, fit.high)
     )
     interval = f"{got:.1f} ({low:.1f} – {high:.1f})"

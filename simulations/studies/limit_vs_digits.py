@@ -319,7 +319,7 @@ def show_theory() -> None:
         record = limit_record(schedule, z, delta, num_canaries=rounds, unobserved=0)
         noises: dict[Adversary, float] = {FINAL_MODEL: z * np.sqrt(rounds), EVERY_ROUND: z}
         for adversary, noise in noises.items():
-            shift = float(seen_by(record, adversary).expected_scores.mean())
+            shift = float(seen_by(record, adversary).sizes.observed.mean())
             got, exact = _epsilon(shift, delta), gaussian_epsilon(noise, delta)
             assert abs(got / exact - 1) < 0.01, (rounds, adversary, got, exact)
             print(f"  T = {rounds:4}  z = {z:6}  {adversary.sees:6} {got:9.4f} {exact:9.4f}")

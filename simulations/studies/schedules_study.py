@@ -233,7 +233,7 @@ def late() -> Section:
             momentum=0.9,
             learning_rates=decay ** np.arange(T),
         )
-        expected = seen_by(record).expected_scores
+        expected = seen_by(record).sizes.observed
         loudest = expected.max() * Z * np.sqrt(T)
         first = weights[: T // 2] @ weights[: T // 2] / (weights @ weights)
         lines.append(

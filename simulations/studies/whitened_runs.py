@@ -67,7 +67,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, RunAuditor
-from fl_epe.accounting import known_expected_score_delta, known_expected_score_epsilon
+from fl_epe.accounting import delta_two_gaussians, known_expected_score_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     AuditRecord,
@@ -213,6 +213,11 @@ def by_law(
     return record, shown
 
 
+def mean_delta(sizes: Floats, epsilon: float) -> float:
+    """δ of a client drawn from those with these expected scores."""
+    return float(np.mean([delta_two_gaussians(0.0, 1.0, size, 1.0, epsilon) for size in sizes]))
+
+
 def run(
     seed: int, dim: int, canaries: int, often: int, shared: float, momentum: float, law: bool
 ) -> tuple[float, ...]:
@@ -226,13 +231,13 @@ def run(
     for after, estimate in shown:
         if estimate is not None:  # and its lower end has a smaller δ than the truth
             sizes = expected_scores(here[:, :after], shared)
-            above |= known_expected_score_delta(sizes, estimate.low) < DELTA
+            above |= mean_delta(sizes, estimate.low) < DELTA
     view, (theory, truth) = seen_by(record, EVERY_ROUND), truth_of(often, shared)
     scores = view.scores()
     fit = ladder_fit(view, scores)
     # Whether the truth is in the interval of κ, in terms of ε, whose ends need not be solved.
     ends = [
-        known_expected_score_delta(max(scale, 0.0) * view.all_expected_scores, truth)
+        mean_delta(max(scale, 0.0) * scores.unit * view.sizes.observed, truth)
         for scale in (fit.low, fit.high)
     ]
     assert scores.unobserved is not None

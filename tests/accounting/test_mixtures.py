@@ -9,7 +9,6 @@ import scipy
 
 from fl_epe.accounting import (
     epsilon_two_gaussians,
-    known_expected_score_delta,
     known_expected_score_epsilon,
     unknown_expected_score_epsilon,
 )
@@ -25,6 +24,12 @@ MIXTURES = {
     "rare-giants": ([1.0, 40.0], [1 - 2e-5, 2e-5]),
     "all-large": ([20.0, 30.0, 44.0], [0.5, 0.3, 0.2]),
 }
+
+
+def _known_delta(sizes, epsilon, *, weights):
+    """δ of clients of known expected scores."""
+    clients = _Clients.of(sizes, weights)
+    return clients.exposed + math.exp(clients.log_delta_known(epsilon))
 
 
 def _unknown_delta(sizes, epsilon, *, weights):
@@ -63,7 +68,7 @@ def test_unknown_expected_scores_against_integration(name):
 def test_epsilon_and_delta_are_inverse(name, delta):
     sizes, shares = MIXTURES[name]
     for epsilon_of, delta_of in (
-        (known_expected_score_epsilon, known_expected_score_delta),
+        (known_expected_score_epsilon, _known_delta),
         (unknown_expected_score_epsilon, _unknown_delta),
     ):
         epsilon = epsilon_of(sizes, delta, weights=shares)
@@ -86,7 +91,7 @@ def test_known_expected_scores_with_many_digits(epsilon):
 
         pairs = zip(sizes[1:], shares[1:], strict=True)
         exact = sum(mpmath.mpf(w) * one(mpmath.mpf(m)) for m, w in pairs)
-        found = known_expected_score_delta(sizes, epsilon, weights=shares)
+        found = _known_delta(sizes, epsilon, weights=shares)
         assert found == pytest.approx(float(exact), rel=1e-11)
 
 
@@ -167,7 +172,6 @@ def test_degenerate_expected_scores_have_defined_answers(epsilon_of):
     assert epsilon_of([1e139], DELTA) < math.inf
     assert epsilon_of([1e-300, 0.0], DELTA) == 0
     assert epsilon_of([5.0], DELTA, weights=[3]) == pytest.approx(33.1037, rel=1e-5)
-    assert known_expected_score_delta([math.inf, 1.0], math.inf) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -182,5 +186,3 @@ def test_bad_arguments_are_named(epsilon_of):
             epsilon_of([1.0, 2.0], DELTA, weights=weights)
     with pytest.raises(ValueError, match="delta"):
         epsilon_of([1.0], 0.0)
-    with pytest.raises(ValueError, match="epsilon"):
-        known_expected_score_delta([1.0], -1.0)

@@ -74,8 +74,9 @@ def test_correlated_noise_is_the_sum_over_pairs_of_rounds():
     record = record.with_values(strategy=strategy)
     client = AuditedClient.of(record)
     gram = np.abs(strategy.T @ strategy)
-    each = [math.sqrt(x @ gram @ x) for x in client.patterns.T.astype(float)]
+    patterns = client.patterns.T.astype(float)
+    each = np.sqrt(np.einsum("is,st,it->i", patterns, gram, patterns))
     found = analytical(record, 1e-5, client)
     assert found.epsilon == pytest.approx(
-        gaussian_epsilon(1 / max(np.mean(each), math.sqrt(3)), 1e-5)
+        gaussian_epsilon(1 / max(float(each.mean()), math.sqrt(3)), 1e-5)
     )

@@ -420,6 +420,7 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
     """Half of the canaries take part in every round, the clients in one of 16."""
     record = limit_record(ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2)
     claim = analytical(record, 1e-5, AuditedClient.of(record, most=True)).epsilon
+    assert claim is not None
     presence = record.presence.copy()
     presence[:, :20] = True
     means = record.observed.means + (presence & ~record.presence) * 2.0 / math.sqrt(record.dim)

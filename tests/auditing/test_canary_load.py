@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from fl_epe.auditing import answers, canary_load
+from fl_epe.auditing import (
+    Adversary,
+    AuditedClient,
+    canary_load,
+    client_epsilon,
+    ladder_fit,
+    seen_by,
+)
 from fl_epe.limit import limit_record
 from fl_epe.schedules import make_schedule, presence
 
@@ -55,18 +62,21 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
 @pytest.mark.parametrize("kind", ["epochs", "poisson"])
 def test_what_was_said_is_what_intervals_are(kind):
     load = load_of(secret=kind == "poisson")
-    schedule, found = make_schedule(kind, 60, 12), {"final": [], "all": []}
-    for seed in range(16):
-        record = limit_record(
+    schedule = make_schedule(kind, 60, 12)
+    records = [
+        limit_record(
             schedule, 1.0, DELTA, num_canaries=13, unobserved=2, beside=120, momentum=0, seed=seed
         )
-        for answer in answers(record):
-            estimate = answer.estimate
-            found[answer.adversary.sees].append((estimate.epsilon, estimate.high - estimate.low))
+        for seed in range(16)
+    ]
     for said in load.expected:
-        epsilon, width = np.mean(found[said.sees], axis=0)
+        views = [seen_by(record, Adversary(said.sees)) for record in records]
+        fits = [ladder_fit(view) for view in views]
+        scales = np.mean([(fit.scale, fit.low, fit.high) for fit in fits], axis=0)
+        client = AuditedClient.of(records[0])
+        epsilon, low, high = (client_epsilon(views[0], client, s, DELTA) for s in scales)
         assert epsilon == pytest.approx(said.epsilon, rel=0.15)
-        assert width == pytest.approx(said.high - said.low, rel=0.2)
+        assert high - low == pytest.approx(said.high - said.low, rel=0.2)
 
 
 def test_sentences_say_what_would_help():

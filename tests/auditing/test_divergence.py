@@ -120,9 +120,9 @@ def test_lost_updates_are_counted_by_what_a_record_knows():
         )
     )
     assert same == reason
-    # A deployment knows the mean number of replies, canaries among them: 10 of make_record.
-    assert divergence(make_record(absent=np.full(6, 10))) == ()
-    assert len(divergence(make_record(absent=np.full(6, 11)))) == 1
+    # A deployment knows the mean number of replies, canaries among them.
+    assert divergence(make_record(absent=np.full(6, 10), cohort_size=10.0)) == ()
+    assert len(divergence(make_record(absent=np.full(6, 11), cohort_size=10.0))) == 1
     assert divergence(make_record(absent=np.full(6, 11), cohort_size=np.nan)) == ()
     (reason,) = divergence(make_record(absent=np.full(6, 5), cohort_size=0.0))
     assert reason == "all 30 updates were lost"

@@ -168,6 +168,7 @@ class TestUnequalCanaries:
             epsilon_from_cosines(cosines, 10**6, DELTA)
         summary = summarize_scores(bare_scores(cosines, None, 10**6), DELTA)
         assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
+        assert summary.refused is not None
         assert "times as wide as known variance" in summary.refused
 
     def test_equal_canaries_are_hardly_ever_refused(self):

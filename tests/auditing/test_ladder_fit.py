@@ -45,7 +45,7 @@ def test_intervals_cover_and_tests_keep_their_level():
 
 def test_power_is_what_the_tests_find():
     """Scores grow half as much from one participation to many: as often found as said."""
-    found, said = 0, []
+    found, said = 0, list[float]()
     for seed in range(200):
         record = record_of(seed, places=60, participations=30)
         view = seen_by(record, EVERY_ROUND)

@@ -190,7 +190,7 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
         one = dataclasses.replace(scores, unit_error=error)
         view._scores[{"all": "matched-filter", "final": "displacement"}[sees]] = one
         mean, fit = epsilon_of(one, record.delta), ladder_fit(view)
-        shifts = np.array([fit.low, fit.scale, fit.high]) * view.all_expected_scores.mean()
+        shifts = np.array([fit.low, fit.scale, fit.high]) * one.unit * view.sizes.observed.mean()
         assert epsilon_two_gaussians(0, 1, shifts, 1, record.delta).tolist() == pytest.approx(
             [mean.low, mean.epsilon, mean.high], rel=1e-6
         )

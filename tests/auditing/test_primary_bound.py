@@ -5,7 +5,7 @@ import pytest
 
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds import BOUNDS, least_canaries, method_by_design
+from fl_epe.auditing.bounds import BOUNDS, method_by_design
 
 DIM = 10**6
 DESIGNS = [(4, None, 1e-5), (16, None, 1e-2), (64, None, 1e-3), (9, 9, 1e-3), (64, 16, 1e-3)]
@@ -67,11 +67,8 @@ def test_it_is_near_the_best_of_all(count, others, delta, mu):
 
 
 def test_too_few_canaries_have_no_bound():
-    assert least_canaries(1e-5) == 7
     assert primary_method(4, 4, 1e-5) is None
     assert primary_method(7, 7, 1e-5) == "clopper-pearson"
     flawless = {k: BOUNDS["clopper-pearson"]([9.0] * k, [0.0] * k, 1e-5) for k in (6, 7)}
     assert flawless[6] == 0 < flawless[7]
     assert primary_method(2, None, 1e-5) == "simultaneous"
-    with pytest.raises(ValueError, match="confidence"):
-        least_canaries(1e-5, confidence=1.5)

@@ -21,7 +21,7 @@ class TestExpectedScores:
             # the standard error of κ is a quarter of its interval
             assert abs(fit.scale - 1) < 4 * (fit.high - fit.low) / 4
             assert fit.low < fit.scale < fit.high
-        expected = seen_by(record).expected_scores
+        expected = seen_by(record).sizes.observed
         scores = seen_by(record).scores().observed
         assert stats.kstest(scores - expected, "norm").pvalue > 1e-3
 

@@ -164,22 +164,3 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
     wanted = np.linalg.norm(shape)
     assert told.unit * np.mean(lengths) == pytest.approx(wanted, rel=3 * error / np.sqrt(runs))
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
-
-
-def test_sizes_that_differ_by_error_alone_are_equal_and_others_keep_their_spread():
-    rng, parts, rounds, often, count = np.random.default_rng(4), 400, 30, 6, 300
-    error = rng.standard_normal((rounds, rounds)) / np.sqrt(parts)
-    products = np.eye(rounds) + np.tril(error, -1) + np.tril(error, -1).T
-    for sizes in (np.full(count, 2.0), np.linspace(1.0, 3.0, count)):
-        shapes = np.array([rng.permutation(rounds) < often for _ in range(count)]).T * sizes
-        signals = np.linalg.solve(np.linalg.cholesky(products), shapes)
-        squares, precision = signals**2, Precision(parts=parts)
-        pairs = np.sum((signals @ signals.T) ** 2) - np.sum(np.sum(squares, axis=1) ** 2)
-        told = precision.unit_error(
-            float(pairs), float(np.sum(squares.sum(axis=1) ** 2)), float(squares.sum())
-        )
-        found = precision.sizes(squares.sum(axis=0), np.sum(squares**2, axis=0), told)
-        raw = np.sqrt(squares.sum(axis=0))
-        assert found.mean() == pytest.approx(raw.mean())
-        kept = found.std() / raw.std()
-        assert kept > 0.99 if np.ptp(sizes) else kept < 0.6

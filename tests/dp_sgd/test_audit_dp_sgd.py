@@ -708,6 +708,9 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     summary = summarize(audit.record())
     every, told = summary.answers[1], summary.told[1]
     assert not every.adversary.knows_rounds
+    assert every.estimate is not None
+    assert told.estimate is not None
+    assert every.analytical.epsilon is not None
     assert every.estimate.epsilon < 1.3 * every.analytical.epsilon
     assert told.estimate.epsilon > 2 * every.analytical.epsilon
 

@@ -89,9 +89,9 @@ def test_fed_avg_expected_scores_explain_the_scores():
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6, max_share=1)
     record = audit.record()
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 30), rtol=1e-3)
-    from fl_epe.auditing import expected_score_fit
+    from fl_epe.auditing import ladder_fit
 
-    fit = expected_score_fit(seen_by(record, EVERY_ROUND))
+    fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, Adversary, seen_by
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, seen_by
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -32,7 +32,7 @@ class TestLimit:
     @pytest.mark.parametrize("z", NOISES)
     def test_the_final_model_is_one_gaussian_mechanism_with_all_the_noise(self, z):
         record = limit_record(ShuffledEpochs(2048, 1), z, DELTA)
-        estimate = epsilon_from_record(record)
+        estimate = epsilon_from_record(record, adversary=FINAL_MODEL)
         shift = 1 / (z * np.sqrt(2048))
         low, high = (
             epsilon_two_gaussians(0, 1, shift + sign * 4 / np.sqrt(1000), 1, DELTA)

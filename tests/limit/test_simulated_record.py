@@ -32,7 +32,7 @@ class TestDecay:
         record = limit_record(
             Poisson(T, 0.2), 0.3, DELTA, momentum=0.9, learning_rates=0.9 ** np.arange(T)
         )
-        assert np.ptp(seen_by(record).expected_scores) > 1
+        assert np.ptp(seen_by(record).sizes.observed) > 1
         for sees in ("final", "all"):
             view = seen_by(record, Adversary(sees))
             fit = ladder_fit(view, view.scores(), confidence=0.999)
@@ -69,7 +69,7 @@ class TestDecay:
             limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, learning_rates=rate, num_canaries=50)
             for rate in (1.0, 0.5)
         ]
-        first, second = (seen_by(record).expected_scores for record in records)
+        first, second = (seen_by(record).sizes.observed for record in records)
         np.testing.assert_allclose(first, second)
 
     @pytest.mark.parametrize("rates", [0.0, -1.0, np.ones(T - 1), np.nan])
@@ -164,6 +164,6 @@ def test_single_participation_is_the_gaussian_mechanism():
     # Expected expected scores, no draws: exactly what theory says.
     for momentum in (0.0, 0.9):
         record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum)
-        np.testing.assert_allclose(seen_by(record, EVERY_ROUND).expected_scores, 1 / 0.3)
+        np.testing.assert_allclose(seen_by(record, EVERY_ROUND).sizes.observed, 1 / 0.3)
         if momentum == 0:
-            np.testing.assert_allclose(seen_by(record).expected_scores, 1 / (0.3 * np.sqrt(T)))
+            np.testing.assert_allclose(seen_by(record).sizes.observed, 1 / (0.3 * np.sqrt(T)))

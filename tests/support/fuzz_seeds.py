@@ -79,8 +79,8 @@ def _advise_log(path: Path, folder: Path) -> list[str]:
 
 
 def _advise_noise(path: Path, folder: Path) -> list[str]:
-    more = ["--num-canaries", "20", "--json"]
-    return ["advise", "noise", "--target-epsilon", "2", "--like", str(path.parent), *more]
+    like = ["--like", str(path.parent), "--json"]
+    return ["advise", "noise", "--target-epsilon", "2", *like]
 
 
 def _convert(kind: str, words: Path) -> Command:

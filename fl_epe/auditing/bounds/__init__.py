@@ -3,7 +3,7 @@
 A new bound is a function of a ``Sample`` in a file here, and one entry in ``methods.BOUNDS``.
 """
 
-from fl_epe.auditing.bounds.by_design import least_canaries, method_by_design
+from fl_epe.auditing.bounds.by_design import method_by_design
 from fl_epe.auditing.bounds.methods import (
     BOUNDS,
     all_bounds,
@@ -19,7 +19,6 @@ __all__ = [
     "applicable_methods",
     "ceiling",
     "epsilon_lower_bound",
-    "least_canaries",
     "lower_bound",
     "method_by_design",
 ]

@@ -9,12 +9,10 @@ import functools
 
 from fl_epe.auditing.bounds.methods import BOUNDS
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import check_probability, raise_invalid
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
 _FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
 _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
-_MOST_NEEDED = 10_000  # to look for the least number of canaries
 
 
 def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
@@ -30,7 +28,7 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
 
     Returns:
         A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
-        below every observed one. `least_canaries` in each group are enough.
+        below every observed one.
     """
     if not scores.boundable:
         return None
@@ -53,21 +51,3 @@ def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -
     return BOUNDS["clopper-pearson"](
         [1.0] * observed, [0.0] * unobserved, delta, confidence=confidence
     )
-
-
-@functools.cache
-def least_canaries(delta: float, *, confidence: float = 0.95) -> int:
-    """How many observed, and as many unobserved, canaries a bound above 0 needs at least.
-
-    With fewer, "clopper-pearson" is 0 even if no score is on the wrong side of the threshold. With
-    the exact null of cosines two observed canaries are enough.
-
-    Raises:
-        ValueError: if 10,000 are not enough.
-    """
-    check_probability("confidence", confidence)
-    check_probability("delta", delta)
-    enough = (n for n in range(2, _MOST_NEEDED + 1) if _flawless(n, n, delta, confidence) > 0)
-    if (least := next(enough, None)) is None:
-        raise_invalid("delta", delta, f"and confidence={confidence} to allow a bound")
-    return least
