@@ -7,7 +7,7 @@ import pytest
 from flwr.app import MetricRecord, RecordDict
 
 from fl_epe import RoundFacts, RunAuditor
-from fl_epe.auditing import EVERY_ROUND, expected_score_fit, seen_by
+from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import doubts
 from fl_epe.flower.replies import are_noise, drawn_weights
@@ -116,7 +116,7 @@ def test_canaries_of_which_none_shows_up_put_the_run_in_doubt():
 
 def test_scores_of_unequal_canaries_are_what_their_weights_say():
     record = _record(weights=(1, 1, 1, 1, 8))
-    fit = expected_score_fit(seen_by(record, EVERY_ROUND))
+    fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
     heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise of 0.02 in each entry
     found = seen_by(record, EVERY_ROUND).all_expected_scores[4::5]  # the heavy one of each round

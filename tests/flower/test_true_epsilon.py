@@ -17,7 +17,7 @@ from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as flower
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, expected_score_fit, seen_by
+from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.reporting import summarize
 
@@ -37,7 +37,7 @@ def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
 def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     audit = _audit(heavy_clients.CASE, tmp_path, rounds=30)
     record = audit.record()
-    fit = expected_score_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
+    fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     sizes = heavy_clients.EXAMPLES
     heaviest = record.findings.heaviest_share
@@ -67,7 +67,7 @@ def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
     assert 10 < left < A_ROUND * ROUNDS
     counts = record.provenance.fault_counts
     assert counts["canary left out by the strategy"] == A_ROUND * ROUNDS - left
-    fit = expected_score_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
+    fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     everybody = record.presence.any(axis=0)
     scores = math.sqrt(record.dim) * record.observed.means[record.presence]
