@@ -60,14 +60,16 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
-        number, planned = (state.plan.number, state.plan.planned) if state.plan else (0, None)
+        plan, by_server = state.plan, self.settings.clients is None
+        number = plan.number if plan else 0
         return RunAuditor(
             max(2, number),
             self.settings.unobserved_beside(number),
             seed=state.seed,
             delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=planned,
+            planned=plan.planned if plan else None,
+            client=plan.client if plan and by_server else None,
             kind=self.settings.canary_kind,
         )
 

@@ -193,7 +193,8 @@ def table_note(summary: Summary) -> str:
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † extrapolated: no canary took part in more than {most}."
-    if small := [found.estimate for found in summary.at_small_delta]:
+    small = [found.estimate for found in summary.at_small_delta]
+    if any(small):
         told = " and ".join("–" if e is None else number(e.epsilon) for e in small)
         text += f" At δ = {SMALL_DELTA:.0e}, ε is {told}."
     return text
