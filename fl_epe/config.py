@@ -207,8 +207,9 @@ class RunConfig:
         elif count is None and often is not None and often > 0:
             count = int(self.load.taken / often)
             count *= count > 1
-        single = not self.on_ladder or self.load.secret
-        if count is not None and (count < 0 or (count == 1 and single)):
+        if count is not None and (
+            count < 0 or (count == 1 and (not self.on_ladder or self.load.secret))
+        ):
             raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
         unobserved = self.unobserved
         if unobserved is None:

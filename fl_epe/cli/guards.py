@@ -146,6 +146,8 @@ def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> N
     names = ("clients", "rounds", "clients_per_round", "num_canaries", "unobserved")
     sizes = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
     canaries = config.num_canaries or 0
+    if config.on_ladder:  # about one in six places is divided among several
+        canaries = 2 * config.load.places + config.rounds.bit_length()
     models = workers * (4 * dim + (300 << 20 if backend == "ray" else 64 << 10))
     scored = 2 * 8 * (canaries + (config.unobserved or 0)) + canaries
     scores = config.rounds * (scored + 8 * config.clients_per_round)

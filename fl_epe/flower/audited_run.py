@@ -12,15 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fl_epe.auditing import (
-    AuditRecord,
-    EpsilonEstimate,
-    FaultKind,
-    PlannedClient,
-    RoundFacts,
-    RunAuditor,
-    answers,
-)
+from fl_epe.auditing import AuditRecord, EpsilonEstimate, FaultKind, RoundFacts, RunAuditor, answers
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
@@ -68,17 +60,16 @@ class AuditedRun(AuditState):
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
-        plan = state.plan
-        number, planned = (plan.number, plan.planned) if plan else (0, None)
-        rate = plan.clients / plan.nodes if plan and plan.nodes else None
+        plan, by_server = state.plan, self.settings.clients is None
+        number = plan.number if plan else 0
         return RunAuditor(
             max(2, number),
             self.settings.unobserved_beside(number),
             seed=state.seed,
             delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=planned,
-            client=None if rate is None else PlannedClient(min(rate, 1.0)),
+            planned=plan.planned if plan else None,
+            client=plan.client if plan and by_server else None,
             kind=self.settings.canary_kind,
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing import CanaryLoad, canary_load
+from fl_epe.auditing import CanaryLoad, PlannedClient, canary_load
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs, presence
@@ -44,6 +44,12 @@ class AuditPlan:
     left_out: Sequence[str] = ()
     reduced: str = ""
     load: CanaryLoad | None = None
+
+    @property
+    def client(self) -> PlannedClient | None:
+        """The client of ε so far: a real one, if any was asked."""
+        rate = self.clients / max(1, self.nodes or self.clients)
+        return PlannedClient(rate) if rate else None
 
     @property
     def most(self) -> float:

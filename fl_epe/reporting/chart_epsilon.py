@@ -19,6 +19,7 @@ _GROUPS = 8  # of canaries at most
 _BARS = 60  # of clients at most
 _FAR = 4.0  # times the median client's participations at which the x-axis ends
 _TICKS = 7
+_LETTER = 0.045  # of the x-axis, beside the last point, for each of a label on a narrow screen
 _APART = 0.2  # of the largest ε that is drawn, if two labels fit between both ε
 
 
@@ -54,6 +55,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
+    wide = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)
     step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
     return Chart(
         name="epsilon",
@@ -69,7 +71,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
-        layout=charts.axes("participations", *panels, range=[0, 1.15 * top], dtick=step),
+        layout=charts.axes("participations", *panels, range=[0, wide * top], dtick=step),
         logs={"y": None},
     )
 

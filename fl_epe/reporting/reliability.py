@@ -139,7 +139,8 @@ def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
 def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     """The tests of κ, which have their level together."""
     fits = [(SEES[one.adversary.sees], one.fit) for one in answers if one.fit is not None]
-    number_, time = "do not grow with the number of participations", "depend on the time of them"
+    number_ = "do not grow with the number of participations"
+    time = "depend on when canaries took part"
     tests = [(seen, "number", fit.number, number_) for seen, fit in fits]
     tests += [(seen, "time", fit.time, time) for seen, fit in fits]
     level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)

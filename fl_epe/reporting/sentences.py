@@ -205,15 +205,15 @@ def table_note(summary: Summary) -> str:
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries, made-up clients, who took part in at most {most}."
-    if small := summary.at_small_delta:
+    small = [found for found in summary.at_small_delta if found.estimate is not None]
+    if small:
         told = " and ".join(
-            f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+            f"{number(found.estimate and found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
             for found in small
-            if found.estimate is not None
         )
-        text += f" At δ = {SMALL_DELTA:.0e} the estimates are {told or 'not known'}"
-        limit = small[1].analytical.epsilon
-        text += "." if limit is None else f", and theory allows {number(limit)}."
+        limit = summary.at_small_delta[1].analytical.epsilon
+        allows = "" if limit is None else f", and theory allows {number(limit)}"
+        text += f" At δ = {SMALL_DELTA:.0e} the estimates are {told}{allows}."
     return text
 
 

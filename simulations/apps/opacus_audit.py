@@ -3,8 +3,8 @@
     python simulations/apps/opacus_audit.py                 # ten epochs: half a minute
     python simulations/apps/opacus_audit.py --output audit  # also record.npz and report.html
 
-The three lines are marked with "audit". 200 canaries are drawn as Poisson sampling draws examples;
-noise, accounting and torch's random numbers stay as they are.
+The three lines are marked with "audit". Canaries are drawn as Poisson sampling draws examples, and
+are a tenth of a batch; noise, accounting and torch's random numbers stay as they are.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> str:
         max_grad_norm=1.0,
     )
 
-    with audit_dp_sgd(optimizer, num_canaries=200, delta=1e-5) as audit:  # audit
+    with audit_dp_sgd(optimizer, delta=1e-5) as audit:  # audit
         for _ in range(options.epochs):
             for batch, targets in loader:
                 optimizer.zero_grad()

@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, answers, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, answers, ladder_fit, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.flower.plan import canaries_that_fit
 from fl_epe.reporting import as_text, summarize
@@ -89,8 +89,6 @@ def test_fed_avg_expected_scores_explain_the_scores():
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6, max_share=1)
     record = audit.record()
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 30), rtol=1e-3)
-    from fl_epe.auditing import ladder_fit
-
     fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
 

@@ -191,7 +191,7 @@ def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
 def test_outside_a_clipping_mod_a_client_answers_for_itself(make, mod):
     """There nothing would clip a canary that is made to be clipped."""
     audit, result = run(make(), drifting_app([canary_mod, mod], norm=0.05), clients=range(1, 9))
-    assert "Not measured: 0 of 8 canary clients" in as_line(audit.report())
+    assert "Not measured, as 0 of 8 canary clients" in as_line(audit.report())
     assert "put it last in mods" in as_line(audit.report())
     with InProcessGrid(drifting_app([mod], norm=0.05), NODES) as grid:
         np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's

@@ -196,4 +196,4 @@ def test_a_copy_of_an_audit_is_another_one(other):
     assert second.strategy is not audit.strategy
     assert second.record().num_canaries == 4
     assert other(second).record().num_canaries == 4
-    assert audit.report().startswith("Not measured: the audit saw no round.")
+    assert audit.report().startswith("Not measured, as the audit saw no round")

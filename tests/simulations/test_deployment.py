@@ -25,7 +25,6 @@ SETTINGS = {
     "min-nodes": NODES,
     "fraction-train": 1.0,
     "fraction-evaluate": 0.0,
-    "num-canaries": CANARIES,
     "noise-multiplier": 0.5,
     "num-sampled-clients": NODES + CANARIES // ROUNDS,
 }
@@ -62,6 +61,11 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     victim, *_ = [supernode(processes, address, i, NODES) for i in range(NODES)]
     output = tmp_path / "out"
     app = shutil.copytree(APP, tmp_path / "app")
+    server_app = app / "quickstart" / "server_app.py"
+    three_lines = server_app.read_text("utf-8")
+    more = f"delta=1e-5, num_canaries={CANARIES}, max_share=0.5"
+    assert "delta=1e-5" in three_lines  # ten clients are few, three far fewer
+    server_app.write_text(three_lines.replace("delta=1e-5", more), "utf-8")
     run = flwr_start(processes, app, {**SETTINGS, "output": str(output)})
     _die_and_return(processes, victim, address)
     assert run.wait(PATIENCE) == 0, processes.log("run")

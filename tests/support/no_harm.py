@@ -126,7 +126,7 @@ def check_report(case: AppCase, audited: Outcome) -> None:
     """
     audit = audited.audited()
     report = _report(audit)
-    number = re.search(r"ε about [0-9]", report)
+    number = re.search(r"ε up to [0-9]", report)
     if (reason := _not_measured(report)) is None:
         assert number, report
         assert audit.record().num_canaries >= 2
@@ -152,7 +152,7 @@ def _report(audit: CanaryAudit) -> str:
 
 def _not_measured(report: str) -> str | None:
     """The reason that a report begins with if it has no ε; ``None`` if it has one."""
-    found = re.match(r"not measured: (.+?)\.( |$)", report, re.IGNORECASE)
+    found = re.match(r"Not measured, as (.+?): it is not known", report)
     return found[1] if found else None
 
 

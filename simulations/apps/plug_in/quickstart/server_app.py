@@ -64,12 +64,7 @@ def main(grid: Grid, context: Context) -> None:
             clipping_norm=float(config["clipping-norm"]),
             num_sampled_clients=int(config["num-sampled-clients"]),
         )
-    strategy = CanaryAudit(
-        strategy,
-        num_canaries=int(config["num-canaries"]),
-        delta=1e-5,
-        max_share=float(config["max-share"]),  # more than the default, as clients are few here
-    )
+    strategy = CanaryAudit(strategy, delta=1e-5)
 
     result = strategy.start(
         grid=grid,

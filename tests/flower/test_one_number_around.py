@@ -1,0 +1,37 @@
+"""A run around any strategy says one ε for each adversary: metrics, record, table, report.json."""
+
+import json
+
+import pytest
+from flower_audits import PLAIN, fixed, run
+from flwr.serverapp import strategy as flower
+
+from fl_epe.auditing import answers
+from fl_epe.reporting import number
+
+ROUNDS = 12
+STRATEGIES = {
+    "plain": lambda: flower.FedAvg(**PLAIN),
+    "noise": lambda: fixed(expected=10),
+    "momentum": lambda: flower.FedAvgM(**PLAIN, server_momentum=0.9),
+    "adam": lambda: flower.FedAdam(**PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_output_says_the_same(name, tmp_path):
+    audit, result = run(STRATEGIES[name](), rounds=ROUNDS, num_canaries=None, max_share=0.1)
+    estimates = [each.estimate for each in answers(audit.record())]
+    assert all(estimates)
+    metrics = result.train_metrics_clientapp
+    for sees, found in zip(("final", "all"), estimates, strict=True):
+        values = [metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")]
+        assert values == [found.epsilon, found.low, found.high]
+    if name != "adam":  # a round before it is of the same client, who has taken part once less
+        assert 0.7 < metrics[ROUNDS - 1]["epsilon-all"] / estimates[1].epsilon < 1.1
+    printed = audit.report(tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text("utf-8"))["answer"]
+    assert [one["epsilon"] for one in report] == [found.epsilon for found in estimates]
+    for row, found in zip(("final model ", "every round "), estimates, strict=True):
+        (line,) = [line for line in printed.splitlines() if line.startswith(row)]
+        assert line.split()[2].rstrip("†") == number(found.epsilon)
