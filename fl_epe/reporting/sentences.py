@@ -95,14 +95,15 @@ def exposure(summary: Summary) -> str:
     if not found:
         return ""
     often = [share(guess_limit(_most(one), summary.delta)) for one, _ in found]
-    blind = [""] * 2 if often[0] == ALWAYS else ["; a blind guess is right in 50%", ""]
+    blind = [""] * 2 if often[0] == ALWAYS else ["; a blind guess: 50%", ""]
     each = [
-        f"somebody who has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
+        f"whoever has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
         f"{number(estimate.epsilon)}{guess})"
         for (one, estimate), right, guess in zip(found, often, blind, strict=False)
     ]
     each[0] = each[0].replace(" (ε", f" whether one {summary.unit} took part (ε", 1)
-    return f"by this audit, {', and '.join(each)}"
+    each[1:] = [text.replace(" can tell", ",") for text in each[1:]]
+    return f"by this audit, {'; '.join(each)}"
 
 
 def _most(one: Answer) -> float:
@@ -199,21 +200,22 @@ def table_note(summary: Summary) -> str:
         e is not None and e.high > (a.analytical.epsilon or math.inf)
         for a, e in zip(summary.answers, estimates, strict=True)
     ):
-        text += " Estimates may exceed theory by chance, what is proved may not."
+        text += " Estimates may exceed theory by chance, proofs may not."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * As the final model follows from every round's."
+        text += " * As it follows from every round's."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        text += f" † Extrapolated from canaries, made-up clients, who took part in at most {most}."
+        text += f" † Extrapolated from canaries (made-up clients) in at most {most} rounds."
     small = [found for found in summary.at_small_delta if found.estimate is not None]
     if small:
-        told = " and ".join(
-            f"{number(found.estimate and found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+        told = ", ".join(
+            f"{number(estimate.epsilon)} ({SEEN[found.adversary.sees]})"
             for found in small
+            if (estimate := found.estimate) is not None
         )
         limit = summary.at_small_delta[1].analytical.epsilon
-        allows = "" if limit is None else f", and theory allows {number(limit)}"
-        text += f" At δ = {SMALL_DELTA:.0e} the estimates are {told}{allows}."
+        allows = "" if limit is None else f", theory ≤ {number(limit)}"
+        text += f" At δ = {SMALL_DELTA:.0e}: ε ≈ {told}{allows}."
     return text
 
 

@@ -8,7 +8,7 @@ import pytest
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, AuditRecord, ladder_fit, seen_by
-from fl_epe.auditing.whitening import SKETCH_PARTS
+from fl_epe.auditing.whitening import SKETCH_PARTS, WINDOW, window_of
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -172,7 +172,7 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 3 * COUNT + ROUNDS)  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
-    assert sketches == 4 * ROUNDS * min(DIM, SKETCH_PARTS)
+    assert sketches == 4 * ROUNDS * (min(DIM, SKETCH_PARTS) + window_of(DIM, WINDOW))
     kept = sum(array.nbytes for array in state.values())
     assert kept <= 8 * numbers + sketches + presence
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)

@@ -53,6 +53,7 @@ def share_of(record):
     ids=["everybody", "fraction", "two", "one", "cohorts-of-two"],
 )
 def test_a_ladder_beside_the_clients(nodes, fraction, often, caplog):
+    caplog.set_level("INFO", logger="flwr.fl_epe")
     audit, metrics = run(nodes, 30, averaging(nodes, fraction))
     record = audit.record()
     assert record.presence.sum(axis=0).tolist() == often

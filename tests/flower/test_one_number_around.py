@@ -28,10 +28,11 @@ def test_every_output_says_the_same(name, tmp_path):
         values = [metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")]
         assert values == [found.epsilon, found.low, found.high]
     if name != "adam":  # a round before it is of the same client, who has taken part once less
-        assert 0.7 < metrics[ROUNDS - 1]["epsilon-all"] / estimates[1].epsilon < 1.1
+        before = float(str(metrics[ROUNDS - 1]["epsilon-all"]))
+        assert 0.7 < before / estimates[1].epsilon < 1.1
     printed = audit.report(tmp_path)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))["answer"]
     assert [one["epsilon"] for one in report] == [found.epsilon for found in estimates]
     for row, found in zip(("final model ", "every round "), estimates, strict=True):
-        (line,) = [line for line in printed.splitlines() if line.startswith(row)]
+        line = next(line for line in printed.splitlines() if line.startswith(row))
         assert line.split()[2].rstrip("†") == number(found.epsilon)

@@ -11,7 +11,7 @@ from records import limit_with_clients, make_record, record_of
 from fl_epe.cli.report import print_and_write
 from fl_epe.reporting import as_text, summarize, summarize_unmeasured
 from fl_epe.reporting.reliability import CODES, warnings_of
-from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, what_to_do
+from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, what_to_do
 
 limit = limit_with_clients
 LONG = tuple(f"step {t}: the noise is smaller than what is accounted for by far" for t in range(9))
@@ -55,7 +55,7 @@ def test_the_status_and_its_reason_come_first(screen):
     assert summary.status == STATUS.get(name, "ok")
     first = " ".join(text.split()).partition(": ")[0]
     if summary.status == "ok":
-        assert text.startswith("By this audit, whoever has the final model")
+        assert text.startswith("By this audit, whoever has the final model can tell")
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
         assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
@@ -72,7 +72,7 @@ def test_who_is_attacked_by_whom(screen):
     assert ("the adversary does not know its rounds" in text) is secret
     assert ("on average, drawn in secret" in text) is secret
     assert ("†" in text) is (name == "extrapolated")
-    assert ("At δ = 1e-05, ε is" in text) is (name in ("large-delta", "no-noise", "unknown-noise"))
+    assert ("At δ = 1e-05: ε ≈" in text) is (name in ("large-delta", "no-noise", "unknown-noise"))
     for answer in summary.answers:
         assert f"{answer.estimate.high:.3g}" in text.replace(",", "")
     assert ("∞" in text) is (name == "no-noise")
@@ -191,7 +191,7 @@ def test_the_guess_of_a_hand_calculation():
         pytest.param(0.5, 0.5, "othing has to change", id="little"),
         pytest.param(0.5, 9.0, "ublish the final model alone", id="final"),
         pytest.param(2.0, 2.0, "if that is too much", id="some"),
-        pytest.param(9.0, 9.0, "before the model is published", id="a-lot"),
+        pytest.param(9.0, 9.0, "efore the model is published", id="a-lot"),
     ],
 )
 def test_what_to_do_goes_by_the_upper_ends(final, every, words):
@@ -220,6 +220,9 @@ def test_theory_may_say_less_than_an_audit_can_show():
     assert every.estimate is not None
     assert every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
     assert summary.status == "ok"
-    told = what_to_do(summary)
-    assert told.startswith("As far as theory holds, by which a guess is right in at most 65%")
-    assert told.endswith("nothing has to change.")
+    assert what_to_do(summary).startswith("Nothing has to change")
+    assert "Estimates may exceed theory by chance" in table_note(summary)
+    estimate = dataclasses.replace(every.estimate, low=9.0, epsilon=12.0, high=15.0)
+    above = dataclasses.replace(every, estimate=estimate)  # theory does not explain that
+    answers = (summary.answers[0], above)
+    assert "final model alone" in what_to_do(dataclasses.replace(summary, answers=answers))

@@ -157,7 +157,7 @@ def test_the_matched_filter_meets_the_analytical_value():
 
     # A client takes part in 4 of 8 rounds, a canary in one.
     shifts = 2 * (1 / config.sum_noise_multiplier() + np.array([-4, 4]) / np.sqrt(400))
-    low, high = epsilon_two_gaussians(0, 1, shifts, 1, 1e-3)
+    low, high = (epsilon_two_gaussians(0, 1, shift, 1, 1e-3) for shift in shifts)
     # the real clients' part of the mean adds to the noise: at most 20² + 50 against 0.25 × 20005
     assert low * 0.95 <= estimate.epsilon <= high
 

@@ -126,7 +126,7 @@ def check_report(case: AppCase, audited: Outcome) -> None:
     """
     audit = audited.audited()
     report = _report(audit)
-    number = re.search(r"ε up to [0-9]", report)
+    number = re.search(r"ε ≈ [0-9]", report)
     if (reason := _not_measured(report)) is None:
         assert number, report
         assert audit.record().num_canaries >= 2
