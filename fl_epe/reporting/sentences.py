@@ -94,16 +94,29 @@ def exposure(summary: Summary) -> str:
     found = [(one, one.estimate) for one in summary.answers if one.estimate is not None]
     if not found:
         return ""
-    often = [share(guess_limit(_most(one), summary.delta)) for one, _ in found]
-    blind = [""] * 2 if often[0] == ALWAYS else ["; a blind guess: 50%", ""]
+    often = [_often(one, summary.delta) for one, _ in found]
+    blind = [""] * 2 if ALWAYS in often[0] else ["; a blind guess: 50%", ""]
     each = [
-        f"whoever has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
-        f"{number(estimate.epsilon)}{guess})"
+        f"whoever has {SEES[one.adversary.sees]} may tell {right} (ε ≈ "
+        f"{number(estimate.epsilon)}{_up_to(one, estimate.epsilon)}{guess})"
         for (one, estimate), right, guess in zip(found, often, blind, strict=False)
     ]
     each[0] = each[0].replace(" (ε", f" whether one {summary.unit} took part (ε", 1)
-    each[1:] = [text.replace(" can tell", ",") for text in each[1:]]
+    each[1:] = [text.replace(" may tell", ",") for text in each[1:]]
     return f"by this audit, {'; '.join(each)}"
+
+
+def _often(one: Answer, delta: float) -> str:
+    """How often a guess is right; where the interval is too wide to say, that."""
+    right = share(guess_limit(_most(one), delta))
+    low = 0.0 if one.estimate is None else one.estimate.low
+    wide = right == ALWAYS and guess_limit(low, delta) < LITTLE
+    return f"between hardly ever and {right}" if wide else right
+
+
+def _up_to(one: Answer, epsilon: float) -> str:
+    most = _most(one)
+    return f", up to {number(most)}" if most > epsilon else ""
 
 
 def _most(one: Answer) -> float:
