@@ -41,7 +41,7 @@ from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import Summary, summarize
 from fl_epe.reporting.tables import Terminal, plain_table
 
-_MOST_WORDS, _MOST_LINES = 182, 20  # of a screen, without what a command adds
+_MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
 _TABLE_LINES = 5
 
 
