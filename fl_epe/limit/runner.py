@@ -133,7 +133,7 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
         low=max(mean - below, 0.0),
         high=mean + beyond,
         analytical=limit,
-        above=limit is not None and least > limit * (1 + 1e-6),
+        above=limit is not None and bool(least > limit * (1 + 1e-6)),
     )
 
 

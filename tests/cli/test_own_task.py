@@ -228,7 +228,7 @@ def test_from_another_folder_it_is_said_where_to_go(
 @pytest.mark.slow
 def test_compare_trains_a_task_of_this_folder():
     words = ["compare", "--task", "owntask:task", "--task-option", "hidden=4", "--workers", "1"]
-    words += ["--schedules", "epochs", "--noise-multipliers", "0.3", "--participations", "1"]
+    words += ["--schedules", "epochs", "--noise-multipliers", "0.2", "--participations", "1"]
     words += ["--rounds", "3", "--set", "num-canaries=8", "--delta", "0.1", "--output", "grid"]
     assert main(words) == 0
     assert "owntask:task" in Path("grid/compare.json").read_text()

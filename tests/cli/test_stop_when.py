@@ -16,7 +16,10 @@ SMALL = [
 @pytest.mark.slow
 def test_a_run_stops_by_its_rule(tmp_path, capsys):
     output = tmp_path / "run"
-    assert main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--output", str(output)]) == 3
+    assert (
+        main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--details", "--output", str(output)])
+        == 3
+    )
     printed = " ".join(capsys.readouterr().out.split())
     assert "because of its scores (epsilon-all-low > 2)" in printed
     record = AuditRecord.load(output / "record.npz")

@@ -103,9 +103,9 @@ def test_fed_avg_expected_scores_explain_the_scores():
 )
 def test_noise_after_the_optimizer_is_warned_of(base):
     audit, _ = run(fixed(base))
-    assert "the analytical ε does not hold" in audit.report().replace("\n", " ")
+    assert "the analytical ε does not hold" in " ".join(audit.report(details=True).split())
     plain, _ = run(fixed())
-    assert "does not hold" not in plain.report().replace("\n", " ")
+    assert "ε does not hold" not in " ".join(plain.report(details=True).split())
 
 
 @pytest.mark.slow
@@ -115,13 +115,13 @@ def test_the_dp_wrapper_keeps_its_promise():
     record = audit.record()
     assert record.mechanism.noise_multiplier == 0.5
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6)
-    estimate = epsilon_from_record(record, adversary=EVERY_ROUND)
+    estimate = epsilon_from_record(record, statistic="matched-filter")
     claim = gaussian_epsilon(0.5, DELTA)
     # The real clients' updates are part of what the canary must stand out from: noise of norm
     # 0.5·C·√d against K updates of norm C. So are the other canaries, unless they are taken out.
     seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
     assert estimate.low < seen < estimate.high
-    raw = epsilon_from_record(record, adversary=EVERY_ROUND, leave_one_out=False)
+    raw = epsilon_from_record(record, statistic="matched-filter", leave_one_out=False)
     assert raw.low < gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA) < raw.high
     assert raw.epsilon < estimate.epsilon
     assert estimate.low < claim
@@ -256,13 +256,13 @@ def test_what_clients_decide_themselves_is_refused(name, value):
 def test_a_canary_heavier_than_the_rest_shows():
     plain, _ = run(fixed())
     heavy, _ = run(fixed(), num_examples=1000, max_share=1)
-    assert "the noise is calibrated for" in " ".join(heavy.report().split())
-    assert "the noise is calibrated for" not in " ".join(plain.report().split())
     light, loud = (audit.record().mechanism.contributions for audit in (plain, heavy))
     assert light is not None
     assert loud is not None
     assert loud[0] > 2.5 * light[0]
-    estimates = [epsilon_from_record(a.record(), adversary=EVERY_ROUND) for a in (plain, heavy)]
+    estimates = [
+        epsilon_from_record(a.record(), statistic="matched-filter") for a in (plain, heavy)
+    ]
     assert estimates[1].low > estimates[0].high
 
 

@@ -77,7 +77,7 @@ def test_the_report_says_so(stopped, tmp_path):
     record, _ = stopped
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     summary = summarize(loaded)
-    text = " ".join(as_text(summary).split())
+    text = " ".join(as_text(summary, details=True).split())
     assert f"ended after round {record.rounds} because of its scores ({RULE})" in text
     assert "stopped" in [one.code for one in summary.warnings]
     others = summarize(simulate(job("epsilon-all-high < 0.01", rounds=2))).warnings
