@@ -123,7 +123,7 @@ from flwr.serverapp.strategy import (
 from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Scores, find_evidence, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, find_evidence, seen_by
 from fl_epe.auditing.evidence import Evidence
 from fl_epe.auditing.games import play
 from fl_epe.flower import CanaryAudit
@@ -378,7 +378,8 @@ def examine(case: Case, canaries: int, seed: int) -> Finding:
     except (ValueError, AggregationError) as error:
         return Finding(case, None, textwrap.shorten(str(error), 52))
     if not isinstance(run, Scores):  # of every canary, however heavy
-        run = seen_by(run.record().in_order(), EVERY_ROUND).scores()
+        record: AuditRecord = getattr(run, "record")()  # noqa: B009 - of a strategy's audit
+        run = seen_by(record.in_order(), EVERY_ROUND).scores()
     evidence = find_evidence(run, case.claimed, DELTA, CONFIDENCE, method=case.method)
     return Finding(case, evidence)
 
