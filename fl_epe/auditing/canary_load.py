@@ -192,17 +192,15 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
     often, rounds = load.participations, load.rounds
-    divided = 0 if load.secret else divided_places(places)
-    parts = rungs(max(1, round(load.kept * often)))
-    energy = places * load.kept * often, (places - divided) * often**2
     if load.secret:
-        energy = energy[0], places * (often**2 + often * (1 - often / rounds))
+        squares = places * (often**2 + often * (1 - often / rounds))
     else:
-        energy = energy[0], energy[1] + divided * sum(part**2 for part in parts)
+        divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
+        squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
     found = []
     for sees, total, mu in (
-        ("final", energy[1] / rounds, often / math.sqrt(rounds)),
-        ("all", energy[0], math.sqrt(often)),
+        ("final", squares / rounds, often / math.sqrt(rounds)),
+        ("all", places * load.kept * often, math.sqrt(often)),
     ):
         error = _QUANTILE * noise / math.sqrt(total)
         scales = [1.0, max(1 - error, 1e-6), 1 + error]

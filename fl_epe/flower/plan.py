@@ -134,20 +134,21 @@ def make_plan(
             noise_multiplier=z,
             share=share,
         )
-        found = spread(settings, rounds, 0, load)
-        number = found.shape[1]
-        if np.count_nonzero(found.any(axis=0)) < 2:
-            number, load = 0, dataclasses.replace(load, places=0, expected=())
-    elif (total := spread(settings, rounds, number, None).sum()) > rounds * (
-        most := canaries_that_fit(share, clients, room) + _ROUNDING
-    ):
-        fit = fit if (fit := int(most * rounds * number / total)) >= 2 else 0
-        reduced = (
-            f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as more"
-            f" than {share:.0%} of replies harm the model: ask for as many, or raise max_share."
-        )
-        number = fit
-    here = spread(settings, rounds, number, load)
+        here = spread(settings, rounds, 0, load)
+        if np.count_nonzero(here.any(axis=0)) < 2:
+            here, load = here[:, :0], dataclasses.replace(load, places=0, expected=())
+        number = here.shape[1]
+    else:
+        here, fits = spread(settings, rounds, number, None), canaries_that_fit(share, clients, room)
+        if (total := here.sum()) > rounds * (fits + _ROUNDING):
+            fit = int((fits + _ROUNDING) * rounds * number / total)
+            fit = fit if fit >= 2 else 0
+            reduced = (
+                f"Of {number} canaries {fit} fit into {rounds} rounds with {clients} clients, as "
+                f"more than {share:.0%} of replies harm the model: ask for as many, or raise "
+                "max_share."
+            )
+            number, here = fit, spread(settings, rounds, fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
     return AuditPlan(number, clients, nodes, most, planned, replaced, (), reduced, load), here

@@ -149,13 +149,15 @@ def median_client(
     Raises:
         NotMeasured: a `ValueError`, if no canary takes part.
     """
-    epsilon = low = high = expected_epsilon(record, sees)
+    view, client = seen_by(record, Adversary(sees)), AuditedClient.of(record)
+    epsilon = low = high = client_epsilon(view, client, 1.0, record.delta)
     if confidence is not None:
         check_probability("confidence", confidence)
-        energy = float(np.sum(seen_by(record, Adversary(sees)).sizes.observed ** 2))
+        energy = float(np.sum(view.sizes.observed**2))
         half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
-        low, high = (expected_epsilon(record, sees, scale) for scale in (1 - half, 1 + half))
-    client = AuditedClient.of(record)
+        low, high = (
+            client_epsilon(view, client, scale, record.delta) for scale in (1 - half, 1 + half)
+        )
     theory = analytical(record, record.delta, client)
     return ClientEpsilon(
         "median",

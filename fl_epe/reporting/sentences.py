@@ -124,8 +124,9 @@ def _most(one: Answer) -> float:
     if one.estimate is None:
         return 0.0
     limit = one.analytical.epsilon
-    holds = limit is not None and one.estimate.low <= limit
-    return min(one.estimate.high, limit) if limit is not None and holds else one.estimate.high
+    if limit is None or one.estimate.low > limit:
+        return one.estimate.high
+    return min(one.estimate.high, limit)
 
 
 def rounds_of(one: Answer, summary: Summary) -> str:
@@ -208,10 +209,9 @@ def table_note(summary: Summary) -> str:
         f"at the clip norm, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} "
         "its rounds."
     )
-    estimates = [found.estimate for found in summary.answers]
     if any(
-        e is not None and e.high > (a.analytical.epsilon or math.inf)
-        for a, e in zip(summary.answers, estimates, strict=True)
+        a.estimate is not None and a.estimate.high > (a.analytical.epsilon or math.inf)
+        for a in summary.answers
     ):
         text += " Estimates may exceed theory by chance, proofs may not."
     if marked_cells(summary.answers[0])[3].endswith("*"):
@@ -219,13 +219,12 @@ def table_note(summary: Summary) -> str:
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries (made-up clients) in at most {most} rounds."
-    small = [found for found in summary.at_small_delta if found.estimate is not None]
-    if small:
-        told = ", ".join(
-            f"{number(estimate.epsilon)} ({SEEN[found.adversary.sees]})"
-            for found in small
-            if (estimate := found.estimate) is not None
-        )
+    told = ", ".join(
+        f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+        for found in summary.at_small_delta
+        if found.estimate is not None
+    )
+    if told:
         limit = summary.at_small_delta[1].analytical.epsilon
         allows = "" if limit is None else f", theory ≤ {number(limit)}"
         text += f" At δ = {SMALL_DELTA:.0e}: ε ≈ {told}{allows}."

@@ -157,6 +157,8 @@ class _Session:
 
     def decided(self) -> bool:
         """Whether the rule `RunConfig.stop_when` is met."""
+        if self.job.config.stop_when is None:
+            return False
         found = self.strategy.auditor.epsilon_so_far()
         return found is not None and self.job.config.stops_at(found.low, found.high)
 
@@ -191,8 +193,9 @@ class _Session:
 
     def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
         elapsed, log = time.monotonic() - self._began, self.strategy.log
-        final, every = None, self.strategy.auditor.epsilon_so_far()
-        if model is not None:
+        if model is None:
+            final, every = None, self.strategy.auditor.epsilon_so_far()
+        else:
             final, every = (found.estimate for found in answers(self._made(model)))
         return Progress(
             round=done,
