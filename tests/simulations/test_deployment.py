@@ -13,7 +13,7 @@ from flower_processes import PATIENCE, flwr_start, superlink, supernode
 
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND
+from fl_epe.auditing import EVERY_ROUND, LEAST_FOR_NULL
 
 pytestmark = pytest.mark.slow
 
@@ -84,14 +84,15 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     lost = _lost_rounds(record)
     assert record.rounds == ROUNDS
     assert record.clients.absent.tolist() == [int(t == DEADLY - 1) for t in range(ROUNDS)]
-    # every round has its ten canaries, each once; those of a lost round count as unobserved
+    # every round has its three canaries, each once; those of a lost round count as unobserved
     expected = [0 if t in lost else CANARIES // ROUNDS for t in range(ROUNDS)]
     assert record.presence.sum(axis=1).tolist() == expected
     assert np.array_equal(record.presence.sum(axis=0), np.ones(sum(expected)))
-    assert len(record.unobserved.ids) == CANARIES + CANARIES // 4 - sum(expected)
+    scored = [*record.observed.ids, *record.unobserved.ids]
+    assert sorted(scored) == list(range(CANARIES + LEAST_FOR_NULL))
     # ε so far in the metrics of every round that released a model, as it happens and in the result
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
-    # Thirteen equal shares: the noise multiplier is what it says, and ε is known. The interval
+    # Six equal shares: the noise multiplier is what it says, and ε is known. The interval
     # misses it with probability 1e-6.
     estimate = epsilon_from_record(record, adversary=EVERY_ROUND, confidence=1 - 1e-6)
     known = gaussian_epsilon(SETTINGS["noise-multiplier"], record.delta)
