@@ -63,6 +63,9 @@ CELLS = (
     Cell("Poisson", "poisson", 60, 6),
     Cell("fixed-size", "fixed-size", 60, 6),
     Cell("balls-in-bins", "balls-in-bins", 60, 6),
+    Cell("many, R = 1", "epochs", 60, 1, 12_000, 1300),
+    Cell("many, R = 4", "epochs", 60, 4, 12_000, 1300),
+    Cell("many, Poisson", "poisson", 60, 6, 12_000, 1300),
 )
 
 
