@@ -133,8 +133,10 @@ def test_the_papers_design_and_what_the_user_fixes():
 
 
 @pytest.mark.parametrize("participation", ["epochs", "poisson", "min-separation:separation=2"])
-@pytest.mark.parametrize(("clients", "cohort"), [(120, 24), (10, 5), (24, 12), (5, 2), (2000, 20)])
-@pytest.mark.parametrize("share", [0.1, 0.3])
+@pytest.mark.parametrize(
+    ("clients", "cohort", "share"),
+    [(120, 24, 0.1), (10, 5, 0.3), (24, 12, 0.1), (5, 2, 0.3), (2000, 20, 0.1)],
+)
 def test_canaries_are_at_most_their_share_of_a_round(participation, clients, cohort, share):
     config = RunConfig(
         clients=clients,

@@ -36,7 +36,11 @@ def record_of(kind="epochs", participations=12, seed=0, z=1.0, places=11, **opti
 
 @pytest.mark.parametrize(
     "kind",
-    ["epochs", pytest.param("poisson", marks=pytest.mark.slow), "min-separation:separation=2"],
+    [
+        "epochs",
+        pytest.param("poisson", marks=pytest.mark.slow),
+        pytest.param("min-separation:separation=2", marks=pytest.mark.slow),
+    ],
     ids=["epochs", "poisson", "separated"],
 )
 def test_intervals_cover_the_truth(kind):

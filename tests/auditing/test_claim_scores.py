@@ -97,7 +97,7 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
     assert found.dim is not None
 
 
-@pytest.mark.parametrize("kind", ["epochs", "poisson"])
+@pytest.mark.parametrize("kind", ["epochs", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_proofs_exceed_the_truth_as_rarely_as_they_say(kind):
     record = record_of(kind, 60, 6, canaries=13, beside=60)
     client = AuditedClient.of(record)

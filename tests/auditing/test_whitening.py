@@ -132,7 +132,11 @@ def test_it_goes_on_from_its_state(dim, forgotten):
 
 @pytest.mark.parametrize(
     ("rounds", "dim", "parts", "width", "own"),
-    [(16, 4000, 331, 1.043, 1.048), (48, 4000, 331, 1.074, 1.082), (24, 480, 480, 1.0, 1.050)],
+    [
+        pytest.param(16, 4000, 331, 1.043, 1.048, marks=pytest.mark.slow),
+        pytest.param(48, 4000, 331, 1.074, 1.082, marks=pytest.mark.slow),
+        (24, 480, 480, 1.0, 1.050),
+    ],
 )
 def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, own):
     count, runs = 500, 160

@@ -107,7 +107,7 @@ class TestWarnings:
         found = [
             self.codes(limit(kind, seed=seed))
             for kind in ("epochs", "poisson")
-            for seed in range(10)
+            for seed in range(5)
         ]
         assert sum(map(bool, found)) <= 1
 
