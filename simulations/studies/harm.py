@@ -1,10 +1,13 @@
-"""Does the audit harm the training? Accuracy of ``fl-epe run digits`` with canaries and without.
+"""Does the audit harm the training, and is what it measures true? Real runs with canaries and without.
 
     python simulations/studies/harm.py --seeds 3  # 3 minutes a seed on two cores
+    python simulations/studies/harm.py --task fashion-mnist --rounds 10
 
 Each seed is trained twice, with the default canaries and with none (``num_canaries=0``), on the
-same data, with the same initial model, cohorts and DP noise. The last column is the mean difference
-over seeds with its standard error.
+same data, with the same initial model, cohorts and DP noise. Printed are both accuracies (R² of a
+regression), and κ of an adversary with full knowledge: by how much scores are larger than what
+theory expects from the rounds in which each canary took part, which is 1. The last lines are the
+means over seeds and their standard errors.
 """
 
 from __future__ import annotations
@@ -15,40 +18,68 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fl_epe.auditing import STATISTICS, AuditRecord, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
-from fl_epe.tasks import load_task
+from fl_epe.tasks import Task, load_task
 
 
-def accuracy(seed: int, canaries: int | None, task_name: str, rounds: int) -> float:
-    """Accuracy on held-out data after the last round."""
-    task = load_task(task_name)
+def trained(task: Task, seed: int, canaries: int | None, rounds: int) -> AuditRecord:
+    """The record of a run."""
     settings = {"rounds": rounds, **task.defaults, "num_canaries": canaries}
-    config = RunConfig(clients=task.num_clients, **settings)
+    config = RunConfig(clients=task.num_clients, full_knowledge=canaries is None, **settings)
     job = Job(task, config, Seeds.derive(seed), evaluate_every=rounds)
-    record = simulate(job, workers=min(os.cpu_count() or 1, 8))
-    return float(record.metrics["eval_accuracy"][-1])
+    return simulate(job, workers=min(os.cpu_count() or 1, 8))
+
+
+def quality(record: AuditRecord) -> float:
+    """Accuracy or R² on held-out data after the last round."""
+    name = "eval_accuracy" if "eval_accuracy" in record.metrics else "eval_r2"
+    return float(record.metrics[name][-1])
+
+
+def kappa(record: AuditRecord) -> float:
+    """The least-squares slope of the scores over what theory expects of each."""
+    scores = seen_by(record, STATISTICS["full-knowledge"]).scores()
+    assert scores.expected is not None
+    z = record.mechanism.sum_noise_multiplier
+    return float(z * scores.observed @ scores.expected / np.sum(scores.expected**2))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print both accuracies of each seed, their means and their difference."""
+    """Print the values of each seed, their means and standard errors."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--task", default="digits")
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--only-audited", action="store_true", help="no run without canaries")
     options = parser.parse_args(argv)
-    print("seed  with canaries  without  difference")
+    task = load_task(options.task)
+    print("seed  with canaries  without  difference      κ   share", flush=True)
     found = []
-    for seed in range(options.seeds):
-        both = [accuracy(seed, count, options.task, options.rounds) for count in (None, 0)]
-        found.append((*both, both[0] - both[1]))
-        print(f"{seed:4}  {both[0]:13.2%}  {both[1]:7.2%}  {both[0] - both[1]:+10.2%}", flush=True)
-    means = np.mean(found, axis=0)
-    print(f"mean  {means[0]:13.2%}  {means[1]:7.2%}  {means[2]:+10.2%}")
+    for seed in range(options.first, options.first + options.seeds):
+        audited = trained(task, seed, None, options.rounds)
+        without = np.nan
+        if not options.only_audited:
+            without = quality(trained(task, seed, 0, options.rounds))
+        canaries = audited.presence.sum(axis=1) / audited.mechanism.cohort_size
+        both = quality(audited), without
+        found.append((*both, both[0] - both[1], kappa(audited), canaries.mean()))
+        _show(f"{seed:4}", found[-1])
+    _show("mean", np.mean(found, axis=0))
     if len(found) > 1:
-        errors = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
-        print(f"s.e.  {errors[0]:13.2%}  {errors[1]:7.2%}  {errors[2]:10.2%}")
+        _show("s.e.", np.std(found, axis=0, ddof=1) / np.sqrt(len(found)))
+
+
+def _show(what: str, values: Sequence[float] | np.ndarray) -> None:
+    with_canaries, without, difference, slope, share = values
+    print(
+        f"{what}  {with_canaries:13.2%}  {without:7.2%}  {difference:+10.2%}  {slope:.3f}  "
+        f"{share:.1%}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
