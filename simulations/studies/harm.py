@@ -1,4 +1,4 @@
-"""Does the audit harm the training, and is what it measures true? Real runs with canaries and without.
+"""Does the audit harm the training, and is it true? Real runs with canaries and without.
 
     python simulations/studies/harm.py --seeds 3  # 3 minutes a seed on two cores
     python simulations/studies/harm.py --task fashion-mnist --rounds 10
@@ -42,8 +42,9 @@ def quality(record: AuditRecord) -> float:
 def kappa(record: AuditRecord) -> float:
     """The least-squares slope of the scores over what theory expects of each."""
     scores = seen_by(record, STATISTICS["full-knowledge"]).scores()
-    assert scores.expected is not None
     z = record.mechanism.sum_noise_multiplier
+    assert scores.expected is not None
+    assert z is not None
     return float(z * scores.observed @ scores.expected / np.sum(scores.expected**2))
 
 

@@ -88,7 +88,7 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     expected = [0 if t in lost else CANARIES // ROUNDS for t in range(ROUNDS)]
     assert record.presence.sum(axis=1).tolist() == expected
     assert np.array_equal(record.presence.sum(axis=0), np.ones(sum(expected)))
-    scored = [*record.observed.ids, *record.unobserved.ids]
+    scored = np.concatenate([np.asarray(x.ids) for x in (record.observed, record.unobserved)])
     assert sorted(scored) == list(range(CANARIES + LEAST_FOR_NULL))
     # ε so far in the metrics of every round that released a model, as it happens and in the result
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))
