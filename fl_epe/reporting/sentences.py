@@ -32,9 +32,9 @@ ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
 
 _INSTEAD = {
-    "zero-out": "one who sends zeros (zero-out adjacency)",
+    "zero-out": "zeros instead (zero-out adjacency)",
     "add-or-remove": "its absence (add-or-remove adjacency)",
-    "replace-one": "another one in its place (replace-one adjacency)",
+    "replace-one": "another one instead (replace-one adjacency)",
 }
 
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
@@ -97,12 +97,12 @@ def exposure(summary: Summary) -> str:
     often = [_often(one, summary.delta) for one, _ in found]
     blind = [""] * 2 if ALWAYS in often[0] else ["; a blind guess: 50%", ""]
     each = [
-        f"whoever has {SEES[one.adversary.sees]} may tell {right} (ε ≈ "
+        f"whoever has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
         f"{number(estimate.epsilon)}{_up_to(one, estimate.epsilon)}{guess})"
         for (one, estimate), right, guess in zip(found, often, blind, strict=False)
     ]
     each[0] = each[0].replace(" (ε", f" whether one {summary.unit} took part (ε", 1)
-    each[1:] = [text.replace(" may tell", ",") for text in each[1:]]
+    each[1:] = [text.replace(" can tell", ",") for text in each[1:]]
     return f"by this audit, {'; '.join(each)}"
 
 
@@ -138,7 +138,7 @@ def rounds_of(one: Answer, summary: Summary) -> str:
     if not one.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
     ids = summary.record.clients.ids if summary.record else None
-    return rounds if ids is None or not len(ids) else f"{rounds}, the median"
+    return rounds if ids is None or not len(ids) else f"{rounds} (the median)"
 
 
 def what_to_do(summary: Summary) -> str:
@@ -162,7 +162,7 @@ def _advice(summary: Summary, final: int, every: int) -> str:
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
-            "less often, and measure again"
+            "less often, train and measure again"
         )
     also = "" if final == 0 else f", and {noise} if even that is too much"
     if every > final:
@@ -194,7 +194,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
 
 def table_title(summary: Summary) -> str:
     """Above the table."""
-    return f"ε at δ = {summary.delta:.2g} of one {summary.unit}, by what the adversary sees"
+    return f"How much leaks of one {summary.unit}: ε at δ = {summary.delta:.2g}"
 
 
 def table_note(summary: Summary) -> str:
@@ -205,17 +205,17 @@ def table_note(summary: Summary) -> str:
     knows = "knows" if one.adversary.knows_rounds else "does not know"
     article = "an" if summary.unit[0] in "aeiou" else "a"
     text = (
-        f"ε of {article} {summary.unit} who takes part in {rounds_of(one, summary)}, with updates "
-        f"at the clip norm, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} "
-        "its rounds."
+        f"Of {article} {summary.unit} in {rounds_of(one, summary)}, its updates as large as "
+        f"clipping allows, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} its "
+        "rounds."
     )
     if any(
         a.estimate is not None and a.estimate.high > (a.analytical.epsilon or math.inf)
         for a in summary.answers
     ):
-        text += " Estimates may exceed theory by chance, proofs may not."
+        text += " Estimates may exceed theory by chance."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * As it follows from every round's."
+        text += " * That of every round, which holds here too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries (made-up clients) in at most {most} rounds."
@@ -227,7 +227,7 @@ def table_note(summary: Summary) -> str:
     if told:
         limit = summary.at_small_delta[1].analytical.epsilon
         allows = "" if limit is None else f", theory ≤ {number(limit)}"
-        text += f" At δ = {SMALL_DELTA:.0e}: ε ≈ {told}{allows}."
+        text += f" At the stricter δ = {SMALL_DELTA:.0e}: ε ≈ {told}{allows}."
     return text
 
 

@@ -55,7 +55,7 @@ def test_the_status_and_its_reason_come_first(screen):
     assert summary.status == STATUS.get(name, "ok")
     first = " ".join(text.split()).partition(": ")[0]
     if summary.status == "ok":
-        assert text.startswith("By this audit, whoever has the final model may tell")
+        assert text.startswith("By this audit, whoever has the final model can tell")
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
         assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
