@@ -1,7 +1,7 @@
 """ε of an adversary who sees every round but does not know in which ones a client took part.
 
-The adversary's statistic is "likelihood-ratio" of `fl_epe.auditing.STATISTICS`. It is not Gaussian,
-so its ε comes from the distribution of the likelihood ratio, computed on a grid without simulation.
+The adversary's statistic is the likelihood ratio of the mixture. It is not Gaussian, so its ε comes
+from the distribution of that ratio, computed on a grid without simulation.
 Derivation and measured errors: docs/notes/unknown-rounds.md.
 
 Examples:

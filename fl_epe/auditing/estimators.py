@@ -31,7 +31,7 @@ from fl_epe.auditing.epsilon_estimate import (
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
-from fl_epe.auditing.view import STATISTICS, checked_statistic, seen_by
+from fl_epe.auditing.view import STATISTICS, seen_by
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
@@ -106,12 +106,11 @@ def epsilon_from_record(
             privacy accounting: every round's model is seen, and the rounds of a client are known,
             unless sampling hides them.
         statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
-            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds, and
-            "likelihood-ratio" does not; "full-knowledge" is of an adversary who knows the real
-            clients' sum and the other canaries' updates as well; "maximum" is the paper's (the
-            largest cosine with the model's change in a round).
-        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
-            "likelihood-ratio" never.
+            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds;
+            "full-knowledge" is of an adversary who knows the real clients' sum and the other
+            canaries' updates as well; "maximum" is the paper's (the largest cosine with the model's
+            change in a round).
+        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted.
         confidence: coverage of the interval.
         leave_one_out: whether the other canaries are projected out of the released vectors, so
             that ε does not fall where there are many canaries.
@@ -124,9 +123,7 @@ def epsilon_from_record(
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
     by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
-    if not by_name or statistic == "likelihood-ratio":
-        if statistic:
-            adversary = STATISTICS[checked_statistic(adversary, statistic)]
+    if not by_name:
         found = answer(record, adversary, delta, confidence)
         if found.estimate is None:
             raise NotMeasured(found.reason)

@@ -62,23 +62,6 @@ def secret_rounds(record: AuditRecord) -> SecretRounds | None:
     return SecretRounds(law, min(times / planned, 1.0), blocks)
 
 
-def checked_secret_rounds(record: AuditRecord) -> SecretRounds:
-    """`secret_rounds`.
-
-    Raises:
-        ValueError: if there is no closed form.
-    """
-    if (found := secret_rounds(record)) is None:
-        mechanism = record.mechanism
-        raise_invalid(
-            "participation",
-            mechanism.participation,
-            f"with canary_participations={mechanism.canary_participations} to be poisson, "
-            "fixed-size, balls-in-bins or whole epochs",
-        )
-    return found
-
-
 def _displacement(view: View) -> Scores:
     """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. Null N(0, 1)."""
     sides = view.alone.observed.displacement, view.alone.unobserved.displacement
@@ -171,30 +154,6 @@ def _full_knowledge(view: View) -> Scores:
     )
 
 
-def _likelihood_ratio(view: View) -> Scores:
-    """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``, for an adversary who does not know the rounds.
-
-    The scores ``s_it`` and their means ``a_t`` are those of `RoundCorrelation.matched`. There is
-    one term for each epoch e. With rounds drawn by coins of probability q, there is one term
-    ``ln(1 − q + q·exp(…))`` for each round instead, see `SecretRounds`. The null is
-    not Gaussian: see `fl_epe.auditing.answer` for an ε.
-
-    Raises:
-        ValueError: if the schedule has no `SecretRounds`.
-    """
-    secret = checked_secret_rounds(view.record)
-    signal = view.signal[:, None]
-    precision, matched = view.precision, view.record.correlation.matched
-    observed, unobserved = (
-        mixture_ratios(matched(side) / width, secret, signal)
-        for side, width in (
-            (view.whitened_scores, precision.own),
-            (view.whitened_null, precision.width),
-        )
-    )
-    return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
-
-
 def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
 
@@ -224,7 +183,6 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "model": _model,
     "matched-filter": _matched_filter,
     "full-knowledge": _full_knowledge,
-    "likelihood-ratio": _likelihood_ratio,
     "maximum": _maximum,
 }
 

@@ -10,7 +10,7 @@ canary i and 0 in others.
 
 Examples:
     >>> list(STATISTICS)
-    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'likelihood-ratio', 'maximum']
+    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'maximum']
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ STATISTICS = {
     "model": FINAL_MODEL,
     "matched-filter": EVERY_ROUND,
     "full-knowledge": Adversary("all", knows_others=True),
-    "likelihood-ratio": Adversary("all", knows_rounds=False),
     "maximum": Adversary("all", knows_rounds=False),
 }
 """Statistics by name, each with the adversary who knows enough for it, and no more.
@@ -111,8 +110,8 @@ class View:
         """Scores of observed and unobserved canaries.
 
         With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
-        among real clients ("displacement", "matched-filter", "likelihood-ratio") are of the record
-        `alone`; all canaries stay in for the others.
+        among real clients ("displacement", "matched-filter") are of the record `alone`;
+        all canaries stay in for the others.
 
         Args:
             statistic: one of `STATISTICS` that the adversary can compute; its own by default.
