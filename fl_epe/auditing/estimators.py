@@ -32,7 +32,7 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
 from fl_epe.auditing.view import STATISTICS, seen_by
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
@@ -79,9 +79,8 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    return epsilon_of(
-        Scores(np.asarray(observed), np.asarray(unobserved)), delta, confidence=confidence
-    )
+    scores = Scores(np.asarray(observed), np.asarray(unobserved))
+    return epsilon_of(scores, delta, confidence=confidence)
 
 
 def epsilon_from_record(
@@ -174,14 +173,8 @@ def epsilon_of(
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
     observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
-    fitted = estimate_between(
-        FittedGaussian(0.0, 1.0),
-        fit_gaussian(observed),
-        delta,
-        confidence,
-        method,
-        scores.adversary,
-    )
+    null, alt = FittedGaussian(0.0, 1.0), fit_gaussian(observed)
+    fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
     if not wide:
         return fitted
     low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
@@ -193,25 +186,11 @@ def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
-    deviation = float(scores.spread / np.sqrt(scores.observed.size))
+    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    half = quantile * scores.spread / math.sqrt(scores.observed.size)
     if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
         method += ", of the mean of unequal canaries"
-    ends = scores.unit * _with_ends(scores, deviation, confidence)
-    return estimate_at(ends, delta, confidence, method, scores.adversary)
-
-
-def _with_ends(scores: Scores, deviation: float, confidence: float) -> Floats:
-    """`Scores.shift`, and both ends of its interval.
-
-    Args:
-        scores: with the null N(0, 1).
-        deviation: of the mean of the deviates, for a known null.
-        confidence: coverage.
-    """
-    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
-    half = quantile * deviation
     value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
-    return np.array(
-        [value, value - np.hypot(value - low, error), value + np.hypot(high - value, error)]
-    )
+    ends = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
+    return estimate_at(scores.unit * np.array(ends), delta, confidence, method, scores.adversary)

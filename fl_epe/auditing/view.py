@@ -164,19 +164,6 @@ class View:
         return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
 
     @functools.cached_property
-    def signal(self) -> Floats:
-        """Expected score of a participant of each round alone, ``(T,)``.
-
-        The round is that of one canary among real clients, as far as the record can tell.
-
-        Raises:
-            ValueError: if the record does not say what a canary adds to the mean.
-        """
-        return np.asarray(
-            self.precision.unit * np.sqrt(self.record.correlation.alone(self.round_signal))
-        )
-
-    @functools.cached_property
     def whitened_signals(self) -> Floats:
         """What each observed canary added to its `whitened_scores`, ``(T, k)``.
 
@@ -212,16 +199,10 @@ class View:
         Raises:
             ValueError: if the record does not say.
         """
-        self._check_signal()
-        return self.record.mechanism.added
-
-    def _check_signal(self) -> None:
         if not self.record.signal_known():
-            raise_invalid(
-                "clip_norms",
-                self.record.mechanism.clip_norms,
-                "(or contributions) to be known in every round",
-            )
+            wanted = "(or contributions) to be known in every round"
+            raise_invalid("clip_norms", self.record.mechanism.clip_norms, wanted)
+        return self.record.mechanism.added
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -238,7 +219,7 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            return self.signal**2
+            return self.precision.unit**2 * self.record.correlation.alone(self.round_signal)
         added, hidden = self._final_parts
         if hidden == 0:
             raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
@@ -296,17 +277,13 @@ class View:
                 return 1.0
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])
             weights = record.round_weights()
-            total = np.sum(weights**2 * noise)
-            if inverse is not None:
-                total = record.dim * np.sum(((weights * unit) @ inverse) ** 2)
-            noise = np.array([total])
+            along = weights * unit if inverse is None else (weights * unit) @ inverse
+            noise = np.array([record.dim * np.sum(along**2)])
             hidden = np.array([self._final_parts[1] ** 2])
         else:
             noise = noise if inverse is None else noise * np.sum(inverse**2, axis=1)
-            energy = self.whitened_signals[:, record.presence.any(axis=0)] ** 2
-            total = np.sqrt(np.sum(energy, axis=0))
-            each = np.divide(energy, total, out=np.zeros_like(energy), where=total > 0)
-            shifts, hidden = np.mean(each, 1), self._hidden_norms**2
+            shifts = np.mean(self.precision.own * self.sizes.parts, axis=1)
+            hidden = self._hidden_norms**2
         share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
         return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
 

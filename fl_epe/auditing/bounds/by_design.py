@@ -48,6 +48,5 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
 @functools.cache
 def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
     """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
-    return BOUNDS["clopper-pearson"](
-        [1.0] * observed, [0.0] * unobserved, delta, confidence=confidence
-    )
+    scores = [1.0] * observed, [0.0] * unobserved
+    return BOUNDS["clopper-pearson"](*scores, delta, confidence=confidence)
