@@ -141,10 +141,8 @@ def drawn_law(
     runs, rng = _populations(confidence), generator(seed, 0)
     most = max(_MOST_CELLS // schedule.rounds, 2)
     whole = runs * clients <= most
-    found = [
-        expected_scores(presence(schedule, clients, rng, min(clients, most)))
-        for _ in range(runs if whole else 1)
-    ]
+    shown, times = min(clients, most), runs if whole else 1
+    found = [expected_scores(presence(schedule, clients, rng, shown)) for _ in range(times)]
     law = ExpectedScoreLaw.of(np.concatenate(found))
     return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
 

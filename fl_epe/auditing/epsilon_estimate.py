@@ -159,29 +159,19 @@ def _plausible(
     """
     mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
     null_share = 0.5 / (null.count - 1)
-    covariance = np.array(
-        [
-            [
-                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
-                mean * null_share,
-            ],
-            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
-        ]
-    )
+    both, log_variance = mean * null_share, 0.5 / (alt.count - 1) + null_share
+    variance = math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share
+    covariance = np.array([[variance, both], [both, log_variance]])
     # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
-    chdtr = scipy.special.chdtr
-    limit = float(
-        scipy.optimize.brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3)
-    )
+    chdtr, brentq = scipy.special.chdtr, scipy.optimize.brentq
+    limit = float(brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3))
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
     means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
     kink = _chord(covariance, limit, -log_std) + mean
-    return (
-        np.maximum(np.concatenate([means, kink]), 0.0),
-        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
-    )
+    logs = np.concatenate([logs, np.zeros_like(kink)])
+    return np.maximum(np.concatenate([means, kink]), 0.0), np.exp(logs)
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:

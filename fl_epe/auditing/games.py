@@ -25,6 +25,7 @@ Examples:
 
 import abc
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -170,11 +171,9 @@ def play(
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    mechanism = _OfFunction(aggregate)
+    game = functools.partial(play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed)
     with rename_arguments(observations="trials"):
-        return play_game(
-            mechanism, "zero-out", canary, observations=trials, others=updates, seed=seed
-        )
+        return game(observations=trials, others=updates)
 
 
 class _OfFunction(AuditedMechanism):
@@ -224,16 +223,16 @@ def measured_sensitivity(
     Raises:
         ValueError: if there is no canary, none changes what is released, or noise does not cancel.
     """
-    largest = None
+    changes = []
     for canary in map(_canary, canaries):
         rest = _rows(others, canary.size)
         one, other = (np.vstack([rest, x]) for x in (canary[None], _absent(adjacency, canary)))
-        largest = max(largest or 0.0, _change(mechanism, one, other, seed))
-    if largest is None:
+        changes.append(_change(mechanism, one, other, seed))
+    if not changes:
         raise_invalid("canaries", [], "to hold at least one canary")
-    if not largest:
+    if not any(changes):
         raise ValueError("Expected canaries of which one changes what is released, got none.")
-    return largest
+    return max(changes)
 
 
 def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) -> float:

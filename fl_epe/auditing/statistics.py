@@ -47,17 +47,14 @@ def secret_rounds(record: AuditRecord) -> SecretRounds | None:
     """The law of a canary's rounds; ``None`` if it has no closed form."""
     mechanism, rounds = record.mechanism, record.rounds
     schedule, times = SCHEDULES.get(mechanism.participation), mechanism.canary_participations
-    law = (
-        None
-        if schedule is None or mechanism.canary_weights is not None
-        else schedule.unknown_rounds
-    )
+    law = None if schedule is None else schedule.unknown_rounds
     planned = record.design.num_rounds or rounds  # a run may stop early
     whole = times == round(times) and planned == rounds
-    if law is None or not rounds or (law == "epochs" and not whole):
+    if law is None or mechanism.canary_weights is not None or not rounds:
         return None
-    if law == "epochs" and record.presence.any() and np.median(record.presence.sum(0)) != times:
-        return None  # canaries on a ladder
+    on_ladder = record.presence.any() and np.median(record.presence.sum(0)) != times
+    if law == "epochs" and (on_ladder or not whole):
+        return None
     blocks = np.array_split(np.arange(rounds), max(1, round(times)))
     return SecretRounds(law, min(times / planned, 1.0), blocks)
 
@@ -165,17 +162,10 @@ def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floa
     terms = signal * scores - signal**2 / 2
     if secret.law == "coins":
         most, rate = 80.0, min(secret.rate, 1 - 1e-12)  # float32 has no larger exponentials
-        found = np.sum(
-            np.log(1 - rate + rate * np.exp(np.minimum(terms, most))) + np.maximum(terms - most, 0),
-            axis=0,
-            dtype=np.float64,
-        )
-    else:
-        found = np.sum(
-            [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks],
-            axis=0,
-        )
-    return np.asarray(found)
+        logs = np.log(1 - rate + rate * np.exp(np.minimum(terms, most)))
+        return np.asarray(np.sum(logs + np.maximum(terms - most, 0), axis=0, dtype=np.float64))
+    sums = [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks]
+    return np.asarray(np.sum(sums, axis=0))
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {

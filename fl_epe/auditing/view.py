@@ -145,10 +145,8 @@ class View:
     def unit_error(self) -> float:
         """Relative standard error of `Sizes.of`, as correlations are estimated."""
         signals, window = self.whitened_signals, self.record.correlation.window
-        pairs = math.fsum(
-            energy_of_pairs(row, signals[max(t - window + 1, 0) : t])
-            for t, row in enumerate(signals)
-        )
+        before = (signals[max(t - window + 1, 0) : t] for t in range(len(signals)))
+        pairs = math.fsum(map(energy_of_pairs, signals, before))
         energies = np.sum(signals**2, axis=1)
         return self.precision.unit_error(pairs, float(np.sum(energies**2)), float(energies.sum()))
 
@@ -181,16 +179,14 @@ class View:
         """Scores of the observed canaries, ``(T, k)``; N(0, 1) without their own part."""
         if (known := self.record.running.scores) is not None:
             return known
-        return self.record.correlation.whiten(
-            shift_scores(self.alone.observed.means, self.record.dim)
-        )
+        scores = shift_scores(self.alone.observed.means, self.record.dim)
+        return self.record.correlation.whiten(scores)
 
     @functools.cached_property
     def whitened_null(self) -> Floats:
         """Scores of the unobserved canaries, ``(T, u)``."""
-        return self.record.correlation.whiten(
-            shift_scores(self.alone.unobserved.means, self.record.dim)
-        )
+        scores = shift_scores(self.alone.unobserved.means, self.record.dim)
+        return self.record.correlation.whiten(scores)
 
     @property
     def contributions(self) -> Floats:

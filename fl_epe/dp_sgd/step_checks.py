@@ -114,9 +114,8 @@ def check_steps(
     else:
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
-    return StepFindings(
-        tuple(filter(None, (clipping, sampling, noise))), tuple(unseen), missing or repeat or None
-    )
+    faults = tuple(filter(None, (clipping, sampling, noise)))
+    return StepFindings(faults, tuple(unseen), missing or repeat or None)
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:

@@ -182,11 +182,9 @@ class TimeOfDay(Rated):
         available = max(1, population * open_zones // self.zones)
         size, rounds = math.ceil(self.rate * population), self.most_participations()
         condition = ", the zone known"
-        return PrivacyLaw(
-            rounds,
-            counts=Coins(rounds, min(1.0, size / available), condition),
-            cohorts=FixedCohorts(rounds, available, min(available, size), condition),
-        )
+        counts = Coins(rounds, min(1.0, size / available), condition)
+        drawn = FixedCohorts(rounds, available, min(available, size), condition)
+        return PrivacyLaw(rounds, counts=counts, cohorts=drawn)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: for each zone, coins in the rounds in which it is open.
@@ -197,9 +195,7 @@ class TimeOfDay(Rated):
         open_at = is_open[np.arange(self.rounds) % len(is_open)]
         drawn = self._sizes(population) * self.zones  # so that all zones together are exact
         share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
-        return tuple(
-            ClientType.coins(1 / self.zones, open_at[:, zone] * share) for zone in range(self.zones)
-        )
+        return tuple(ClientType.coins(1 / self.zones, column * share) for column in open_at.T)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,17 +239,14 @@ class DeviceClasses(Schedule):
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):
             sizes = rng.binomial(members, self.rates)
-            parts = [
-                start + draw(rng, many, size)
-                for start, many, size in zip(starts, members, sizes, strict=True)
-            ]
+            classes = zip(starts, members, sizes, strict=True)
+            parts = [start + draw(rng, many, size) for start, many, size in classes]
             yield np.sort(clients[np.concatenate(parts)])
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the coins of the busiest class."""
-        return PrivacyLaw(
-            self.rounds, coins=Coins(self.rounds, max(self.rates), ", in the busiest class")
-        )
+        coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
+        return PrivacyLaw(self.rounds, coins=coins)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the coins of each class."""

@@ -227,23 +227,10 @@ def _capped(
     return Capped(make_schedule(of, rounds, participations), per_run, per_window, window)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    schedule.kind: schedule
-    for schedule in (
-        ShuffledEpochs,
-        Poisson,
-        FixedSize,
-        MinSeparation,
-        DeviceClasses,
-        Cyclic,
-        BallsInBins,
-        CheckIn,
-        TimeOfDay,
-        Trace,
-        DropOut,
-        Capped,
-    )
-}
+_SAMPLED = (ShuffledEpochs, Poisson, FixedSize, MinSeparation, DeviceClasses, Cyclic, BallsInBins)
+_OTHERS = (CheckIn, TimeOfDay, Trace, DropOut, Capped)
+
+SCHEDULES: dict[str, type[Schedule]] = {made.kind: made for made in (*_SAMPLED, *_OTHERS)}
 """The class of each kind of schedule."""
 
 # Where rounds and participations are not, with the options, what the class takes.
