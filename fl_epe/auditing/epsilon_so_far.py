@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
-from fl_epe.auditing.audited_client import AuditedClient
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate, estimate_at
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
@@ -303,12 +303,12 @@ def epsilon_by_round(
         ValueError: if an argument is out of range.
     """
     check_count("most", most)
-    audited, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
-    secret = audited.secret
-    adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=secret is None)
+    adversary = claim_adversary(record)
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
         return []
+    audited, view = AuditedClient.of(record, adversary), seen_by(record, EVERY_ROUND)
+    secret = audited.secret
     planned, rate = record.running.planned, record.running.client_rate
     if record.running.scores is None:
         rate = audited.participations / record.rounds

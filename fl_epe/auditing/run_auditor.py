@@ -308,9 +308,7 @@ class RunAuditor:
         parts: dict[str, Any] = {
             "mechanism": rounds.mechanism(self._server, ids),
             "clients": ClientLog(absent=rounds["absent"].astype(np.int64)),
-            "provenance": Provenance(
-                seeds={"canary": self._seed}, canary_kind=self._kind, versions=installed_versions()
-            ),
+            "provenance": Provenance({"canary": self._seed}, self._kind, installed_versions()),
         }
         parts |= {name: facts.pop(name) for name in parts.keys() & facts.keys()}
         record = record_from_scorer(

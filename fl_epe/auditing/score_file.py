@@ -55,9 +55,8 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
             and, where it is about a cell, the row.
     """
     readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
-    return read_table(
-        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
-    )
+    whole = {end: functools.partial(_scores, read) for end, read in readers.items()}
+    return read_table(path, whole, LAYOUT)
 
 
 def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:
@@ -241,10 +240,8 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         raise_invalid("unobserved", None, "or dim to be given")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            counted = "no score" if np.size(side) == 0 else "only 1 score"
-            raise NotMeasured(
-                f"there is {counted} of a canary that {name}; an ε needs at least {LEAST_CANARIES}"
-            )
+            counted = f"{'only 1' if np.size(side) else 'no'} score of a canary that {name}"
+            raise NotMeasured(f"there is {counted}; an ε needs at least {LEAST_CANARIES}")
     others = None if unobserved is None else check_scores("unobserved", unobserved)
     bare = Scores(check_scores("observed", observed), others)
     return bare if dim is None else Scores.from_cosines(bare.observed, dim, others)

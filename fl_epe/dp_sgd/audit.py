@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -94,12 +93,7 @@ class DPSGDAudit:
         logger.log(level, "Audit: %s", " ".join(self._plan))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._active = False
         with self._standing_back("the final model could not be read"):
             own = vars(self._steps.optimizer)

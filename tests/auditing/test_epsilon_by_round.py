@@ -47,6 +47,13 @@ def test_it_is_what_was_said_during_the_run(planned):
     assert said[-1].low < every.low < every.high < said[-1].high
 
 
+def test_nothing_is_said_where_the_law_of_secret_rounds_is_not_known():
+    record = record_of("poisson", 6)
+    unknown = record.with_values(canary_weights=np.ones(record.presence.shape))
+    assert answers(unknown)[1].estimate is None
+    assert epsilon_by_round(unknown) == []
+
+
 @pytest.mark.parametrize("law", [None, "coins", "epochs"], ids=["known", "coins", "epochs"])
 def test_it_is_for_a_client_who_takes_part_as_often_as_planned(law):
     """Canaries of one to eight participations, a client of four; whose rounds may be secret."""
