@@ -154,7 +154,7 @@ def _loss(groups: Groups, tail: float) -> _Loss:
         laws = [total_of(law, number, tail) for law, (_, number) in zip(each, groups, strict=True)]
     while len(laws) > 1:
         pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
-        laws = [plus(*pair, tail) if len(pair) > 1 else pair[0] for pair in pairs]
+        laws = [plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs]
     (total,) = laws
     low = total.step * total.first - math.log(count)
     return _Loss(low, total.step, total.null, total.mean / count, total.lost / count)

@@ -64,7 +64,8 @@ class AuditedClient:
             coins = secret.law == "coins"
             expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
-        if (counts := _counted(record)) is not None:
+        if (ids := record.clients.ids) is not None and len(ids):
+            counts = np.bincount(ids, minlength=record.design.num_clients or 0)
             typical = int(counts.max() if most else np.quantile(counts, 0.5, method="lower"))
             if typical > 0:
                 return cls(typical, _patterns(record, counts, typical))
@@ -111,14 +112,6 @@ def schedule_of(record: AuditRecord) -> Schedule | None:
         each = rounds * float(design.clients_per_round or 0) / int(design.num_clients or 1)
         return make_schedule(design.schedule, rounds, each)
     return None
-
-
-def _counted(record: AuditRecord) -> NDArray[np.int64] | None:
-    """How often each real client took part."""
-    ids = record.clients.ids
-    if ids is None or not len(ids):
-        return None
-    return np.bincount(ids, minlength=record.design.num_clients or 0)
 
 
 def _patterns(record: AuditRecord, counts: NDArray[np.int64], typical: int) -> NDArray[np.bool_]:

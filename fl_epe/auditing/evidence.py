@@ -1,5 +1,11 @@
 """What a run says about a claim of (ε, δ)-DP: a lower bound, what it assumes, an estimate.
 
+`assert_private` makes a test of a claim. A failure disproves the claim at the given confidence and
+under the stated assumption. Passing does not prove it: a better attack may get further. A true
+claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it passes,
+and if the method is chosen in advance.
+
 Methods without an assumption show gross violations only; "gdp" shows finer ones, if the noise
 is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
 too few cannot, so the evidence says what it assumes.
@@ -9,6 +15,10 @@ Examples:
     >>> scores = Scores(rng.normal(5, 1, 200), rng.normal(0, 1, 200))
     >>> find_evidence(scores, epsilon=1.0, delta=1e-5).violated
     True
+    >>> from fl_epe.auditing.games import play
+    >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
+    >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
+    False
 """
 
 import dataclasses
@@ -233,6 +243,40 @@ def find_evidence(
         adversary=adversary,
         participations=participations,
     )
+
+
+def assert_private(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    adversary: Adversary | None = None,
+    method: str | None = None,
+) -> Evidence:
+    """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
+
+    Arguments are those of `find_evidence`, whose evidence is returned.
+
+    Raises:
+        AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
+        ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
+            if a method that assumes Gaussian noise would, and the scores refute that.
+    """
+    found = find_evidence(run, epsilon, delta, confidence, adversary=adversary, method=method)
+    if found.violated or found.faults:
+        raise AssertionError(str(found))
+    if found.refuted and found.lower_bound > epsilon:
+        wanted = f"to go with Gaussian scores: Anderson–Darling has p = {found.gaussian_p:.2g}. "
+        wanted += "Leave out method, for a bound without that assumption"
+        raise_invalid("method", found.method, wanted)
+    if found.ceiling <= epsilon:
+        wanted = f"< {found.ceiling:.4g}, the largest bound that {found.observed} + "
+        wanted += f"{found.unobserved} scores can give with {found.method!r}. Use more canaries "
+        raise_invalid(
+            "epsilon", epsilon, f"{wanted}(or trials), or method='gdp' if the noise is Gaussian"
+        )
+    return found
 
 
 def _check_measured(scores: Scores, method: str) -> None:

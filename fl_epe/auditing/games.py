@@ -135,7 +135,18 @@ def play_game(
         raise_invalid("observations", observations, ">= 2")
     if steps < 1 or (two_runs and steps != 1):
         raise_invalid("steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1")
-    step = _player(mechanism, adjacency, canary, others, sampling_rate, seed)
+    check_rate("sampling_rate", sampling_rate)
+    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
+    fixed = None if callable(canary) else _canary(canary)
+
+    def step(here: bool, number: int) -> tuple[Floats, Floats]:
+        """What is released in one step of one world, and the canary's update in it."""
+        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
+        rest = _rows(others(number) if callable(others) else others, own.size)
+        if sampling_rate == 1 or sampling.random() < sampling_rate:
+            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
+        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
+
     number = np.arange(2 * observations)
     takes_part = (number if two_runs else generator(seed).permutation(number)) < observations
     scores = np.empty(takes_part.size)
@@ -252,29 +263,6 @@ def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) 
             "numbers whatever the updates are, and leave out sampling."
         )
     return float(np.linalg.norm(changes[0]))
-
-
-def _player(
-    mechanism: AuditedMechanism,
-    adjacency: Adjacency,
-    canary: ByStep,
-    others: ByStep,
-    sampling_rate: float,
-    seed: int,
-) -> Callable[[bool, int], tuple[Floats, Floats]]:
-    """What is released in one step of one world, and the canary's update in it."""
-    check_rate("sampling_rate", sampling_rate)
-    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
-    fixed = None if callable(canary) else _canary(canary)
-
-    def step(here: bool, number: int) -> tuple[Floats, Floats]:
-        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
-        rest = _rows(others(number) if callable(others) else others, own.size)
-        if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
-        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
-
-    return step
 
 
 def _absent(adjacency: Adjacency, canary: Floats) -> Floats:
