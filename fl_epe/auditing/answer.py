@@ -31,7 +31,6 @@ import numpy as np
 
 from fl_epe.accounting import (
     clients_law,
-    epsilon_two_gaussians,
     poisson_epsilon,
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
@@ -41,15 +40,13 @@ from fl_epe.auditing.assumptions import check_sign
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_of_shift
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import check_probability, raise_invalid
-
-_HUGE = 1e150  # ε of a larger shift is infinite, as of this one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +182,7 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        shift = min(scale * client.size(view), _HUGE)
-        return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+        return epsilon_of_shift(scale * client.size(view), delta)
     if view.adversary.sees == "final":
         schedule = schedule_of(view.record)
         law = None

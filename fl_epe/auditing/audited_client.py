@@ -103,14 +103,12 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 def schedule_of(record: AuditRecord) -> Schedule | None:
     """The clients' schedule by the settings in a record; ``None`` if they do not tell."""
     design, mechanism = record.design, record.mechanism
+    kind, rounds, each = mechanism.participation, record.rounds, mechanism.canary_participations
+    if design.schedule and design.num_clients and design.clients_per_round:
+        kind, rounds = design.schedule, design.num_rounds or record.rounds
+        each = rounds * design.clients_per_round / design.num_clients
     with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
-        if design.schedule is None or None in (design.num_clients, design.clients_per_round):
-            return make_schedule(
-                mechanism.participation, record.rounds, mechanism.canary_participations
-            )
-        rounds = design.num_rounds or record.rounds
-        each = rounds * float(design.clients_per_round or 0) / int(design.num_clients or 1)
-        return make_schedule(design.schedule, rounds, each)
+        return make_schedule(kind, rounds, each)
     return None
 
 

@@ -21,10 +21,11 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import Floats, raise_invalid
+
+_HUGE = 1e150  # ε of a larger shift is infinite, as of this one
 
 Sees = Literal["final", "all"]  # the final model, or every round's model
 
@@ -80,24 +81,9 @@ class EpsilonEstimate:
     adversary: Adversary | None = None
 
 
-def estimate_at(
-    shifts: ArrayLike,
-    delta: float,
-    confidence: float,
-    method: str,
-    adversary: Adversary | None = None,
-) -> EpsilonEstimate:
-    """ε of scores N(shift, 1) against N(0, 1), for a shift and both ends of its interval.
-
-    A shift below 0 counts as 0; an infinite one means that the residual is 0.
-    """
-    check_probability("confidence", confidence)
-    means = np.asarray(shifts, np.float64)
-    without = np.isposinf(means)
-    least = np.maximum(np.where(without, 0.0, means), 0.0)
-    found = epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta)
-    epsilon, low, high = np.where(without, np.inf, found).tolist()
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+def epsilon_of_shift(shift: float, delta: float) -> float:
+    """ε of scores N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
+    return float(epsilon_two_gaussians(0.0, 1.0, min(max(shift, 0.0), _HUGE), 1.0, delta))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonEstimate,
     FittedGaussian,
-    estimate_at,
+    epsilon_of_shift,
     estimate_between,
     fit_gaussian,
 )
@@ -192,5 +192,6 @@ def _known_variance(
         method += ", of the mean of unequal canaries"
     value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
-    ends = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
-    return estimate_at(scores.unit * np.array(ends), delta, confidence, method, scores.adversary)
+    shifts = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
+    found, low, high = (epsilon_of_shift(scores.unit * shift, delta) for shift in shifts)
+    return EpsilonEstimate(found, low, high, delta, confidence, method, scores.adversary)
