@@ -148,9 +148,8 @@ def _pld_epsilon(
 
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
-    accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation[relation], value_discretization_interval=step
-    )
+    neighbours = dp_accounting.NeighboringRelation[relation]
+    accountant = PLDAccountant(neighbours, value_discretization_interval=step)
     return float(accountant.compose(event, rounds).get_epsilon(delta))
 
 

@@ -68,18 +68,9 @@ class ExpectedScoreLaw:
         summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
         return cls(values[summed > 0], summed[summed > 0])
 
-    def scaled(self, factor: float) -> ExpectedScoreLaw:
-        """The law of ``factor`` times the expected score, for a factor > 0."""
-        return dataclasses.replace(self, expected_scores=factor * self.expected_scores)
-
     def root(self) -> ExpectedScoreLaw:
         """The law of the expected score's square root."""
         return dataclasses.replace(self, expected_scores=np.sqrt(self.expected_scores))
-
-    def coarse(self, distance: float) -> ExpectedScoreLaw:
-        """With each expected score rounded up, by a factor of at most ``1 + distance``."""
-        law = ExpectedScoreLaw.of(rounded_up(self.expected_scores, distance), self.shares)
-        return dataclasses.replace(law, drawn=self.drawn, whole=self.whole)
 
     def largest(self, clients: int, confidence: float = 0.95) -> float | None:
         """What none of ``clients`` clients exceeds, with probability ``confidence``.
@@ -128,33 +119,6 @@ def expected_score_law(
     return ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
 
 
-def _simulated_law(
-    schedule: Schedule,
-    weights: ArrayLike,
-    clients: int,
-    *,
-    confidence: float = 0.95,
-    seed: int = _SEED,
-) -> ExpectedScoreLaw | None:
-    """Expected scores Σ w_t of all clients in simulated runs; ``None`` if that would take minutes.
-
-    Args:
-        schedule: the participation schedule.
-        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
-        clients: how many clients there are.
-        confidence: so many populations are drawn (59 for 95%) that the largest expected score of
-            all of them is above this quantile of one population's largest, with this probability.
-        seed: of the draws, the same for all weights.
-    """
-    runs = _populations(confidence)
-    rows = clients * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
-    if runs * rows > _MOST_ROWS:
-        return None
-    rng, added = generator(seed, 0), np.asarray(weights, np.float64)
-    law = ExpectedScoreLaw.of([_sums(schedule, added, clients, rng) for _ in range(runs)])
-    return dataclasses.replace(law, drawn=runs * clients)
-
-
 def drawn_law(
     schedule: Schedule,
     expected_scores: Callable[[NDArray[np.bool_]], Floats],
@@ -165,23 +129,20 @@ def drawn_law(
 ) -> ExpectedScoreLaw:
     """The law of an expected score that is no sum over a client's rounds.
 
-    Of all clients of as many populations as in `_simulated_law`; of some clients of one population
-    where these are too many.
+    Of all clients of several populations; of some clients of one where these are too many.
 
     Args:
         schedule: the participation schedule.
         expected_scores: from who is in which round, ``(T, m)``, those of m clients.
         clients: how many clients there are.
-        confidence: as in `_simulated_law`.
+        confidence: as in `clients_law`.
         seed: of the draws.
     """
     runs, rng = _populations(confidence), generator(seed, 0)
     most = max(_MOST_CELLS // schedule.rounds, 2)
     whole = runs * clients <= most
-    found = [
-        expected_scores(presence(schedule, clients, rng, min(clients, most)))
-        for _ in range(runs if whole else 1)
-    ]
+    shown, times = min(clients, most), runs if whole else 1
+    found = [expected_scores(presence(schedule, clients, rng, shown)) for _ in range(times)]
     law = ExpectedScoreLaw.of(np.concatenate(found))
     return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
 
@@ -197,34 +158,46 @@ def clients_law(
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
     A law of more than 20,000 values is rounded up, by 0.02% at most. Weights in the same
-    proportions, to 12 digits, share a law. Arguments are as in `_simulated_law`.
+    proportions, to 12 digits, share a law.
+
+    Args:
+        schedule: the participation schedule.
+        weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
+        clients: how many clients there are.
+        confidence: so many populations are drawn (59 for 95%) that the largest expected score of
+            all of them is above this quantile of one population's largest, with this probability.
+        seed: of the draws, the same for all weights.
+
+    Returns:
+        ``None`` if it would take minutes.
     """
     added = np.asarray(weights, np.float64)
     largest = float(added.max(initial=0.0)) or 1.0
     law = _clients_law(schedule, np.round(added / largest, 12).tobytes(), clients, confidence, seed)
-    return None if law is None else law.scaled(largest)
+    return law and dataclasses.replace(law, expected_scores=largest * law.expected_scores)
 
 
 @functools.lru_cache(maxsize=16)
 def _clients_law(
     schedule: Schedule, shape: bytes, clients: int, confidence: float, seed: int
 ) -> ExpectedScoreLaw | None:
-    weights = np.frombuffer(shape)
+    weights, runs, rng = np.frombuffer(shape), _populations(confidence), generator(seed, 0)
     law = expected_score_law(schedule, weights, clients)
-    if law is not None:
-        return law if len(law.expected_scores) < _MANY else law.coarse(_COARSE)
+    if law is not None and len(law.expected_scores) >= _MANY:
+        law = ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
     for many in (clients, min(clients, _FEW)):
-        law = _simulated_law(schedule, weights, many, confidence=confidence, seed=seed)
-        if law is not None:
-            return dataclasses.replace(law, whole=many == clients)
-    return None
+        rows = many * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
+        if law is None and runs * rows <= _MOST_ROWS:
+            law = ExpectedScoreLaw.of([_sums(schedule, weights, many, rng) for _ in range(runs)])
+            law = dataclasses.replace(law, drawn=runs * many, whole=many == clients)
+    return law
 
 
 def _replays(schedule: Schedule) -> bool:
     """Whether nothing is random: a trace, or caps on one."""
-    return isinstance(schedule, Trace) or (
-        isinstance(schedule, Capped) and _replays(schedule.schedule)
-    )
+    while isinstance(schedule, Capped):
+        schedule = schedule.schedule
+    return isinstance(schedule, Trace)
 
 
 def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:

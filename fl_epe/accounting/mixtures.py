@@ -61,12 +61,7 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    return _epsilon(
-        lambda clients, goal: _first(clients.log_delta_known, goal, 0.0, 1.0),
-        expected_scores,
-        delta,
-        weights,
-    )
+    return _epsilon(_solve_known, expected_scores, delta, weights)
 
 
 def unknown_expected_score_epsilon(
@@ -167,6 +162,10 @@ def _epsilon(
     return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
 
 
+def _solve_known(clients: _Clients, goal: float) -> float:
+    return _first(clients.log_delta_known, goal, 0.0, 1.0)
+
+
 def _solve_unknown(clients: _Clients, goal: float) -> float:
     """The smallest ε; the search is for the score, as every score has an ε in closed form."""
     start = clients.score_of(0.0)
@@ -240,8 +239,7 @@ def _fall(start: Floats, gap: Floats) -> Floats:
 
 def _log_mills(v: Floats) -> Floats:
     """Logarithm of (1 − Φ(v))/φ(v)."""
-    near = (
-        np.log(scipy.special.erfcx(np.maximum(v, _FAR) / math.sqrt(2))) + math.log(math.pi / 2) / 2
-    )
+    scaled = np.log(scipy.special.erfcx(np.maximum(v, _FAR) / math.sqrt(2)))
+    near = scaled + math.log(math.pi / 2) / 2
     far = scipy.special.log_ndtr(-v) + v * v / 2 + math.log(2 * math.pi) / 2
     return np.asarray(np.where(v >= _FAR, near, far))

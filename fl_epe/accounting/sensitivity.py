@@ -44,9 +44,8 @@ def strategy_bounds(
     """
     pattern = schedule.pattern(population)
     size = max(sensitivity(strategy, pattern), math.sqrt(pattern.most))
-    words = (
-        f"the rounds of a client add up to {size:.3g} times one round's, by the noise's correlation"
-    )
+    times = f"add up to {size:.3g} times one round's"
+    words = f"the rounds of a client {times}, by the noise's correlation"
     found = UpperBound(gaussian_epsilon(noise_multiplier / size, delta), True, "zero-out", words)
     if not 0 < found.epsilon < math.inf:
         return (found,)
@@ -116,8 +115,5 @@ def _best_sum(values: Floats, separation: int, most: int) -> Floats:
 
 def _is_decreasing_toeplitz(strategy: Floats) -> bool:
     column = strategy[:, 0]
-    return bool(
-        column[-1] >= 0
-        and np.all(np.diff(column) <= 0)
-        and np.array_equal(strategy[1:, 1:], strategy[:-1, :-1])
-    )
+    falls = column[-1] >= 0 and bool(np.all(np.diff(column) <= 0))
+    return falls and np.array_equal(strategy[1:, 1:], strategy[:-1, :-1])

@@ -93,9 +93,7 @@ def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
     """
     if one is not other:
         step = min(one.step, other.step)
-        if one.step * len(one.null) > 4 * _POINTS * step or (
-            other.step * len(other.null) > 4 * _POINTS * step
-        ):
+        if max(law.step * len(law.null) for law in (one, other)) > 4 * _POINTS * step:
             step = max(one.step, other.step)
         one, other = on_grid(one, step), on_grid(other, step)
     first, last = _range(one, other, tail)
@@ -188,16 +186,11 @@ def _of_far_pairs(
     def met(values: Floats, shares: Floats) -> Floats:
         return np.convolve(values, shares)[start + apart - nearest : len(distances)]
 
-    below, above = (
-        np.array(
-            [
-                null * met(smaller.null, of_null),
-                mean * met(smaller.null, of_mean) + null * met(smaller.mean, of_mean),
-            ]
-        )
-        for of_null, of_mean in ((1 - up_null, 1 - up), (up_null, up))
-    )
-    return start, below, above
+    def fallen(of_null: Floats, of_mean: Floats) -> Floats:
+        means = mean * met(smaller.null, of_mean) + null * met(smaller.mean, of_mean)
+        return np.array([null * met(smaller.null, of_null), means])
+
+    return start, fallen(1 - up_null, 1 - up), fallen(up_null, up)
 
 
 def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, origin: int) -> None:

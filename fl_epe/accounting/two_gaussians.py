@@ -133,14 +133,10 @@ class _Pair:
     def of(
         cls, null_mean: ArrayLike, null_std: ArrayLike, alt_mean: ArrayLike, alt_std: ArrayLike
     ) -> _Pair:
-        mean0, mean1 = (
-            _checked(name, value, "in (-inf, inf)", np.isfinite)
-            for name, value in (("null_mean", null_mean), ("alt_mean", alt_mean))
-        )
-        std0, std1 = (
-            _checked(name, value, "in [0, inf)", lambda std: (std >= 0) & (std < np.inf))
-            for name, value in (("null_std", null_std), ("alt_std", alt_std))
-        )
+        mean0 = _checked("null_mean", null_mean, "in (-inf, inf)", np.isfinite)
+        mean1 = _checked("alt_mean", alt_mean, "in (-inf, inf)", np.isfinite)
+        std0 = _checked("null_std", null_std, "in [0, inf)", _is_length)
+        std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_length)
         narrow = np.minimum(std0, std1)
         shift, excess = np.abs(mean1 - mean0) / narrow, np.abs(std1 - std0) / narrow
         identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
@@ -235,6 +231,10 @@ def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], 
     if not np.all(holds(values)):
         raise_invalid(name, values[~holds(values)][0], where)
     return values
+
+
+def _is_length(values: Floats) -> _Mask:
+    return (values >= 0) & (values < np.inf)
 
 
 def _plain(values: Floats) -> float | Floats:

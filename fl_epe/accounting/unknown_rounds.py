@@ -1,7 +1,7 @@
 """ε of an adversary who sees every round but does not know in which ones a client took part.
 
-The adversary's statistic is "likelihood-ratio" of `fl_epe.auditing.STATISTICS`. It is not Gaussian,
-so its ε comes from the distribution of the likelihood ratio, computed on a grid without simulation.
+The adversary's statistic is the likelihood ratio of the mixture. It is not Gaussian, so its ε comes
+from the distribution of that ratio, computed on a grid without simulation.
 Derivation and measured errors: docs/notes/unknown-rounds.md.
 
 Examples:
@@ -150,15 +150,11 @@ def _loss(groups: Groups, tail: float) -> _Loss:
         shares = np.array([number / count for _, number in groups])
         laws = [total_of(lognormal(signals, shares, tail), count, tail)]
     else:
-        laws = [
-            total_of(lognormal(np.array([signal]), np.ones(1), tail), number, tail)
-            for signal, number in groups
-        ]
+        each = [lognormal(np.array([signal]), np.ones(1), tail) for signal in signals]
+        laws = [total_of(law, number, tail) for law, (_, number) in zip(each, groups, strict=True)]
     while len(laws) > 1:
-        laws = [
-            plus(laws[i], laws[i + 1], tail) if i + 1 < len(laws) else laws[i]
-            for i in range(0, len(laws), 2)
-        ]
+        pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
+        laws = [plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs]
     (total,) = laws
     low = total.step * total.first - math.log(count)
     return _Loss(low, total.step, total.null, total.mean / count, total.lost / count)

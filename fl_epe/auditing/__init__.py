@@ -11,16 +11,7 @@ Examples:
 
 from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
-from fl_epe.auditing.assertions import assert_private
-from fl_epe.auditing.assumptions import (
-    LEAST_FOR_NULL,
-    Dependence,
-    GaussianFit,
-    dependence,
-    gaussian_test,
-    null_misfit,
-    wider_than_known,
-)
+from fl_epe.auditing.assumptions import LEAST_FOR_NULL, Dependence, dependence, null_misfit
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import CanaryLoad, canary_load
@@ -34,16 +25,16 @@ from fl_epe.auditing.epsilon_estimate import (
     Sees,
     epsilon_difference,
 )
-from fl_epe.auditing.epsilon_so_far import PlannedClient, RoundEstimate, epsilon_by_round
+from fl_epe.auditing.epsilon_so_far import PlannedClient, epsilon_by_round
 from fl_epe.auditing.estimators import (
     epsilon_from_cosines,
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
 )
-from fl_epe.auditing.evidence import find_evidence
+from fl_epe.auditing.evidence import assert_private, find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
-from fl_epe.auditing.ladder_fit import LadderFit, LadderTest, ladder_fit
+from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, divergence
 from fl_epe.auditing.record import AuditRecord
@@ -63,7 +54,6 @@ from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
 from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.auditing.view import STATISTICS, View, seen_by
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation
 
@@ -90,16 +80,13 @@ __all__ = [
     "Fault",
     "FaultKind",
     "Findings",
-    "GaussianFit",
     "LadderFit",
-    "LadderTest",
     "Mechanism",
     "Norms",
     "NotMeasured",
     "PlannedClient",
     "Provenance",
     "RoundCorrelation",
-    "RoundEstimate",
     "RoundFacts",
     "RunAuditor",
     "ScoreSummary",
@@ -125,15 +112,12 @@ __all__ = [
     "epsilon_lower_bound",
     "epsilon_of",
     "find_evidence",
-    "gaussian_test",
     "installed_versions",
     "ladder_fit",
     "null_misfit",
     "others_share",
     "read_scores",
     "scores_for_claim",
-    "secret_rounds",
     "seen_by",
     "summarize_scores",
-    "wider_than_known",
 ]

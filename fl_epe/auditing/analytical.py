@@ -60,14 +60,12 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         return Analytical(None, known, adjacency, "nobody took part")
     if z == 0:
         return Analytical(math.inf, known, adjacency, "there is no noise")
-    if known:
-        shares = _shares(record)
-        if shares is None:
-            return Analytical(None, True, adjacency, "what a client adds is not known")
-        epsilon = gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
-        words = "the adversary knows the client's rounds"
-        return Analytical(epsilon, True, adjacency, words)
-    return _unknown(record, delta, z, client, adjacency)
+    if (shares := _shares(record)) is None:
+        return Analytical(None, known, adjacency, "what a client adds is not known")
+    if not known:
+        return _unknown(record, delta, z / max(1.0, float(shares.max())), client, adjacency)
+    epsilon = gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
+    return Analytical(epsilon, True, adjacency, "the adversary knows the client's rounds")
 
 
 def adjacency_of(record: AuditRecord) -> str:
@@ -106,17 +104,10 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
 def _unknown(
     record: AuditRecord, delta: float, z: float, client: AuditedClient, adjacency: str
 ) -> Analytical:
-    """By the schedule's theorem; a heavier canary has less noise."""
-    shares, secret, strategy = _shares(record), client.secret, record.mechanism.strategy
-    if shares is None:
-        return Analytical(None, False, adjacency, "what a client adds is not known")
-    z = z / max(1.0, float(shares.max()))
-    if (
-        secret is not None
-        and secret.law == "coins"
-        and strategy is None
-        and adjacency != "zero-out"
-    ):
+    """By the schedule's theorem; ``z`` is that of a heavy canary, who has less noise."""
+    secret, strategy = client.secret, record.mechanism.strategy
+    coins = secret is not None and secret.law == "coins"
+    if secret and coins and strategy is None and adjacency != "zero-out":
         epsilon = poisson_epsilon(z, secret.rate, record.rounds, delta)
         words = "the adversary does not know who was sampled"
         return Analytical(epsilon, False, adjacency, words)

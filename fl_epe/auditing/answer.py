@@ -40,7 +40,7 @@ from fl_epe.auditing.assumptions import check_sign
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, estimate_at
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_of_shift
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
@@ -142,7 +142,7 @@ def answer(
             raise NotMeasured("every score is 0: no canary reached what was released")
         check_sign(scores)
         fit = ladder_fit(view, scores, confidence)
-        estimate = _estimate(view, client, fit, delta, confidence, adversary)
+        estimate = _estimate(view, client, fit, delta, confidence)
     except NotMeasured as error:
         return dataclasses.replace(blank, reason=str(error))
     proved, proof = _proof(view, client, delta, confidence, adversary)
@@ -159,25 +159,15 @@ def answer(
 
 
 def _estimate(
-    view: View,
-    client: AuditedClient,
-    fit: LadderFit,
-    delta: float,
-    confidence: float,
-    adversary: Adversary,
+    view: View, client: AuditedClient, fit: LadderFit, delta: float, confidence: float
 ) -> EpsilonEstimate:
     scales = (fit.scale, fit.low, fit.high)
-    if client.secret is None:
-        method = "κ of the canaries' ladder, at the client's expected score"
-        shifts = np.array(scales) * client.size(view)
-        found = estimate_at(shifts, delta, confidence, method, adversary)
-    else:
-        epsilon, low, high = (client_epsilon(view, client, scale, delta) for scale in scales)
+    epsilon, low, high = (client_epsilon(view, client, scale, delta) for scale in scales)
+    method = "κ of the canaries' ladder, at the client's expected score"
+    if client.secret is not None:
         method = "κ of all canaries, mixture over secret rounds"
-        found = EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
-    if np.isnan([found.epsilon, found.low, found.high]).any():
-        raise NotMeasured("the estimate is not a number")
-    return found
+    adversary = dataclasses.replace(view.adversary, knows_rounds=client.secret is None)
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 
 
 def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float) -> float:
@@ -192,7 +182,7 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return estimate_at([scale * client.size(view)] * 3, delta, 0.95, "").epsilon
+        return epsilon_of_shift(scale * client.size(view), delta)
     if view.adversary.sees == "final":
         schedule = schedule_of(view.record)
         law = None
@@ -201,9 +191,8 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
             law = clients_law(schedule, weights, 10**6)
         if law is None:
             raise NotMeasured("the law of the client's secret rounds is not known")
-        return unknown_expected_score_epsilon(
-            scale * law.expected_scores, delta, weights=law.shares
-        )
+        scores = scale * law.expected_scores
+        return unknown_expected_score_epsilon(scores, delta, weights=law.shares)
     signal = np.maximum(view.sizes.unit * np.sqrt(view.record.correlation.alone(weights)), 1e-9)
     if secret.law == "coins":
         strength = scale * float(np.sqrt(np.mean(signal**2)))

@@ -80,12 +80,9 @@ def anderson_darling(scores: Floats) -> float:
 
 
 def _p_value(a: float) -> float:
-    if a >= 10:
-        return 0.0
-    if a >= 0.6:
-        return math.exp(1.2937 - 5.709 * a + 0.0186 * a**2)
     if a >= 0.34:
-        return math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
+        tail = 1.2937 - 5.709 * a + 0.0186 * a**2 if a >= 0.6 else 0.9177 - 4.279 * a - 1.38 * a**2
+        return math.exp(tail) if a < 10 else 0.0
     if a >= 0.2:
         return 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
     return 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
@@ -180,9 +177,8 @@ def dependence(record: AuditRecord) -> dict[str, Dependence]:
         signals, scores = view.whitened_signals, view.whitened_scores
         energy = float((signals**2).sum())
         strength = float((signals * scores).sum()) / energy if energy else 0.0
-        found["observed"] = dependence_of(
-            (scores - strength * signals)[moved], record.presence[moved]
-        )
+        rest = (scores - strength * signals)[moved]
+        found["observed"] = dependence_of(rest, record.presence[moved])
     return {name: result for name, result in found.items() if result is not None}
 
 
@@ -221,10 +217,8 @@ def null_misfit(scores: Scores) -> str | None:
         return None
     found, count = scores.unobserved, len(scores.unobserved)
     mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
-    p = min(
-        scipy.stats.chi2.sf(count * width**2, count),
-        2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count)),
-    )
+    shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
+    p = min(scipy.stats.chi2.sf(count * width**2, count), shifted)
     if 2 * p >= 1 - _LEAST_CERTAINTY:
         return None
     return (
@@ -240,9 +234,8 @@ def check_known_variance(scores: Scores) -> None:
         NotMeasured: with the reason.
     """
     if scores.dim is not None and scores.dim < _LEAST_DIM:
-        raise NotMeasured(
-            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
-        )
+        least = f"an estimate needs at least {_LEAST_DIM}"
+        raise NotMeasured(f"the cosines are in {scores.dim} dimensions; {least}")
     if reason := wider_than_known(scores):
         raise NotMeasured(reason)
 
@@ -264,8 +257,8 @@ def check_sign(scores: Scores) -> None:
         if np.ptp(np.concatenate([observed, unobserved])) > 0:
             p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
     if p < _WRONG_SIGN:
+        medians = f"median {np.median(scores.observed):.4g} against {null:.4g}"
         raise NotMeasured(
-            f"observed {scores.statistic} are far below unobserved ones (median "
-            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
-            "that a canary took part; negate them, or swap the two sides"
+            f"observed {scores.statistic} are far below unobserved ones ({medians}), and larger "
+            "scores must mean that a canary took part; negate them, or swap the two sides"
         )

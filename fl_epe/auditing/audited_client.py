@@ -64,7 +64,8 @@ class AuditedClient:
             coins = secret.law == "coins"
             expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
-        if (counts := _counted(record)) is not None:
+        if (ids := record.clients.ids) is not None and len(ids):
+            counts = np.bincount(ids, minlength=record.design.num_clients or 0)
             typical = int(counts.max() if most else np.quantile(counts, 0.5, method="lower"))
             if typical > 0:
                 return cls(typical, _patterns(record, counts, typical))
@@ -102,23 +103,13 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 def schedule_of(record: AuditRecord) -> Schedule | None:
     """The clients' schedule by the settings in a record; ``None`` if they do not tell."""
     design, mechanism = record.design, record.mechanism
+    kind, rounds, each = mechanism.participation, record.rounds, mechanism.canary_participations
+    if design.schedule and design.num_clients and design.clients_per_round:
+        kind, rounds = design.schedule, design.num_rounds or record.rounds
+        each = rounds * design.clients_per_round / design.num_clients
     with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
-        if design.schedule is None or None in (design.num_clients, design.clients_per_round):
-            return make_schedule(
-                mechanism.participation, record.rounds, mechanism.canary_participations
-            )
-        rounds = design.num_rounds or record.rounds
-        each = rounds * float(design.clients_per_round or 0) / int(design.num_clients or 1)
-        return make_schedule(design.schedule, rounds, each)
+        return make_schedule(kind, rounds, each)
     return None
-
-
-def _counted(record: AuditRecord) -> NDArray[np.int64] | None:
-    """How often each real client took part."""
-    ids = record.clients.ids
-    if ids is None or not len(ids):
-        return None
-    return np.bincount(ids, minlength=record.design.num_clients or 0)
 
 
 def _patterns(record: AuditRecord, counts: NDArray[np.int64], typical: int) -> NDArray[np.bool_]:

@@ -107,27 +107,21 @@ class CanaryLoad:
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
         if not self.places:
-            return [
-                f"No canary fits beside {self.clients} clients; more clients, or a larger share "
-                "for canaries, would make a measurement possible."
-            ]
+            more = "more clients, or a larger share for canaries, would make a measurement possible"
+            return [f"No canary fits beside {self.clients} clients; {more}."]
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
-        lines = [
-            f"Canaries take part like {whose}, {100 * self.share:.2g}% of a round beside "
-            f"{self.clients} clients."
-        ]
+        share = f"{100 * self.share:.2g}% of a round beside {self.clients} clients"
+        lines = [f"Canaries take part like {whose}, {share}."]
         for found in self.expected:
             seen = "the final model" if found.sees == "final" else "every round's model"
+            told = f"they tell it within {found.low:.3g} – {found.high:.3g} (95%)"
             lines.append(
-                f"If theory holds, ε from {seen} is about {found.epsilon:.3g}, and they tell it "
-                f"within {found.low:.3g} – {found.high:.3g} (95%)."
+                f"If theory holds, ε from {seen} is about {found.epsilon:.3g}, and {told}."
             )
         if not all(found.narrow for found in self.expected) or not self.expected:
-            lines.append(
-                "Four times as many clients, or a larger share for canaries, would make the "
-                "interval half as wide."
-            )
+            more = "Four times as many clients, or a larger share for canaries,"
+            lines.append(f"{more} would make the interval half as wide.")
         return lines
 
 
@@ -174,10 +168,8 @@ def canary_load(
     low, high = least, load.places  # interval's width falls with the number of places
     while low < high:
         middle = (low + high) // 2
-        if all(found.narrow for found in _expected(load, middle, noise_multiplier, delta)):
-            high = middle
-        else:
-            low = middle + 1
+        narrow = all(e.narrow for e in _expected(load, middle, noise_multiplier, delta))
+        low, high = (low, middle) if narrow else (middle + 1, high)
     found = _expected(load, low, noise_multiplier, delta)
     return dataclasses.replace(load, places=low, expected=found)
 
@@ -209,12 +201,10 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
             values = np.interp(scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most])
             values[2] += max(scales[2] - _AROUND, 0.0) / (_AROUND - 1) * (most - one)
         elif load.secret:  # the score is the number of rounds, which coins decide
-            counts = np.arange(rounds + 1)
+            counts, solve = np.arange(rounds + 1), unknown_expected_score_epsilon
             shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
             scores = counts / (noise * math.sqrt(rounds))
-            values = np.array(
-                [unknown_expected_score_epsilon(s * scores, delta, weights=shares) for s in scales]
-            )
+            values = np.array([solve(s * scores, delta, weights=shares) for s in scales])
         else:
             values = np.array([gaussian_epsilon(noise / (s * mu), delta) for s in scales])
         found.append(Expected(sees, *values.tolist()))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import numpy as np
 import scipy
@@ -79,10 +80,8 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     often = fits & (taken >= _HALF * client.participations)
     chosen = often if often.sum() >= _ENOUGH else fits
     if (count := int(chosen.sum())) < 2:
-        raise NotMeasured(
-            f"only {count} of {len(taken)} canaries took part at most as often as the client, "
-            f"{most} times, and with no larger weight"
-        )
+        who = f"only {count} of {len(taken)} canaries took part at most as often as the client, "
+        raise NotMeasured(f"{who}{most} times, and with no larger weight")
     return dataclasses.replace(
         scores,
         observed=scores.observed[chosen],
@@ -114,17 +113,13 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
     if record.signal_known():
         signal = view.round_signal / (1.0 if factor is None else factor[:, 0])
     safe = 1 + 3 * view.unit_error  # the null may be as much wider
-    observed, null = (
-        mixture_ratios(
-            normal_deviates(cosines_of(side / width / safe, record.dim), record.dim, 0.0),
-            secret,
-            signal[:, None],
-        )
-        for side, width in (
-            (view.whitened_scores, precision.own),
-            (view.whitened_null, precision.width),
-        )
-    )
+
+    def ratios(side: Floats, width: float) -> Floats:
+        cosines = cosines_of(side / width / safe, record.dim)
+        return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), secret, signal[:, None])
+
+    observed = ratios(view.whitened_scores, precision.own)
+    null = ratios(view.whitened_null, precision.width)
     absent = _drawn_for_none(record, secret, null, observed)
     observed, null = np.append(observed, absent), null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
@@ -132,9 +127,8 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
         others = null if len(null) > 1 else None
         return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
     law = _null_law(signal.astype("<f4").tobytes(), secret.law, secret.rate, len(secret.blocks))
-    return Scores(
-        law.normal(observed), None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary
-    )
+    normal = law.normal(observed)
+    return Scores(normal, None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary)
 
 
 def _drawn_for_none(
@@ -179,13 +173,11 @@ class _NullLaw:
 
 
 @functools.lru_cache(maxsize=16)
-def _null_law(signal: bytes, law: str, rate: float, blocks: int) -> _NullLaw:
+def _null_law(signal: bytes, law: Literal["coins", "epochs"], rate: float, blocks: int) -> _NullLaw:
     """From draws; of `SecretRounds`, in a form that can be kept."""
     means = np.frombuffer(signal, "<f4")[:, None]
     rounds, rng = len(means), generator(_SEED, len(means))
-    secret = SecretRounds(
-        "coins" if law == "coins" else "epochs", rate, np.array_split(np.arange(rounds), blocks)
-    )
+    secret = SecretRounds(law, rate, np.array_split(np.arange(rounds), blocks))
     members: list[Floats] = []
     null: list[Floats] = []
     draws, block = np.clip(_WORK // rounds, *_DRAWS), max(_AT_ONCE // rounds, 20)

@@ -21,10 +21,11 @@ from typing import Literal
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import Floats, raise_invalid
+
+_HUGE = 1e150  # ε of a larger shift is infinite, as of this one
 
 Sees = Literal["final", "all"]  # the final model, or every round's model
 
@@ -80,24 +81,9 @@ class EpsilonEstimate:
     adversary: Adversary | None = None
 
 
-def estimate_at(
-    shifts: ArrayLike,
-    delta: float,
-    confidence: float,
-    method: str,
-    adversary: Adversary | None = None,
-) -> EpsilonEstimate:
-    """ε of scores N(shift, 1) against N(0, 1), for a shift and both ends of its interval.
-
-    A shift below 0 counts as 0; an infinite one means that the residual is 0.
-    """
-    check_probability("confidence", confidence)
-    means = np.asarray(shifts, np.float64)
-    without = np.isposinf(means)
-    least = np.maximum(np.where(without, 0.0, means), 0.0)
-    found = epsilon_two_gaussians(0.0, 1.0, least, 1.0, delta)
-    epsilon, low, high = np.where(without, np.inf, found).tolist()
-    return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
+def epsilon_of_shift(shift: float, delta: float) -> float:
+    """ε of scores N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
+    return float(epsilon_two_gaussians(0.0, 1.0, min(max(shift, 0.0), _HUGE), 1.0, delta))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,29 +145,19 @@ def _plausible(
     """
     mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
     null_share = 0.5 / (null.count - 1)
-    covariance = np.array(
-        [
-            [
-                math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share,
-                mean * null_share,
-            ],
-            [mean * null_share, 0.5 / (alt.count - 1) + null_share],
-        ]
-    )
+    both, log_variance = mean * null_share, 0.5 / (alt.count - 1) + null_share
+    variance = math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share
+    covariance = np.array([[variance, both], [both, log_variance]])
     # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
-    chdtr = scipy.special.chdtr
-    limit = float(
-        scipy.optimize.brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3)
-    )
+    chdtr, brentq = scipy.special.chdtr, scipy.optimize.brentq
+    limit = float(brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3))
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
     means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
     kink = _chord(covariance, limit, -log_std) + mean
-    return (
-        np.maximum(np.concatenate([means, kink]), 0.0),
-        np.exp(np.concatenate([logs, np.zeros_like(kink)])),
-    )
+    logs = np.concatenate([logs, np.zeros_like(kink)])
+    return np.maximum(np.concatenate([means, kink]), 0.0), np.exp(logs)
 
 
 def _chord(covariance: Floats, limit: float, log_offset: float) -> Floats:

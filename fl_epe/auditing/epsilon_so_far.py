@@ -33,8 +33,8 @@ from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
-from fl_epe.auditing.audited_client import AuditedClient
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate, estimate_at
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate, epsilon_of_shift
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
@@ -180,7 +180,7 @@ class EpsilonSoFar:
         self._variance = self._first = 0.0  # of the sum of gains, and of its first participation
         self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
         self._signals: deque[Floats] = deque(maxlen=window - 1)
-        self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}  # of secret rounds
+        self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
 
     def add(self, present: Collection[int], scores: Floats, signals: Floats) -> None:
         """Note a round.
@@ -221,28 +221,27 @@ class EpsilonSoFar:
         check_probability("confidence", confidence)
         if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
             return None
-        law = None if self._client is None else self._client.law
-        if law is None:
-            signal, scales = self._signal_and_scales(confidence)
-            shifts = scales * signal * math.sqrt(self.participations)
-            return estimate_at(shifts, delta, confidence, METHOD, EVERY_ROUND)
-        due, asked = 2 ** (self._rounds.bit_length() - 1), (delta, confidence)
-        if due < _FIRST_SECRET:
+        known = self._client is None or self._client.law is None
+        due = self._rounds if known else 2 ** (self._rounds.bit_length() - 1)
+        if not known and due < _FIRST_SECRET:
             return None
+        asked = delta, confidence
         if asked not in self._kept or self._kept[asked][0] < due:
             signal, scales = self._signal_and_scales(confidence)
-            epsilon, low, high = (self._at_secret_rounds(scale * signal, delta) for scale in scales)
-            adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
+            epsilon, low, high = (self._epsilon(scale * signal, delta) for scale in scales)
+            adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
             found = EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary)
             self._kept[asked] = due, found
         return self._kept[asked][1]
 
-    def _at_secret_rounds(self, signal: float, delta: float) -> float:
+    def _epsilon(self, signal: float, delta: float) -> float:
         """ε where ``signal`` is the expected score of one participation."""
         times, rounds = self.participations, self._rounds
         if signal <= 0:
             return 0.0
-        if self._client is not None and self._client.law == "coins":
+        if self._client is None or self._client.law is None:
+            return epsilon_of_shift(signal * math.sqrt(times), delta)
+        if self._client.law == "coins":
             return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
         parts = np.array_split(np.arange(rounds), max(1, round(times)))
         return unknown_rounds_epsilon([np.full(len(part), signal) for part in parts], delta)
@@ -303,12 +302,12 @@ def epsilon_by_round(
         ValueError: if an argument is out of range.
     """
     check_count("most", most)
-    audited, view = AuditedClient.of(record), seen_by(record, EVERY_ROUND)
-    secret = audited.secret
-    adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=secret is None)
+    adversary = claim_adversary(record)
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
         return []
+    audited, view = AuditedClient.of(record, adversary), seen_by(record, EVERY_ROUND)
+    secret = audited.secret
     planned, rate = record.running.planned, record.running.client_rate
     if record.running.scores is None:
         rate = audited.participations / record.rounds

@@ -24,15 +24,15 @@ from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonEstimate,
     FittedGaussian,
-    estimate_at,
+    epsilon_of_shift,
     estimate_between,
     fit_gaussian,
 )
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
-from fl_epe.auditing.view import STATISTICS, checked_statistic, seen_by
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.auditing.view import STATISTICS, seen_by
+from fl_epe.checks import check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
@@ -79,9 +79,8 @@ def epsilon_from_scores(
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    return epsilon_of(
-        Scores(np.asarray(observed), np.asarray(unobserved)), delta, confidence=confidence
-    )
+    scores = Scores(np.asarray(observed), np.asarray(unobserved))
+    return epsilon_of(scores, delta, confidence=confidence)
 
 
 def epsilon_from_record(
@@ -106,12 +105,11 @@ def epsilon_from_record(
             privacy accounting: every round's model is seen, and the rounds of a client are known,
             unless sampling hides them.
         statistic: "displacement" is the cosine with θ_T − θ_0, as the initial model is public, and
-            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds, and
-            "likelihood-ratio" does not; "full-knowledge" is of an adversary who knows the real
-            clients' sum and the other canaries' updates as well; "maximum" is the paper's (the
-            largest cosine with the model's change in a round).
-        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted,
-            "likelihood-ratio" never.
+            "model" the paper's, with θ_T. Of every round "matched-filter" needs known rounds;
+            "full-knowledge" is of an adversary who knows the real clients' sum and the other
+            canaries' updates as well; "maximum" is the paper's (the largest cosine with the model's
+            change in a round).
+        variance: "known" or "fitted", see `epsilon_from_cosines`; "maximum" is always fitted.
         confidence: coverage of the interval.
         leave_one_out: whether the other canaries are projected out of the released vectors, so
             that ε does not fall where there are many canaries.
@@ -124,9 +122,7 @@ def epsilon_from_record(
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
     by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
-    if not by_name or statistic == "likelihood-ratio":
-        if statistic:
-            adversary = STATISTICS[checked_statistic(adversary, statistic)]
+    if not by_name:
         found = answer(record, adversary, delta, confidence)
         if found.estimate is None:
             raise NotMeasured(found.reason)
@@ -177,14 +173,8 @@ def epsilon_of(
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
     observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
-    fitted = estimate_between(
-        FittedGaussian(0.0, 1.0),
-        fit_gaussian(observed),
-        delta,
-        confidence,
-        method,
-        scores.adversary,
-    )
+    null, alt = FittedGaussian(0.0, 1.0), fit_gaussian(observed)
+    fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
     if not wide:
         return fitted
     low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
@@ -196,25 +186,12 @@ def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
-    deviation = float(scores.spread / np.sqrt(scores.observed.size))
+    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    half = quantile * scores.spread / math.sqrt(scores.observed.size)
     if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
         method += ", of the mean of unequal canaries"
-    ends = scores.unit * _with_ends(scores, deviation, confidence)
-    return estimate_at(ends, delta, confidence, method, scores.adversary)
-
-
-def _with_ends(scores: Scores, deviation: float, confidence: float) -> Floats:
-    """`Scores.shift`, and both ends of its interval.
-
-    Args:
-        scores: with the null N(0, 1).
-        deviation: of the mean of the deviates, for a known null.
-        confidence: coverage.
-    """
-    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
-    half = quantile * deviation
     value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
-    return np.array(
-        [value, value - np.hypot(value - low, error), value + np.hypot(high - value, error)]
-    )
+    shifts = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
+    found, low, high = (epsilon_of_shift(scores.unit * shift, delta) for shift in shifts)
+    return EpsilonEstimate(found, low, high, delta, confidence, method, scores.adversary)

@@ -1,5 +1,11 @@
 """What a run says about a claim of (ε, δ)-DP: a lower bound, what it assumes, an estimate.
 
+`assert_private` makes a test of a claim. A failure disproves the claim at the given confidence and
+under the stated assumption. Passing does not prove it: a better attack may get further. A true
+claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it passes,
+and if the method is chosen in advance.
+
 Methods without an assumption show gross violations only; "gdp" shows finer ones, if the noise
 is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
 too few cannot, so the evidence says what it assumes.
@@ -9,6 +15,10 @@ Examples:
     >>> scores = Scores(rng.normal(5, 1, 200), rng.normal(0, 1, 200))
     >>> find_evidence(scores, epsilon=1.0, delta=1e-5).violated
     True
+    >>> from fl_epe.auditing.games import play
+    >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
+    >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
+    False
 """
 
 import dataclasses
@@ -85,30 +95,27 @@ class Evidence:
             return f"not tested: the scores are not Gaussian{tested}"
         if not self.violated:
             return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        return "violated" + (
-            f", if the noise is Gaussian{tested}" if BOUNDS[self.method].gaussian else ""
-        )
+        gaussian = BOUNDS[self.method].gaussian
+        return "violated" + (f", if the noise is Gaussian{tested}" if gaussian else "")
 
     def _of_whom(self) -> str:
         if self.adversary is None:
             return ""
-        times = f"{self.participations:.3g}".rstrip()
-        rounds = f"takes part {times} times, and the adversary knows when"
+        times = "once" if self.participations == 1 else f"{self.participations:.3g} times"
+        rounds = f"{times}, and the adversary knows when"
         if not self.adversary.knows_rounds:
-            rounds = f"takes part {times} times on average, and the adversary does not know when"
+            rounds = f"{times} on average, and the adversary does not know when"
         sees = "the final model is" if self.adversary.sees == "final" else "every round's model is"
-        return f"covers    a client who {rounds}; {sees} seen\n"
+        return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        measured = "not measured" + (
-            "" if self.delta else ": Gaussian noise has no finite ε at δ = 0"
-        )
+        measured = "not measured"
         if found is not None:
-            measured = (
-                f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to {found.high:.4g} "
-                f"({found.method})"
-            )
+            measured = f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to "
+            measured += f"{found.high:.4g} ({found.method})"
+        elif not self.delta:
+            measured += ": Gaussian noise has no finite ε at δ = 0"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
@@ -126,29 +133,41 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. A record's are those of `scores_for_claim`.
+            arguments that returns one of these. A record's are those of `scores_for_claim`, with
+            its faults.
         adversary: of the claim, for a record.
 
     Raises:
         ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
         TypeError: if ``run`` is of another type.
     """
-    found = found_in(run)
-    if isinstance(found, AuditRecord):
-        return _scores_of_record(found, adversary)
-    if not isinstance(found, Scores):
-        kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
-        raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
-    if adversary is not None:
-        raise_invalid("adversary", adversary, "for a record alone: scores do not say who sees what")
-    if not found.boundable:
-        raise_invalid(
-            "dim", None, "to be the dimension of cosines, as there are no unobserved scores"
-        )
-    return found
+    found = _found_in(run)
+    if not isinstance(found, AuditRecord):
+        if not isinstance(found, Scores):
+            kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
+            raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+        if adversary is not None:
+            wanted = "for a record alone: scores do not say who sees what"
+            raise_invalid("adversary", adversary, wanted)
+        if not found.boundable:
+            wanted = "to be the dimension of cosines, as there are no unobserved scores"
+            raise_invalid("dim", None, wanted)
+        return found
+    taken = found.presence.sum(axis=0)
+    if (participants := int(np.count_nonzero(taken))) < 2:
+        reason = found.findings.not_measured
+        why = f": {reason}".rstrip(".") if reason else ""
+        raise_invalid("participants", participants, f">= 2 among the canaries{why}")
+    scores = scores_for_claim(found.in_order(), adversary)
+    if not scores.boundable:
+        wanted = f">= 2, as a canary took part {taken.max()} times"
+        raise_invalid("unobserved", found.unobserved.count, wanted)
+    # No coins decided who took part, and the exact null needs no unobserved canaries.
+    others = scores.unobserved if scores.dim is None else None
+    return dataclasses.replace(scores, unobserved=others, faults=found.findings.step_faults)
 
 
-def found_in(run: object) -> object:
+def _found_in(run: object) -> object:
     """What a run is, after calls: `Scores`, an `AuditRecord`, or something else."""
     found = run() if callable(run) and not hasattr(run, "record") else run
     return record() if callable(record := getattr(found, "record", None)) else found
@@ -190,7 +209,7 @@ def find_evidence(
     if method not in (None, *valid):
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
     BOUNDS[method or "weighted"].check_delta(delta)
-    run = found_in(run)
+    run = _found_in(run)
     scores = scores_of(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
@@ -226,6 +245,40 @@ def find_evidence(
     )
 
 
+def assert_private(
+    run: object,
+    epsilon: float,
+    delta: float,
+    confidence: float = 0.99,
+    *,
+    adversary: Adversary | None = None,
+    method: str | None = None,
+) -> Evidence:
+    """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
+
+    Arguments are those of `find_evidence`, whose evidence is returned.
+
+    Raises:
+        AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
+        ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
+            if a method that assumes Gaussian noise would, and the scores refute that.
+    """
+    found = find_evidence(run, epsilon, delta, confidence, adversary=adversary, method=method)
+    if found.violated or found.faults:
+        raise AssertionError(str(found))
+    if found.refuted and found.lower_bound > epsilon:
+        wanted = f"to go with Gaussian scores: Anderson–Darling has p = {found.gaussian_p:.2g}. "
+        wanted += "Leave out method, for a bound without that assumption"
+        raise_invalid("method", found.method, wanted)
+    if found.ceiling <= epsilon:
+        wanted = f"< {found.ceiling:.4g}, the largest bound that {found.observed} + "
+        wanted += f"{found.unobserved} scores can give with {found.method!r}. Use more canaries "
+        raise_invalid(
+            "epsilon", epsilon, f"{wanted}(or trials), or method='gdp' if the noise is Gaussian"
+        )
+    return found
+
+
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
     others = scores.unobserved if _compared_with(scores, method) else None
@@ -238,19 +291,16 @@ def _check_measured(scores: Scores, method: str) -> None:
             "canary reached what was released, or the statistic cancels it"
         )
     if flat and BOUNDS[method].gaussian:
-        raise NotMeasured(
-            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; leave "
-            "out method, for a bound without that assumption"
-        )
+        why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
+        raise NotMeasured(f"{why}leave out method, for a bound without that assumption")
 
 
 def _gaussian_p(scores: Scores, method: str) -> float | None:
     """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
-    groups = (
-        in_moderate_units(*scores.both())
-        if _compared_with(scores, method)
-        else (normal_scores(scores.cosines, scores.dim or 2),)
-    )
+    if _compared_with(scores, method):
+        groups = in_moderate_units(*scores.both())
+    else:
+        groups = (normal_scores(scores.cosines, scores.dim or 2),)
     if all(np.ptp(group) == 0 for group in groups):
         return None
     fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
@@ -261,18 +311,3 @@ def _compared_with(scores: Scores, method: str) -> int:
     """Number of unobserved scores that a bound uses; 0 with the exact null."""
     exact = scores.dim is not None and not BOUNDS[method].needs_coins
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
-
-
-def _scores_of_record(record: AuditRecord, adversary: Adversary | None) -> Scores:
-    """Those by which a record is tested, with its faults."""
-    taken, unobserved = record.presence.sum(axis=0), record.unobserved.count
-    if (participants := int(np.count_nonzero(taken))) < 2:
-        reason = record.findings.not_measured
-        why = f": {reason}".rstrip(".") if reason else ""
-        raise_invalid("participants", participants, f">= 2 among the canaries{why}")
-    scores = scores_for_claim(record.in_order(), adversary)
-    if not scores.boundable:
-        raise_invalid("unobserved", unobserved, f">= 2, as a canary took part {taken.max()} times")
-    # No coins decided who took part, and the exact null needs no unobserved canaries.
-    others = scores.unobserved if scores.dim is None else None
-    return dataclasses.replace(scores, unobserved=others, faults=record.findings.step_faults)

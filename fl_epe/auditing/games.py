@@ -25,6 +25,7 @@ Examples:
 
 import abc
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -134,7 +135,18 @@ def play_game(
         raise_invalid("observations", observations, ">= 2")
     if steps < 1 or (two_runs and steps != 1):
         raise_invalid("steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1")
-    step = _player(mechanism, adjacency, canary, others, sampling_rate, seed)
+    check_rate("sampling_rate", sampling_rate)
+    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
+    fixed = None if callable(canary) else _canary(canary)
+
+    def step(here: bool, number: int) -> tuple[Floats, Floats]:
+        """What is released in one step of one world, and the canary's update in it."""
+        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
+        rest = _rows(others(number) if callable(others) else others, own.size)
+        if sampling_rate == 1 or sampling.random() < sampling_rate:
+            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
+        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
+
     number = np.arange(2 * observations)
     takes_part = (number if two_runs else generator(seed).permutation(number)) < observations
     scores = np.empty(takes_part.size)
@@ -170,11 +182,9 @@ def play(
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    mechanism = _OfFunction(aggregate)
+    game = functools.partial(play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed)
     with rename_arguments(observations="trials"):
-        return play_game(
-            mechanism, "zero-out", canary, observations=trials, others=updates, seed=seed
-        )
+        return game(observations=trials, others=updates)
 
 
 class _OfFunction(AuditedMechanism):
@@ -224,16 +234,16 @@ def measured_sensitivity(
     Raises:
         ValueError: if there is no canary, none changes what is released, or noise does not cancel.
     """
-    largest = None
+    changes = []
     for canary in map(_canary, canaries):
         rest = _rows(others, canary.size)
         one, other = (np.vstack([rest, x]) for x in (canary[None], _absent(adjacency, canary)))
-        largest = max(largest or 0.0, _change(mechanism, one, other, seed))
-    if largest is None:
+        changes.append(_change(mechanism, one, other, seed))
+    if not changes:
         raise_invalid("canaries", [], "to hold at least one canary")
-    if not largest:
+    if not any(changes):
         raise ValueError("Expected canaries of which one changes what is released, got none.")
-    return largest
+    return max(changes)
 
 
 def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) -> float:
@@ -253,29 +263,6 @@ def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) 
             "numbers whatever the updates are, and leave out sampling."
         )
     return float(np.linalg.norm(changes[0]))
-
-
-def _player(
-    mechanism: AuditedMechanism,
-    adjacency: Adjacency,
-    canary: ByStep,
-    others: ByStep,
-    sampling_rate: float,
-    seed: int,
-) -> Callable[[bool, int], tuple[Floats, Floats]]:
-    """What is released in one step of one world, and the canary's update in it."""
-    check_rate("sampling_rate", sampling_rate)
-    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
-    fixed = None if callable(canary) else _canary(canary)
-
-    def step(here: bool, number: int) -> tuple[Floats, Floats]:
-        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
-        rest = _rows(others(number) if callable(others) else others, own.size)
-        if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
-        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
-
-    return step
 
 
 def _absent(adjacency: Adjacency, canary: Floats) -> Floats:

@@ -104,61 +104,52 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
         record: of a run.
         canaries: all canaries, among which the record's have their ids.
     """
-    numbers = (np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
-    sums, lengths = _round_sums(record, canaries, *numbers)
+    ids = np.append(np.asarray(record.observed.ids), np.asarray(record.unobserved.ids))
     own = _own_parts(record)
-    found: dict[str, Any] = {
-        "observed.sums": sums[0],
-        "unobserved.sums": sums[1],
-        "norms.sums": lengths,
-    }
+    sums, lengths = _round_sums(record, canaries, ids)
+    found = {"sums": (sums, lengths)}
     if own is not None:
-        parts, part = _final_part(record, canaries, own, *numbers)
-        found |= {"observed.part": parts[0], "unobserved.part": parts[1], "norms.part": part}
-    return record.with_values(**found)
+        found["part"] = _final_part(record, canaries, own, ids)
+    values: dict[str, Any] = {}
+    for name, (cosines, length) in found.items():
+        mine, theirs = np.split(cosines, [record.num_canaries], axis=-1)
+        values |= {f"observed.{name}": mine, f"unobserved.{name}": theirs, f"norms.{name}": length}
+    return record.with_values(**values)
 
 
 def _round_sums(
-    record: AuditRecord, canaries: CanarySet, ids: NDArray[np.int64], others: NDArray[np.int64]
-) -> tuple[tuple[Floats, Floats], Floats]:
-    """Cosines of both sides with the sum of each round's canaries, and the sums' norms."""
-    found = np.zeros((record.rounds, len(ids))), np.zeros((record.rounds, len(others)))
-    lengths = np.zeros(record.rounds)
+    record: AuditRecord, canaries: CanarySet, ids: NDArray[np.int64]
+) -> tuple[Floats, Any]:
+    """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
+    found, lengths = np.zeros((record.rounds, len(ids))), np.zeros(record.rounds)
     energy = record.presence.sum(axis=1) * _measured(record) ** 2
     wanted = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     if record.norms.residuals is not None:  # there is nothing but noise beside them
         wanted |= record.presence.sum(axis=1) >= 2
-    rounds = np.flatnonzero(wanted)
+    rounds, count = np.flatnonzero(wanted), record.num_canaries
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
         here = record.presence[block].any(axis=0)
         weights = record.shares()[block][:, here].astype(np.float32)
-        sums = canaries.combine(weights, numbers=ids[here].tolist())
+        sums = canaries.combine(weights, numbers=ids[:count][here].tolist())
         lengths[block] = [norm(row) for row in sums]
-        asked = here | canaries.fast  # made again, those of other rounds cost too much
-        numbers = np.concatenate([ids[asked], others]).tolist()
-        cosines = canaries.dot(sums, numbers=numbers) / lengths[block, None]
-        found[0][np.ix_(block, asked)] = cosines[:, : asked.sum()]
-        found[1][block] = cosines[:, asked.sum() :]
+        # Made again, those of other rounds cost too much.
+        asked = np.append(here | canaries.fast, np.ones(len(ids) - count, bool))
+        dots = canaries.dot(sums, numbers=ids[asked].tolist())
+        found[np.ix_(block, asked)] = dots / lengths[block, None]
     return found, lengths
 
 
 def _final_part(
-    record: AuditRecord,
-    canaries: CanarySet,
-    own: Floats,
-    ids: NDArray[np.int64],
-    others: NDArray[np.int64],
-) -> tuple[tuple[Floats, Floats], float]:
-    nothing = (np.zeros(len(ids)), np.zeros(len(others))), 0.0
+    record: AuditRecord, canaries: CanarySet, own: Floats, ids: NDArray[np.int64]
+) -> tuple[Floats, Any]:
     square = record.norms.displacement**2
     fits = np.max(np.abs(own), initial=0.0) < _LARGEST  # else float32 cannot hold their sum
     if not (fits and np.sum(own**2) >= SMALLEST_SHARE * square > 0):
-        return nothing
-    part = canaries.combine(own[None], numbers=ids.tolist())[0]
-    cosines = canaries.dot(part, numbers=np.concatenate([ids, others]).tolist()) / norm(part)
-    return (cosines[: len(ids)], cosines[len(ids) :]), norm(part)
+        return np.zeros(len(ids)), 0.0
+    part = canaries.combine(own[None], numbers=ids[: len(own)].tolist())[0]
+    return canaries.dot(part, numbers=ids.tolist()) / norm(part), norm(part)
 
 
 def leave_one_out(record: AuditRecord) -> AuditRecord:

@@ -73,11 +73,9 @@ def _nobody(record: AuditRecord) -> str | None:
             return record.findings.not_measured.rstrip(". ")
         if record.rounds == 0:
             return "the audit saw no round"
-        return (
-            f"only {count} canary took part {where}; an ε needs at least {LEAST_CANARIES}"
-            if count
-            else f"no canary took part {where}"
-        )
+        if count:
+            return f"only 1 canary took part {where}; an ε needs at least {LEAST_CANARIES}"
+        return f"no canary took part {where}"
     adding = _count(record.presence & ~(record.mechanism.added == 0)[:, None])
     if adding >= LEAST_CANARIES:
         return None
@@ -110,13 +108,8 @@ def _count(presence: NDArray[np.bool_]) -> int:
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
     """Why a run has diverged, as sentences without their full stops; empty if it has not."""
-    reasons = (
-        _model_not_finite(record),
-        _loss_not_finite(record),
-        _loss_exploded(record),
-        *_at_chance(record),
-        _updates_lost(record),
-    )
+    losses = _loss_not_finite(record), _loss_exploded(record), *_at_chance(record)
+    reasons = _model_not_finite(record), *losses, _updates_lost(record)
     return tuple(reason for reason in reasons if reason is not None)
 
 
@@ -164,10 +157,8 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     training = _series(record, "train_loss")
     most = float(np.max(training[np.isfinite(training)][-_LAST:], initial=0.0))
     if most > _EXPLODED * first and last > _FELL * first:
-        return (
-            f"the training loss rose to {most:.3g}, and that on held-out data is {last:.3g}, after "
-            f"{first:.3g} before the training"
-        )
+        after = f"that on held-out data is {last:.3g}, after {first:.3g} before the training"
+        return f"the training loss rose to {most:.3g}, and {after}"
     return None
 
 
@@ -178,24 +169,19 @@ def _at_chance(record: AuditRecord) -> Iterator[str]:
     count, so that a short run says nothing.
     """
     rounds, design = _series(record, "eval_round"), record.design
-    for name, chance in (
-        ("eval_accuracy", design.chance_accuracy),
-        ("eval_loss", design.chance_loss),
-    ):
+    chances = {"eval_accuracy": design.chance_accuracy, "eval_loss": design.chance_loss}
+    for name, chance in chances.items():
         values = _series(record, name)
         if chance is None or len(rounds) != len(values) or np.sum(rounds >= _EARLY) < _LAST:
             continue
         last = values[rounds >= _EARLY][-_LAST:]
         ended = f"and in the last {_LAST} evaluations was never"
         if name == "eval_accuracy" and not np.any(last > chance):
-            yield (
-                f"accuracy on held-out data is {last[-1]:.1%}, {ended} above chance ({chance:.1%})"
-            )
+            above = f"{ended} above chance ({chance:.1%})"
+            yield f"accuracy on held-out data is {last[-1]:.1%}, {above}"
         elif name == "eval_loss" and not np.any(last < chance):
-            yield (
-                f"the loss on held-out data is {last[-1]:.3g}, {ended} below that of the same "
-                f"prediction for everybody ({chance:.3g})"
-            )
+            below = f"{ended} below that of the same prediction for everybody ({chance:.3g})"
+            yield f"the loss on held-out data is {last[-1]:.3g}, {below}"
 
 
 def _updates_lost(record: AuditRecord) -> str | None:

@@ -37,28 +37,16 @@ from fl_epe.checks import ArgumentError, Floats, check_count, check_probability,
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
-_BY_ROUND = ("means", "deltas", "residuals", "sums")
-_AT_THE_END = ("final", "displacement", "part", "ids")
 _SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W rounds
-    "Tk": [
-        "presence",
-        "mechanism.canary_weights",
-        "running.scores",
-        "running.signals",
-        *(f"observed.{name}" for name in _BY_ROUND),
-    ],
-    "Tu": [f"unobserved.{name}" for name in _BY_ROUND],
-    "k": [f"observed.{name}" for name in _AT_THE_END],
-    "u": [f"unobserved.{name}" for name in _AT_THE_END],
-    "T": [
-        *(f"norms.{name}" for name in _BY_ROUND),
-        "mechanism.clip_norms",
-        "mechanism.contributions",
-        "mechanism.server.learning_rates",
-        "clients.absent",
-    ],
-    "TW": ["correlation.factor"],
-    "TT": ["mechanism.strategy"],
+    "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
+    "observed.deltas observed.residuals observed.sums",
+    "Tu": "unobserved.means unobserved.deltas unobserved.residuals unobserved.sums",
+    "k": "observed.final observed.displacement observed.part observed.ids",
+    "u": "unobserved.final unobserved.displacement unobserved.part unobserved.ids",
+    "T": "norms.means norms.deltas norms.residuals norms.sums mechanism.clip_norms "
+    "mechanism.contributions mechanism.server.learning_rates clients.absent",
+    "TW": "correlation.factor",
+    "TT": "mechanism.strategy",
 }
 _SERIES = (  # of one length
     ("eval_round", "eval_loss", "eval_accuracy"),
@@ -118,7 +106,7 @@ class AuditRecord:
         sizes["W"] = self.correlation.window
         for axes, names in _SHAPES.items():
             shape = tuple(sizes[axis] for axis in axes)
-            for name in names:
+            for name in names.split():
                 if values[name] is not None and np.shape(values[name]) != shape:
                     raise_invalid(f"{name}.shape", np.shape(values[name]), f"to be {shape}")
         finite = ["observed.means", "unobserved.means"]
@@ -215,7 +203,7 @@ class AuditRecord:
             if ids is None or np.all(np.diff(ids) > 0):
                 continue
             order = np.argsort(ids, kind="stable")
-            names = [name for axes in _SHAPES if axes.endswith(axis) for name in _SHAPES[axes]]
+            names = [n for axes in _SHAPES if axes.endswith(axis) for n in _SHAPES[axes].split()]
             ordered |= {n: values[n][..., order] for n in names if values[n] is not None}
         ordered = {n: np.ascontiguousarray(v) for n, v in ordered.items() if v is not None}
         if all(value is values[name] for name, value in ordered.items()):
@@ -257,9 +245,8 @@ def _check_lengths(record: AuditRecord) -> None:
     for names in _SERIES:
         found = {len(record.metrics[name]) for name in names if name in record.metrics}
         if len(found) > 1:
-            raise ArgumentError(
-                f"Expected metrics {', '.join(names)} of one length, found {found}."
-            )
+            listed = ", ".join(names)
+            raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
     mechanism, clients = record.mechanism, record.clients
     if mechanism.server.linear and mechanism.server.learning_rates is None:
         raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
@@ -270,10 +257,8 @@ def _check_lengths(record: AuditRecord) -> None:
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
-            raise ArgumentError(
-                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
-                "steps."
-            )
+            wanted = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
+            raise ArgumentError(f"Expected clients.offsets {wanted}.")
 
 
 def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -49,11 +49,8 @@ def read_values(path: Path) -> dict[str, Any]:
         UnreadableFileError: if it is not a record, is damaged, or has another schema.
     """
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
-    metrics = {
-        name.removeprefix(_METRICS): arrays.pop(name)
-        for name in list(arrays)
-        if name.startswith(_METRICS)
-    }
+    given = [name for name in arrays if name.startswith(_METRICS)]
+    metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in given}
     return {**_short(meta), **arrays, "metrics": metrics}
 
 
@@ -108,9 +105,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
         if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
             found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-            raise ArgumentError(
-                f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
-            )
+            wanted = f"to be an array of {_WORDS[kinds]}"
+            raise ArgumentError(f"Expected {name} {wanted}, found {found}.")
         return value
     if origin is tuple:
         if not isinstance(value, list):

@@ -90,11 +90,10 @@ def score_round(
     hidden, dim, part = mean, len(mean), facts.contribution if known else 0.0
     energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
     if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
-        total = (
-            canaries.combine(weights[None], numbers=present)[0]
-            if vectors is None
-            else np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
-        )
+        if vectors is None:
+            total = canaries.combine(weights[None], numbers=present)[0]
+        else:
+            total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
         with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
@@ -147,16 +146,9 @@ class SeenRounds:
         present = list(facts.present)
         presence, weights = np.zeros(len(scores), bool), np.ones(len(scores))
         presence[present], weights[present] = True, facts.canary_weights()
-        values = {
-            **{name: getattr(facts, name) for name in _FACTS},
-            "update_norms": update_norm,
-            "window": len(row),
-            "presence": presence,
-            "scores": scores,
-            "signals": signals,
-            "weights": weights,
-            "factor": row,
-        }
+        values = {name: getattr(facts, name) for name in _FACTS}
+        values |= {"update_norms": update_norm, "window": len(row), "presence": presence}
+        values |= {"scores": scores, "signals": signals, "weights": weights, "factor": row}
         for name, value in values.items():
             self._rows[name].append(value)
 
@@ -180,11 +172,10 @@ class SeenRounds:
 
     def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
-        step = (
-            ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
-            if isinstance(server, ServerSGD)
-            else ServerStep(server)
-        )
+        if isinstance(server, ServerSGD):
+            step = ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
+        else:
+            step = ServerStep(server)
         replies, presence, weights = self["replies"], self["presence"], self["weights"]
         replies = replies[np.isfinite(replies)]
         return Mechanism(
@@ -302,14 +293,6 @@ def _with_own(record: AuditRecord) -> AuditRecord:
     here = (norms > 0) | record.presence.any(axis=1)
     alone = np.where(here, np.hypot(norms, added), 0.0)
     scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
-    return record.with_values(
-        **{
-            "observed.means": means,
-            "observed.deltas": means,
-            "observed.sums": None,
-            "unobserved.sums": None,
-            "norms.means": alone,
-            "norms.deltas": scale * alone,
-            "norms.sums": np.zeros(record.rounds),
-        }
-    )
+    values = {"observed.means": means, "observed.deltas": means, "norms.means": alone}
+    values |= {"norms.deltas": scale * alone, "norms.sums": np.zeros(record.rounds)}
+    return record.with_values(**values, **dict.fromkeys(("observed.sums", "unobserved.sums")))

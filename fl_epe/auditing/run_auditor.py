@@ -273,11 +273,7 @@ class RunAuditor:
         self.begin(start)
         self._rounds = seen
         scorer = self._started()
-        if "waiting.names" in state:
-            scorer.restore(state)
-        else:
-            names = [f"{kind}.{name}" for name in self._series for kind in ("norms", "dots")]
-            scorer.restore({name: state[name] for name in names}, rounds)
+        scorer.restore(state, None if "waiting.names" in state else rounds)
         self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
         scored = (seen[name] for name in ("presence", "scores", "signals"))
         for present, scores, signals in zip(*scored, strict=True):
@@ -308,9 +304,7 @@ class RunAuditor:
         parts: dict[str, Any] = {
             "mechanism": rounds.mechanism(self._server, ids),
             "clients": ClientLog(absent=rounds["absent"].astype(np.int64)),
-            "provenance": Provenance(
-                seeds={"canary": self._seed}, canary_kind=self._kind, versions=installed_versions()
-            ),
+            "provenance": Provenance({"canary": self._seed}, self._kind, installed_versions()),
         }
         parts |= {name: facts.pop(name) for name in parts.keys() & facts.keys()}
         record = record_from_scorer(

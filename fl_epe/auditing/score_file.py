@@ -27,7 +27,7 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, check_scores, raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
 
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
@@ -55,9 +55,8 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
             and, where it is about a cell, the row.
     """
     readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
-    return read_table(
-        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
-    )
+    whole = {end: functools.partial(_scores, read) for end, read in readers.items()}
+    return read_table(path, whole, LAYOUT)
 
 
 def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:
@@ -241,13 +240,10 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         raise_invalid("unobserved", None, "or dim to be given")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            counted = "no score" if np.size(side) == 0 else "only 1 score"
-            raise NotMeasured(
-                f"there is {counted} of a canary that {name}; an ε needs at least {LEAST_CANARIES}"
-            )
-    others = None if unobserved is None else check_scores("unobserved", unobserved)
-    bare = Scores(check_scores("observed", observed), others)
-    return bare if dim is None else Scores.from_cosines(bare.observed, dim, others)
+            counted = f"{'only 1' if np.size(side) else 'no'} score of a canary that {name}"
+            raise NotMeasured(f"there is {counted}; an ε needs at least {LEAST_CANARIES}")
+    bare = Scores(np.asarray(observed), None if unobserved is None else np.asarray(unobserved))
+    return bare if dim is None else Scores.from_cosines(bare.observed, dim, bare.unobserved)
 
 
 def summarize_scores(
@@ -270,15 +266,13 @@ def summarize_scores(
     Raises:
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
-    bare, shared, refused = scores, None, None
-    if scores.dim is not None:
-        shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
-        scale = np.sqrt(scores.dim)
-        others = None if scores.unobserved is None else scores.unobserved / scale
-        bare = Scores(scores.observed / scale, others)
     check_sign(scores)
+    bare, shared, refused = scores, None, None
     estimates: list[EpsilonEstimate] = []
     if scores.dim is not None:
+        shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
+        scale, others = np.sqrt(scores.dim), scores.unobserved
+        bare = Scores(scores.observed / scale, None if others is None else others / scale)
         try:
             estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
         except NotMeasured as error:
@@ -298,7 +292,7 @@ def summarize_scores(
         unobserved=0 if scores.unobserved is None else len(scores.unobserved),
         estimates=tuple(estimates),
         refused=refused,
-        proved=None if proof is None else bounds.get(proof),
+        proved=bounds.get(proof or ""),
         proof=proof,
         bounds=bounds,
         gaussian={name: test for name, test in tests.items() if test is not None},

@@ -95,19 +95,15 @@ class Scores:
     adversary: Adversary | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "observed", check_scores("observed", self.observed))
-        if self.unobserved is not None:
-            object.__setattr__(self, "unobserved", check_scores("unobserved", self.unobserved))
+        for name in ("observed", "unobserved"):
+            if (scores := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_scores(name, scores))
         if self.dim is not None:
             object.__setattr__(self, "standard_null", True)
 
     @classmethod
     def from_cosines(
-        cls,
-        cosines: ArrayLike,
-        dim: int,
-        unobserved: ArrayLike | None = None,
-        statistic: str = "cosines",
+        cls, cosines: ArrayLike, dim: int, unobserved: ArrayLike | None = None
     ) -> Scores:
         """Scores from the cosines of canaries with one vector in ``dim`` dimensions.
 
@@ -115,7 +111,6 @@ class Scores:
             cosines: of the observed canaries, shape (k,).
             dim: dimension of the canaries.
             unobserved: cosines of unobserved canaries, shape (u,), or ``None``.
-            statistic: the statistic, in words.
 
         Raises:
             ValueError: for cosines outside [−1, 1] or not finite, fewer than two, or ``dim`` < 1.
@@ -125,7 +120,7 @@ class Scores:
         members = _check_cosines("cosines", cosines)
         others = None if unobserved is None else _check_cosines("unobserved", unobserved)
         scale = np.sqrt(dim)
-        return cls(members * scale, None if others is None else others * scale, dim, statistic)
+        return cls(members * scale, None if others is None else others * scale, dim, "cosines")
 
     @property
     def cosines(self) -> Floats:
@@ -165,10 +160,8 @@ class Scores:
             ValueError: if there are no unobserved scores.
         """
         if self.unobserved is None:
-            raise ValueError(
-                f"Expected at least 2 unobserved scores for statistic={self.statistic!r}, "
-                "got unobserved=None."
-            )
+            wanted = f"to be at least 2 scores for statistic={self.statistic!r}"
+            raise_invalid("unobserved", None, wanted)
         return self.observed, self.unobserved
 
 

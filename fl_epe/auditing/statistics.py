@@ -47,36 +47,16 @@ def secret_rounds(record: AuditRecord) -> SecretRounds | None:
     """The law of a canary's rounds; ``None`` if it has no closed form."""
     mechanism, rounds = record.mechanism, record.rounds
     schedule, times = SCHEDULES.get(mechanism.participation), mechanism.canary_participations
-    law = (
-        None
-        if schedule is None or mechanism.canary_weights is not None
-        else schedule.unknown_rounds
-    )
+    law = None if schedule is None else schedule.unknown_rounds
     planned = record.design.num_rounds or rounds  # a run may stop early
     whole = times == round(times) and planned == rounds
-    if law is None or not rounds or (law == "epochs" and not whole):
+    if law is None or mechanism.canary_weights is not None or not rounds:
         return None
-    if law == "epochs" and record.presence.any() and np.median(record.presence.sum(0)) != times:
-        return None  # canaries on a ladder
+    on_ladder = record.presence.any() and np.median(record.presence.sum(0)) != times
+    if law == "epochs" and (on_ladder or not whole):
+        return None
     blocks = np.array_split(np.arange(rounds), max(1, round(times)))
     return SecretRounds(law, min(times / planned, 1.0), blocks)
-
-
-def checked_secret_rounds(record: AuditRecord) -> SecretRounds:
-    """`secret_rounds`.
-
-    Raises:
-        ValueError: if there is no closed form.
-    """
-    if (found := secret_rounds(record)) is None:
-        mechanism = record.mechanism
-        raise_invalid(
-            "participation",
-            mechanism.participation,
-            f"with canary_participations={mechanism.canary_participations} to be poisson, "
-            "fixed-size, balls-in-bins or whole epochs",
-        )
-    return found
 
 
 def _displacement(view: View) -> Scores:
@@ -171,30 +151,6 @@ def _full_knowledge(view: View) -> Scores:
     )
 
 
-def _likelihood_ratio(view: View) -> Scores:
-    """``Σ_e ln(mean_{t∈e} exp(a_t s_it − a_t²/2))``, for an adversary who does not know the rounds.
-
-    The scores ``s_it`` and their means ``a_t`` are those of `RoundCorrelation.matched`. There is
-    one term for each epoch e. With rounds drawn by coins of probability q, there is one term
-    ``ln(1 − q + q·exp(…))`` for each round instead, see `SecretRounds`. The null is
-    not Gaussian: see `fl_epe.auditing.answer` for an ε.
-
-    Raises:
-        ValueError: if the schedule has no `SecretRounds`.
-    """
-    secret = checked_secret_rounds(view.record)
-    signal = view.signal[:, None]
-    precision, matched = view.precision, view.record.correlation.matched
-    observed, unobserved = (
-        mixture_ratios(matched(side) / width, secret, signal)
-        for side, width in (
-            (view.whitened_scores, precision.own),
-            (view.whitened_null, precision.width),
-        )
-    )
-    return Scores(observed, _if_enough(unobserved), statistic="likelihood-ratio")
-
-
 def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
 
@@ -206,17 +162,10 @@ def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floa
     terms = signal * scores - signal**2 / 2
     if secret.law == "coins":
         most, rate = 80.0, min(secret.rate, 1 - 1e-12)  # float32 has no larger exponentials
-        found = np.sum(
-            np.log(1 - rate + rate * np.exp(np.minimum(terms, most))) + np.maximum(terms - most, 0),
-            axis=0,
-            dtype=np.float64,
-        )
-    else:
-        found = np.sum(
-            [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks],
-            axis=0,
-        )
-    return np.asarray(found)
+        logs = np.log(1 - rate + rate * np.exp(np.minimum(terms, most)))
+        return np.asarray(np.sum(logs + np.maximum(terms - most, 0), axis=0, dtype=np.float64))
+    sums = [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks]
+    return np.asarray(np.sum(sums, axis=0))
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {
@@ -224,7 +173,6 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "model": _model,
     "matched-filter": _matched_filter,
     "full-knowledge": _full_knowledge,
-    "likelihood-ratio": _likelihood_ratio,
     "maximum": _maximum,
 }
 

@@ -10,7 +10,7 @@ canary i and 0 in others.
 
 Examples:
     >>> list(STATISTICS)
-    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'likelihood-ratio', 'maximum']
+    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'maximum']
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ STATISTICS = {
     "model": FINAL_MODEL,
     "matched-filter": EVERY_ROUND,
     "full-knowledge": Adversary("all", knows_others=True),
-    "likelihood-ratio": Adversary("all", knows_rounds=False),
     "maximum": Adversary("all", knows_rounds=False),
 }
 """Statistics by name, each with the adversary who knows enough for it, and no more.
@@ -111,8 +110,8 @@ class View:
         """Scores of observed and unobserved canaries.
 
         With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
-        among real clients ("displacement", "matched-filter", "likelihood-ratio") are of the record
-        `alone`; all canaries stay in for the others.
+        among real clients ("displacement", "matched-filter") are of the record `alone`;
+        all canaries stay in for the others.
 
         Args:
             statistic: one of `STATISTICS` that the adversary can compute; its own by default.
@@ -146,10 +145,8 @@ class View:
     def unit_error(self) -> float:
         """Relative standard error of `Sizes.of`, as correlations are estimated."""
         signals, window = self.whitened_signals, self.record.correlation.window
-        pairs = math.fsum(
-            energy_of_pairs(row, signals[max(t - window + 1, 0) : t])
-            for t, row in enumerate(signals)
-        )
+        before = (signals[max(t - window + 1, 0) : t] for t in range(len(signals)))
+        pairs = math.fsum(map(energy_of_pairs, signals, before))
         energies = np.sum(signals**2, axis=1)
         return self.precision.unit_error(pairs, float(np.sum(energies**2)), float(energies.sum()))
 
@@ -163,19 +160,6 @@ class View:
         norms = self._hidden_norms
         signal = np.sqrt(self.record.dim) * self.contributions
         return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
-
-    @functools.cached_property
-    def signal(self) -> Floats:
-        """Expected score of a participant of each round alone, ``(T,)``.
-
-        The round is that of one canary among real clients, as far as the record can tell.
-
-        Raises:
-            ValueError: if the record does not say what a canary adds to the mean.
-        """
-        return np.asarray(
-            self.precision.unit * np.sqrt(self.record.correlation.alone(self.round_signal))
-        )
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -195,16 +179,14 @@ class View:
         """Scores of the observed canaries, ``(T, k)``; N(0, 1) without their own part."""
         if (known := self.record.running.scores) is not None:
             return known
-        return self.record.correlation.whiten(
-            shift_scores(self.alone.observed.means, self.record.dim)
-        )
+        scores = shift_scores(self.alone.observed.means, self.record.dim)
+        return self.record.correlation.whiten(scores)
 
     @functools.cached_property
     def whitened_null(self) -> Floats:
         """Scores of the unobserved canaries, ``(T, u)``."""
-        return self.record.correlation.whiten(
-            shift_scores(self.alone.unobserved.means, self.record.dim)
-        )
+        scores = shift_scores(self.alone.unobserved.means, self.record.dim)
+        return self.record.correlation.whiten(scores)
 
     @property
     def contributions(self) -> Floats:
@@ -213,16 +195,10 @@ class View:
         Raises:
             ValueError: if the record does not say.
         """
-        self._check_signal()
-        return self.record.mechanism.added
-
-    def _check_signal(self) -> None:
         if not self.record.signal_known():
-            raise_invalid(
-                "clip_norms",
-                self.record.mechanism.clip_norms,
-                "(or contributions) to be known in every round",
-            )
+            wanted = "(or contributions) to be known in every round"
+            raise_invalid("clip_norms", self.record.mechanism.clip_norms, wanted)
+        return self.record.mechanism.added
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -239,7 +215,7 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if self.adversary.sees == "all":
-            return self.signal**2
+            return self.precision.unit**2 * self.record.correlation.alone(self.round_signal)
         added, hidden = self._final_parts
         if hidden == 0:
             raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
@@ -297,17 +273,13 @@ class View:
                 return 1.0
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])
             weights = record.round_weights()
-            total = np.sum(weights**2 * noise)
-            if inverse is not None:
-                total = record.dim * np.sum(((weights * unit) @ inverse) ** 2)
-            noise = np.array([total])
+            along = weights * unit if inverse is None else (weights * unit) @ inverse
+            noise = np.array([record.dim * np.sum(along**2)])
             hidden = np.array([self._final_parts[1] ** 2])
         else:
             noise = noise if inverse is None else noise * np.sum(inverse**2, axis=1)
-            energy = self.whitened_signals[:, record.presence.any(axis=0)] ** 2
-            total = np.sqrt(np.sum(energy, axis=0))
-            each = np.divide(energy, total, out=np.zeros_like(energy), where=total > 0)
-            shifts, hidden = np.mean(each, 1), self._hidden_norms**2
+            shifts = np.mean(self.precision.own * self.sizes.parts, axis=1)
+            hidden = self._hidden_norms**2
         share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
         return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,34 +182,14 @@ class RoundCorrelation:
             found[t] = whitened_row(row, value, found[:t])
         return found
 
-    def _columns(self, rounds: int) -> Iterator[tuple[slice, Floats]]:
-        """``L⁻¹``, some columns after the others."""
-        for first in range(0, rounds, _BLOCK):
-            here = slice(first, min(first + _BLOCK, rounds))
-            yield here, self.whiten(np.eye(rounds, here.stop - first, -first))
-
-    def matched(self, whitened: Floats) -> Floats:
-        """What whitened scores say of each round: N(0, 1) for those who took no part in any.
-
-        Args:
-            whitened: ``(T, k)``.
-
-        Returns:
-            ``G⁻¹s`` over its deviation, ``(T, k)``.
-        """
-        if self.factor is None:
-            return whitened
-        found = np.empty(whitened.shape)
-        for here, columns in self._columns(len(whitened)):
-            found[here] = columns.T @ whitened / np.sqrt(np.sum(columns**2, axis=0))[:, None]
-        return found
-
     def alone(self, signal: Floats) -> Floats:
         """``fᵀG⁻¹f`` of who adds its ``signal`` to one round alone, of each round, ``(T,)``."""
         if self.factor is None:
             return signal**2
-        found = np.empty_like(signal)
-        for here, columns in self._columns(len(signal)):
+        found, rounds = np.empty_like(signal), len(signal)
+        for first in range(0, rounds, _BLOCK):  # some columns of L⁻¹ after the others
+            here = slice(first, min(first + _BLOCK, rounds))
+            columns = self.whiten(np.eye(rounds, here.stop - first, -first))
             found[here] = np.sum((columns * signal[here]) ** 2, axis=0)
         return found
 

@@ -242,9 +242,8 @@ class CanaryScorer:
         """Score all vectors that wait."""
         if not self._names:
             return
-        for name, dots in zip(
-            self._names, self.canaries.dot(self._rows[: len(self._names)]), strict=True
-        ):
+        found = self.canaries.dot(self._rows[: len(self._names)])
+        for name, dots in zip(self._names, found, strict=True):
             self._dots.setdefault(name, []).append(dots)
         self._names.clear()
 
@@ -290,9 +289,8 @@ class CanaryScorer:
         dim, count = self.canaries.dim, self.canaries.count
         vectors = state.get("waiting.vectors", np.empty((0, dim)))
         if vectors.shape[1] != dim or len(vectors) >= self._limit:
-            raise_invalid(
-                "waiting.vectors.shape", vectors.shape, f"to be at most {(self._limit - 1, dim)}"
-            )
+            wanted = f"to be at most {(self._limit - 1, dim)}"
+            raise_invalid("waiting.vectors.shape", vectors.shape, wanted)
         self._rows[: len(vectors)] = vectors
         self._names = [str(name) for name in state.get("waiting.names", ())]
         for key, value in state.items():

@@ -196,9 +196,8 @@ def size_for(dim: int) -> int:
 
 
 def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
-    return np.asarray(
-        1 - 2 * np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8)).astype(np.int8)
-    )
+    bits = np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8))
+    return np.asarray(1 - 2 * bits.astype(np.int8))
 
 
 class Sphere:

@@ -11,11 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing import (
     Adversary,
@@ -86,10 +84,8 @@ class DPSGDAudit:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._auditor.begin(self._steps.model())
         self._active, optimizer = True, self._steps.optimizer
-        for name, around in {
-            "add_noise": self._add_noise,
-            "clip_and_accumulate": self._clip,
-        }.items():
+        hooks = {"add_noise": self._add_noise, "clip_and_accumulate": self._clip}
+        for name, around in hooks.items():
             mine = functools.partial(around, getattr(optimizer, name))
             self._hooks[name] = vars(optimizer).get(name), mine
             setattr(optimizer, name, mine)
@@ -97,12 +93,7 @@ class DPSGDAudit:
         logger.log(level, "Audit: %s", " ".join(self._plan))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._active = False
         with self._standing_back("the final model could not be read"):
             own = vars(self._steps.optimizer)
@@ -158,7 +149,7 @@ class DPSGDAudit:
             with self._standing_back("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed)
 
-    def _gradient(self, cohort: Cohort, clip_norm: float) -> NDArray[np.float32]:
+    def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
         ones = np.ones((1, len(cohort)))
         total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
         return np.asarray(np.float32(-clip_norm) * total[0])
@@ -215,7 +206,9 @@ class DPSGDAudit:
         if not self._hooks:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         mechanism, found = self._mechanism(), self.findings
-        unbounded = found.unbounded if self._design["full_knowledge"] else None
+        unbounded, knowing = None, self._design["full_knowledge"]
+        if knowing and found.unbounded:
+            unbounded = f"{found.unbounded}, so ε of every round is infinite"
         record = self._auditor.record(
             final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
@@ -224,18 +217,17 @@ class DPSGDAudit:
                 plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
                 not_measured=self._stopped,
                 step_faults=found.faults,
-                unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
+                unbounded=unbounded,
             ),
         )
         opacus = sys.modules.get("opacus")
         mine = {"opacus": getattr(opacus, "__version__", "unknown")} if opacus else {}
-        noise_alone = self._design["full_knowledge"] and not found.unbounded
-        correlation = RoundCorrelation(np.ones((record.rounds, 1)) if noise_alone else None)
+        fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
         return record.with_values(
             **{
-                "correlation": correlation,  # the noise of a step is fresh
+                "correlation": RoundCorrelation(fresh),  # the noise of a step is
                 "norms.deltas": scale * record.norms.means,
                 "provenance.versions": record.provenance.versions | mine,
                 "provenance.faults": tuple(self.faults),

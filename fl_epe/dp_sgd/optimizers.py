@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_epe.checks import Vector, check_noise, check_positive
+from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
 from fl_epe.dp_sgd.step_checks import largest_clipped
 from fl_epe.seeding import generator
 
@@ -67,7 +67,7 @@ class PlainDPSGD:
         for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
             check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
-            raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,).")
+            raise_invalid("theta.shape", theta.shape, "to be (dim,)")
         self._model: Any = torch.nn.Parameter(torch.from_numpy(np.array(theta, np.float64)))
         self.params = [self._model]
         self.grad_samples = [torch.zeros(0, len(theta))]
@@ -94,9 +94,7 @@ class PlainDPSGD:
         """
         theta = self.theta
         if gradients.ndim != 2 or gradients.shape[1] != len(theta):
-            raise ValueError(
-                f"Expected gradients.shape={gradients.shape} to be (batch, {len(theta)})."
-            )
+            raise_invalid("gradients.shape", gradients.shape, f"to be (batch, {len(theta)})")
         kind = np.float32 if gradients.dtype == np.float32 else np.float64
         self.grad_samples = [torch.from_numpy(np.array(gradients, kind))]
         self._model.summed_grad = None
@@ -221,9 +219,8 @@ class Steps:
         with contextlib.suppress(Exception):
             totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
             samples = [part.reshape(len(part), -1) for part in self.optimizer.grad_samples]
-            return len(samples[0]), largest_clipped(
-                samples, totals, float(self.optimizer.max_grad_norm)
-            )
+            limit = float(self.optimizer.max_grad_norm)
+            return len(samples[0]), largest_clipped(samples, totals, limit)
         return math.nan, math.nan
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
@@ -239,9 +236,8 @@ class Steps:
             raise ValueError(f"Expected the {len(self._params)} trainable tensors of the start.")
         sums = [p.summed_grad for p in self._params]
         parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
-        after = [
-            total + part.view_as(total).to(total) for total, part in zip(sums, parts, strict=True)
-        ]
+        pairs = zip(sums, parts, strict=True)
+        after = [total + part.view_as(total).to(total) for total, part in pairs]
         undo = functools.partial(_put, sums, [total.data for total in sums])
         whole = _flat(after)
         _put(sums, after)

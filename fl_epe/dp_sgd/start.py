@@ -63,15 +63,20 @@ def audit_dp_sgd(
         TypeError: if ``optimizer`` is none of these.
         ValueError: for an argument out of range, or an optimizer that cannot be audited.
     """
-    found = Steps(optimizer)
-    if num_canaries is None:
-        num_canaries = _tenth(found, sample_rate, steps, participations)
-    seed = secrets.randbits(128) if seed is None else seed
-    rate, cohorts = _cohorts(
-        found, sample_rate, steps, participations, num_canaries, generator(seed, _SCHEDULE)
-    )
+    found, planned = Steps(optimizer), None
+    if steps is None:
+        rate = _sampling_rate(found, sample_rate, participations)
+    elif sample_rate is not None:
+        raise ValueError(f"Expected steps={steps} or sample_rate={sample_rate}, not both.")
+    else:
+        with rename_arguments(rounds="steps", epochs="participations"):
+            planned = ShuffledEpochs(steps, participations)
+        rate = participations / steps
+    if num_canaries is None:  # a tenth of the examples of an expected batch, over their rate
+        num_canaries = int(min(max(_SHARE * found.batch_size / rate, 2), _MOST_CANARIES))
     if unobserved is None:
         unobserved = max(LEAST_FOR_NULL, num_canaries // 4 if full_knowledge else num_canaries)
+    seed = secrets.randbits(128) if seed is None else seed
     auditor = RunAuditor(
         num_canaries,
         unobserved,
@@ -81,12 +86,12 @@ def audit_dp_sgd(
         series=("others",),
         window=1,  # the noise of a step is fresh
     )
-    expected = num_canaries * (rate or participations / (steps or 1))
+    expected = num_canaries * rate
     design = {
         "task": f"DP-SGD with {found.description}",
         "unit": "example",
-        "participations": participations if rate is None else None,
-        "sample_rate": rate,
+        "participations": participations if planned else None,
+        "sample_rate": None if planned else rate,
         "share": expected / found.batch_size,
         "num_canaries": num_canaries,
         "unobserved": unobserved,
@@ -94,42 +99,12 @@ def audit_dp_sgd(
         "also_known": "every real example's gradient in every step" if full_knowledge else None,
         "canary_kind": "rotation",
     }
+    cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
     return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
 
 
-def _tenth(
-    found: Steps, sample_rate: float | None, steps: int | None, participations: float
-) -> int:
-    """As many canaries as a tenth of the examples of an expected batch, over their rate."""
-    rate = sample_rate or found.sample_rate or 1.0
-    if steps is not None:
-        rate = participations / steps
-    most = _SHARE * found.batch_size / rate if rate > 0 else 0.0
-    return int(min(max(most, 2), _MOST_CANARIES))
-
-
-def _cohorts(
-    found: Steps,
-    sample_rate: float | None,
-    steps: int | None,
-    participations: float,
-    canaries: int,
-    rng: np.random.Generator,
-) -> tuple[float | None, Callable[[int], Cohort]]:
-    """The canaries of the next step, by the number of batches that are accumulated for it.
-
-    Returns:
-        Their probability to be in a step, ``None`` for a fixed number of steps, and these canaries.
-
-    Raises:
-        ValueError: if the arguments do not go together, or one is out of range.
-    """
-    if steps is not None:
-        if sample_rate is not None:
-            raise ValueError(f"Expected steps={steps} or sample_rate={sample_rate}, not both.")
-        with rename_arguments(rounds="steps", epochs="participations"):
-            planned = ShuffledEpochs(steps, participations).cohorts(canaries, rng)
-        return None, lambda _: next(planned, np.empty(0, np.int64))
+def _sampling_rate(found: Steps, sample_rate: float | None, participations: float) -> float:
+    """Probability of a canary to be in a step, as it is given or as the optimizer says."""
     if participations != 1:
         raise ValueError(f"Expected steps=… with participations={participations}.")
     rate = found.sample_rate if sample_rate is None else sample_rate
@@ -139,7 +114,17 @@ def _cohorts(
             f" (of the run): {found.description} does not say how batches are drawn."
         )
     check_rate("sample_rate", rate)
-    return rate, lambda batches: next(Poisson(1, min(1.0, batches * rate)).cohorts(canaries, rng))
+    return rate
+
+
+def _cohorts(
+    planned: ShuffledEpochs | None, rate: float, canaries: int, rng: np.random.Generator
+) -> Callable[[int], Cohort]:
+    """The canaries of the next step, by the number of batches that are accumulated for it."""
+    if planned is None:
+        return lambda n: next(Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng))
+    turns = planned.cohorts(canaries, rng)
+    return lambda _: next(turns, np.empty(0, np.int64))
 
 
 def _plan(expected: float, found: Steps) -> list[str]:

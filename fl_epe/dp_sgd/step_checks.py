@@ -95,11 +95,9 @@ def check_steps(
     silent = [step for step in steps if np.any(step.squares == 0)]
     missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
     repeat = _repeat(np.array([step.sketch for step in steps]))
-    noise = (
-        f"{missing}, where their noise multiplier is above 0"
-        if any(step.noise_scale > 0 for step in silent)
-        else repeat or _scale(steps, sizes)
-    )
+    noise = f"{missing}, where their noise multiplier is above 0"
+    if not any(step.noise_scale > 0 for step in silent):
+        noise = repeat or _scale(steps, sizes)
     clipping, sampling, unseen = "", "", []
     if longer := int(np.sum(largest > 1 + _ROUNDING)):
         clipping = (
@@ -116,9 +114,8 @@ def check_steps(
     else:
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
-    return StepFindings(
-        tuple(filter(None, (clipping, sampling, noise))), tuple(unseen), missing or repeat or None
-    )
+    faults = tuple(filter(None, (clipping, sampling, noise)))
+    return StepFindings(faults, tuple(unseen), missing or repeat or None)
 
 
 def sketch_of(noise: NDArray[np.floating]) -> Floats:
@@ -146,10 +143,8 @@ def largest_clipped(
         for limit in (clip_norm, math.inf, *_limits(norms, np.asarray(along), square)):
             cut = np.minimum(norms, limit)
             scale = torch.from_numpy(cut / np.where(norms > 0, norms, 1.0))
-            apart = [
-                float((total - scale.to(total) @ part).norm())
-                for total, part in zip(totals, rows, strict=True)
-            ]
+            pairs = zip(totals, rows, strict=True)
+            apart = [float((total - scale.to(total) @ part).norm()) for total, part in pairs]
             if math.hypot(*apart) <= tolerance * float(np.linalg.norm(cut)):
                 return float(cut.max(initial=0.0))
     return math.nan

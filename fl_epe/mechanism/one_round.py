@@ -193,12 +193,9 @@ class AdaptiveClip:
             return 0.0
         rest = z**-2 - most**-2 if z < most else 0.0
         if rest <= 0:
-            raise ArgumentError(
-                "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend "
-                "the whole budget. Raise it, or use a fixed clip norm.",
-                noise_multiplier=z,
-                count_std=self.count_std,
-            )
+            text = "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would "
+            text += "spend the whole budget. Raise it, or use a fixed clip norm."
+            raise ArgumentError(text, noise_multiplier=z, count_std=self.count_std)
         return 1 / math.sqrt(rest)
 
 

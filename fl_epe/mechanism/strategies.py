@@ -34,7 +34,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.archive import read_npy
-from fl_epe.checks import ArgumentError, Floats, raise_invalid
+from fl_epe.checks import Floats, raise_invalid
 
 Buffers = NDArray[np.float32]
 
@@ -279,11 +279,9 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
         if not 1 <= count <= rounds:
             raise_invalid("mechanism", mechanism, f"to have 1 <= {name} <= {rounds}, the rounds")
     elif option or make is None or count is None:
-        raise ArgumentError(
-            f"Expected {{mechanism}} to be one of {', '.join(MECHANISMS)}, banded with bands=…, "
-            "toeplitz with bands=… or blt with buffers=… if wanted, or a .npy file.",
-            mechanism=mechanism,
-        )
+        wanted = f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with "
+        wanted += "bands=… or blt with buffers=… if wanted, or a .npy file"
+        raise_invalid("mechanism", mechanism, wanted)
     return make(rounds, count)
 
 

@@ -1,6 +1,7 @@
 """Schedules in which devices differ: in when they are available, or in how often they take part."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import ClassVar
@@ -8,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_count, check_rate, raise_invalid
+from fl_epe.checks import check_count, check_rate, raise_invalid
 from fl_epe.schedules.contract import (
     ClientLaw,
     ClientType,
@@ -23,8 +24,7 @@ from fl_epe.schedules.contract import (
     even_sizes,
 )
 
-# The most zones times rounds of a day for which `TimeOfDay` keeps who is available when.
-MOST_CELLS = 10**8
+_MOST_CELLS = 10**7  # windows times rounds; zones times rounds of a day may be ten times as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +92,13 @@ class CheckIn(Schedule):
 
         ``None`` if windows and rounds are so many that this would take too much memory.
         """
-        if self.window * self.rounds > MOST_CELLS // 10:
+        if self.window * self.rounds > _MOST_CELLS:
             return None
         chance = self.keep / self.window
         kinds = []
         for phase in range(self.window):
-            starts = range(-phase, self.rounds, self.window)
-            ends = [min(start + self.window, self.rounds) for start in starts]
-            blocks = [
-                (max(start, 0), np.full(end - max(start, 0), chance))
-                for start, end in zip(starts, ends, strict=True)
-            ]
+            edges = [0, *range(self.window - phase, self.rounds, self.window), self.rounds]
+            blocks = [(a, np.full(b - a, chance)) for a, b in itertools.pairwise(edges)]
             kinds.append(ClientType.blocks(1 / self.window, blocks))
         return tuple(kinds)
 
@@ -138,26 +134,14 @@ class TimeOfDay(Rated):
         check_count("rounds_per_day", self.rounds_per_day)
         check_count("zones", self.zones)
         if not 24 / self.zones <= self.hours <= 24:
-            raise ArgumentError(
-                f"Expected {{hours}} in [24/zones={24 / self.zones}, 24], "
-                "so that at least one zone is always open.",
-                hours=self.hours,
-            )
-        cells = min(self.rounds_per_day, self.rounds) * self.zones
-        if cells > MOST_CELLS:
-            raise ArgumentError(
-                f"Expected {{rounds_per_day}} * {{zones}} <= {MOST_CELLS}: the table of open "
-                f"zones would take {cells / 2**30:.0f} GiB.",
-                rounds_per_day=self.rounds_per_day,
-                zones=self.zones,
-            )
+            wanted = f"in [24/zones={24 / self.zones}, 24], so that one zone is always open"
+            raise_invalid("hours", self.hours, wanted)
+        if min(self.rounds_per_day, self.rounds) * self.zones > 10 * _MOST_CELLS:
+            raise_invalid("zones", self.zones, f"<= {10 * _MOST_CELLS} / rounds_per_day")
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
-            raise ArgumentError(
-                f"Expected {{rate}} <= {least}, the share of zones open in some round. "
-                "(The rate is participations over rounds.)",
-                rate=self.rate,
-            )
+            wanted = f"<= {least}, the share of zones open in some round"
+            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
 
     def most_participations(self) -> int:
         """The most rounds for which a zone is open."""
@@ -198,11 +182,9 @@ class TimeOfDay(Rated):
         available = max(1, population * open_zones // self.zones)
         size, rounds = math.ceil(self.rate * population), self.most_participations()
         condition = ", the zone known"
-        return PrivacyLaw(
-            rounds,
-            counts=Coins(rounds, min(1.0, size / available), condition),
-            cohorts=FixedCohorts(rounds, available, min(available, size), condition),
-        )
+        counts = Coins(rounds, min(1.0, size / available), condition)
+        drawn = FixedCohorts(rounds, available, min(available, size), condition)
+        return PrivacyLaw(rounds, counts=counts, cohorts=drawn)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: for each zone, coins in the rounds in which it is open.
@@ -213,9 +195,7 @@ class TimeOfDay(Rated):
         open_at = is_open[np.arange(self.rounds) % len(is_open)]
         drawn = self._sizes(population) * self.zones  # so that all zones together are exact
         share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
-        return tuple(
-            ClientType.coins(1 / self.zones, open_at[:, zone] * share) for zone in range(self.zones)
-        )
+        return tuple(ClientType.coins(1 / self.zones, column * share) for column in open_at.T)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,14 +221,12 @@ class DeviceClasses(Schedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.rates) != len(self.shares):
-            raise ArgumentError(
-                "Expected {rates} to be as many as {shares}.", rates=self.rates, shares=self.shares
-            )
+            raise_invalid("rates", self.rates, f"to be as many as shares={self.shares}")
         for name in ("rates", "shares"):
             if not all(0 <= value <= 1 for value in getattr(self, name)):
                 raise_invalid(name, getattr(self, name), "in [0, 1]")
         if not abs(sum(self.shares) - 1) < 1e-9:
-            raise ArgumentError("Expected {shares} to add up to 1.", shares=self.shares)
+            raise_invalid("shares", self.shares, "to add up to 1")
 
     def participations(self) -> float:
         """Expected participations: ``rounds`` times the mean rate."""
@@ -261,17 +239,14 @@ class DeviceClasses(Schedule):
         starts = np.cumsum(members) - members
         for _ in range(self.rounds):
             sizes = rng.binomial(members, self.rates)
-            parts = [
-                start + draw(rng, many, size)
-                for start, many, size in zip(starts, members, sizes, strict=True)
-            ]
+            classes = zip(starts, members, sizes, strict=True)
+            parts = [start + draw(rng, many, size) for start, many, size in classes]
             yield np.sort(clients[np.concatenate(parts)])
 
     def privacy_law(self, population: int) -> PrivacyLaw:
         """See `Schedule.privacy_law`: the coins of the busiest class."""
-        return PrivacyLaw(
-            self.rounds, coins=Coins(self.rounds, max(self.rates), ", in the busiest class")
-        )
+        coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
+        return PrivacyLaw(self.rounds, coins=coins)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the coins of each class."""

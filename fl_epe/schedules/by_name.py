@@ -43,11 +43,8 @@ def make_schedule(spec: str, rounds: int, participations: float, **options: Any)
     """
     kind, options = parse_schedule(spec, **options)
     if not 0 < participations <= rounds:
-        raise ArgumentError(
-            "Expected {participations} in (0, {rounds}].",
-            participations=participations,
-            rounds=rounds,
-        )
+        wanted = "Expected {participations} in (0, {rounds}]."
+        raise ArgumentError(wanted, participations=participations, rounds=rounds)
     made = SCHEDULES[kind]
     if issubclass(made, Rated):
         return made(rounds, participations / rounds, **options)
@@ -77,10 +74,8 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     known = {option.name: option for option in options_of_kind}
     for name, value in given.items():
         if name not in known:
-            raise ArgumentError(
-                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
-                **{name: value} | {"kind": kind},
-            )
+            text = f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}."
+            raise ArgumentError(text, **{name: value} | {"kind": kind})
     for name, option in known.items():
         if option.default is option.empty and name not in given:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
@@ -119,9 +114,8 @@ def _json(spec: str, text: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text))
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
-        raise ArgumentError(
-            f"Expected {spec!r} to hold a JSON object after {spec.partition(':')[0]}:."
-        ) from error
+        kind = spec.partition(":")[0]
+        raise ArgumentError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
 
 
 def _pairs(spec: str, text: str) -> dict[str, Any]:
@@ -161,9 +155,7 @@ def _device_classes(
     """
     mean = sum(rate * share for rate, share in zip(rates, shares, strict=False))
     if not 0 < mean < math.inf:
-        raise ArgumentError(
-            "Expected {rates} to have a mean > 0 over {shares}.", rates=rates, shares=shares
-        )
+        raise_invalid("rates", rates, f"to have a mean > 0 over shares={shares}")
     scale = participations / rounds / mean
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
@@ -192,10 +184,9 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
     trace = Trace.read(path)
     if trace.rounds != rounds:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
-    if not math.isclose(trace.participations(), participations, rel_tol=1e-6):
-        raise_invalid(
-            "participations", participations, f"to be {trace.participations()}, as in {path}"
-        )
+    own = trace.participations()
+    if not math.isclose(own, participations, rel_tol=1e-6):
+        raise_invalid("participations", participations, f"to be {own}, as in {path}")
     return trace
 
 
@@ -206,7 +197,7 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
         of: the other schedule, as text.
     """
     if not 0 <= rate < 1:
-        raise ArgumentError("Expected {rate} in [0, 1).", rate=rate)
+        raise_invalid("rate", rate, "in [0, 1)")
     inner = _whole(participations / (1 - rate))
     if inner > rounds:
         raise_invalid("participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}")
@@ -236,23 +227,10 @@ def _capped(
     return Capped(make_schedule(of, rounds, participations), per_run, per_window, window)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    schedule.kind: schedule
-    for schedule in (
-        ShuffledEpochs,
-        Poisson,
-        FixedSize,
-        MinSeparation,
-        DeviceClasses,
-        Cyclic,
-        BallsInBins,
-        CheckIn,
-        TimeOfDay,
-        Trace,
-        DropOut,
-        Capped,
-    )
-}
+_SAMPLED = (ShuffledEpochs, Poisson, FixedSize, MinSeparation, DeviceClasses, Cyclic, BallsInBins)
+_OTHERS = (CheckIn, TimeOfDay, Trace, DropOut, Capped)
+
+SCHEDULES: dict[str, type[Schedule]] = {made.kind: made for made in (*_SAMPLED, *_OTHERS)}
 """The class of each kind of schedule."""
 
 # Where rounds and participations are not, with the options, what the class takes.

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import ArgumentError, check_count
+from fl_epe.checks import check_count, raise_invalid
 from fl_epe.schedules.contract import ClientLaw, Cohort, Pattern, PrivacyLaw, Schedule
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
@@ -50,7 +50,7 @@ class DropOut(Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.rate < 1:
-            raise ArgumentError("Expected {rate} in [0, 1).", rate=self.rate)
+            raise_invalid("rate", self.rate, "in [0, 1)")
 
     def participations(self) -> float:
         """Expected participations: ``1 - rate`` times those of the other schedule."""
@@ -114,24 +114,17 @@ class Capped(Composed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.per_run is None and self.per_window is None:
-            raise ArgumentError(
-                "Expected a cap, got {per_run} and {per_window}.", per_run=None, per_window=None
-            )
+            raise_invalid("per_run", None, "or per_window=None to be a cap")
         if (self.per_window is None) != (self.window is None):
-            raise ArgumentError(
-                "Expected {per_window} and {window} together.",
-                per_window=self.per_window,
-                window=self.window,
-            )
+            raise_invalid("per_window", self.per_window, f"and window={self.window} together")
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         _, per_window, window = self._caps()
         if per_window > window:
-            raise ArgumentError(
-                "Expected {per_window} <= {window}.", per_window=per_window, window=window
-            )
+            raise_invalid("per_window", per_window, f"<= window={window}")
 
+    @functools.cache  # noqa: B019 - schedules are few, and equal ones share it
     def participations(self) -> float:
         """Expected participations: exact if the cap changes nothing, else simulated.
 
@@ -139,7 +132,12 @@ class Capped(Composed):
         clients of the trace inside), from a fixed seed. In a small population rounded cohort sizes
         can change the mean a little.
         """
-        return self._mean_participations
+        if not self.refuses:
+            return self.schedule.participations()
+        trace = trace_of(self.schedule)
+        clients = _CLIENTS if trace is None else trace.population
+        runs = (self.cohorts(clients, generator(_SEED, run)) for run in range(_RUNS))
+        return float(np.mean([sum(map(len, cohorts)) / clients for cohorts in runs]))
 
     def most_participations(self) -> int:
         """The smallest of the caps and of the other schedule's limit."""
@@ -188,9 +186,9 @@ class Capped(Composed):
 
         ``None`` with a cap on windows, or if clients rest or drop out after another cap.
         """
-        if not self.refuses:
-            return self.schedule.client_law(population)
         law = self.schedule.client_law(population)
+        if not self.refuses:
+            return law
         if law is None or self.per_run is None or self.per_window is not None:
             return None
         found = [kind.capped(self.per_run) for kind in law]
@@ -202,18 +200,6 @@ class Capped(Composed):
         if self.per_window is None or self.window is None:
             return per_run, 1, 1
         return per_run, self.per_window, self.window
-
-    @functools.cached_property
-    def _mean_participations(self) -> float:
-        if not self.refuses:
-            return self.schedule.participations()
-        trace = trace_of(self.schedule)
-        clients = _CLIENTS if trace is None else trace.population
-        totals = [
-            sum(len(cohort) for cohort in self.cohorts(clients, generator(_SEED, run)))
-            for run in range(_RUNS)
-        ]
-        return float((np.array(totals) / clients).mean())
 
 
 def trace_of(schedule: Schedule) -> Trace | None:

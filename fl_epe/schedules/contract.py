@@ -134,11 +134,11 @@ class ClientType:
     @classmethod
     def blocks(cls, share: float, chances: list[tuple[int, Floats]]) -> ClientType:
         """One event a block of rounds: its first round and the chances of its rounds."""
-        events = np.repeat(np.arange(len(chances)), [len(part) for _, part in chances])
-        rounds = [start + np.arange(len(part)) for start, part in chances]
-        return cls(
-            share, events, np.concatenate(rounds), np.concatenate([part for _, part in chances])
-        )
+        starts, parts = zip(*chances, strict=True)
+        lengths = [len(part) for part in parts]
+        rounds = [start + np.arange(length) for start, length in zip(starts, lengths, strict=True)]
+        events = np.repeat(np.arange(len(parts)), lengths)
+        return cls(share, events, np.concatenate(rounds), np.concatenate(parts))
 
     def thinned(self, keep: float) -> ClientType:
         """Each participation then counts with probability ``keep``."""
@@ -239,9 +239,8 @@ class Epochs(Schedule, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
-            raise ArgumentError(
-                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
-            )
+            wanted = "Expected {epochs} in (0, {rounds}]."
+            raise ArgumentError(wanted, epochs=self.epochs, rounds=self.rounds)
 
     def participations(self) -> float:
         """Expected participations: ``epochs``."""

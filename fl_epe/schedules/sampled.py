@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_count
+from fl_epe.checks import check_count, raise_invalid
 from fl_epe.schedules.contract import (
     ClientLaw,
     ClientType,
@@ -115,11 +115,8 @@ class MinSeparation(Rated):
         super().__post_init__()
         check_count("separation", self.separation)
         if self.rate * self.separation > 1 + 1e-12:
-            raise ArgumentError(
-                f"Expected {{rate}} <= 1/separation={1 / self.separation}: otherwise too few "
-                "clients would be rested. (The rate is participations over rounds.)",
-                rate=self.rate,
-            )
+            wanted = f"<= 1/separation={1 / self.separation}, or too few clients would be rested"
+            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""
@@ -262,14 +259,10 @@ class Cyclic(Epochs):
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: the rounds of each place in the order."""
         places = min(population, 4 * self.rounds)
-        when = np.repeat(
-            np.arange(self.rounds), even_sizes(round(self.epochs * places), self.rounds)
-        )
+        sizes = even_sizes(round(self.epochs * places), self.rounds)
+        when = np.repeat(np.arange(self.rounds), sizes)
         own = (when[place::places] for place in range(places))  # one place after another comes
-        return tuple(
-            ClientType(1 / places, np.arange(len(turns)), turns, np.ones(len(turns)))
-            for turns in own
-        )
+        return tuple(ClientType(1 / places, np.arange(len(t)), t, np.ones(len(t))) for t in own)
 
 
 @dataclasses.dataclass(frozen=True)

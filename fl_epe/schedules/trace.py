@@ -59,10 +59,8 @@ class Trace(Schedule):
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
             at = int(np.argmax(counts > 1))
-            client, when_twice = clients[client_ids[at]].item(), int(round_ids[at]) + first
-            raise ValueError(
-                f"Expected client_id={client!r} once, got it twice in round {when_twice}."
-            )
+            client, again = clients[client_ids[at]].item(), int(round_ids[at]) + first
+            raise ValueError(f"Expected client_id={client!r} once, got it twice in round {again}.")
         found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
         for name, values in found.items():
             values.flags.writeable = False

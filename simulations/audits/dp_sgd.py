@@ -46,7 +46,7 @@ import torch
 
 from fl_epe import AuditRecord, audit_dp_sgd, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.auditing import STATISTICS, EpsilonEstimate
+from fl_epe.auditing import Adversary, EpsilonEstimate
 from fl_epe.dp_sgd import DPSGDAudit
 from fl_epe.tasks import ClientData, Task
 from fl_epe.tasks.images import Digits, FashionMnist
@@ -182,7 +182,7 @@ def poisson(setting: Setting) -> list[tuple[str, EpsilonEstimate, float]]:
     audit, _, _ = audited(setting)
     record = audit.record()
     rate = record.mechanism.canary_participations / record.rounds
-    unknown = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
+    unknown = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
     return [
         (
             "known",

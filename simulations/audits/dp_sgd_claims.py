@@ -189,7 +189,7 @@ BROKEN: dict[str, tuple[Setting, Break | None]] = {
 def told(audit: DPSGDAudit) -> tuple[str, ...]:
     """The ε of unknown steps or why there is none, and what is wrong with the steps."""
     try:
-        found = audit.epsilon(statistic="likelihood-ratio")
+        found = audit.epsilon()
         epsilon = f"{found.epsilon:.3g} ({found.low:.3g} – {found.high:.3g})"
     except NotMeasured as error:
         epsilon = f"not measured: {error}"

@@ -134,7 +134,7 @@ def changed(
     times = (np.arange(record.rounds) + 0.5) / record.rounds
     more = factor(presence.sum(axis=0), times[:, None]) - 1
     final = seen_by(record).weights[:, None] * presence * more
-    every = presence * more * seen_by(record, EVERY_ROUND).signal[:, None]
+    every = presence * more * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
     return record.with_values(
         **{
             "observed.displacement": record.observed.displacement + final.sum(axis=0) / root,

@@ -26,7 +26,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.assumptions import check_known_variance, check_sign
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, estimate_at
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_of_shift
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, raise_invalid
 
@@ -83,7 +83,8 @@ def epsilon_together(
     low, high = shift_interval(mean, count, dim, confidence, sum_norm)
     shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
     method = f"{scores.statistic}, known variance, other canaries projected out"
-    return estimate_at([shift, low, high], delta, confidence, method)
+    epsilon, low, high = (epsilon_of_shift(s, delta) for s in (shift, low, high))
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
 def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -> bool:

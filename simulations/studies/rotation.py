@@ -145,7 +145,6 @@ from fl_epe import AuditRecord, CanarySet, epsilon_from_cosines, epsilon_from_re
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
-    STATISTICS,
     Adversary,
     RoundFacts,
     RunAuditor,
@@ -356,9 +355,6 @@ def of_record(record: AuditRecord) -> Statistics:
     found["final: ε, raw"] = epsilon_from_record(
         record, statistic="displacement", leave_one_out=False
     ).epsilon
-    ratio = seen_by(record, STATISTICS["likelihood-ratio"]).scores()
-    found["likelihood ratio: mean"] = float(ratio.observed.mean())
-    found["likelihood ratio: deviation"] = float(ratio.observed.std(ddof=1))
     found["κ, final"] = _scale(record)
     found["κ, every round"] = _scale(record, EVERY_ROUND)
     return found

@@ -6,7 +6,7 @@ from scipy.special import ndtr
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import unknown_rounds, unknown_rounds_epsilon
-from fl_epe.auditing import EVERY_ROUND, STATISTICS
+from fl_epe.auditing import EVERY_ROUND, Adversary
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -142,7 +142,7 @@ class TestSecretRounds:
 
     def test_from_a_record(self):
         record = limit_record(ShuffledEpochs(60, 1), 0.5, 1e-3)
-        estimate = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
+        estimate = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
         exact = unknown_rounds_epsilon([np.full(60, 2.0)], 1e-3)
         assert estimate.low < exact < estimate.high
         assert estimate.high < epsilon_from_record(record, adversary=EVERY_ROUND).low
@@ -151,7 +151,7 @@ class TestSecretRounds:
         from fl_epe.accounting import poisson_epsilon
 
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
-        estimate = epsilon_from_record(record, adversary=STATISTICS["likelihood-ratio"])
+        estimate = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
         assert estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
 
     @pytest.mark.parametrize(

@@ -166,7 +166,8 @@ def test_pass_shows_what_could_have_been_shown():
     assert str(evidence).endswith(
         f"not violated; so many scores can show at most ε ≥ {evidence.ceiling:.4g}"
     )
-    cosines = Scores.from_cosines(_two_groups(0.0).observed / 1e3, 10**6, statistic="of my own")
+    cosines = Scores.from_cosines(_two_groups(0.0).observed / 1e3, 10**6)
+    cosines = dataclasses.replace(cosines, statistic="of my own")
     text = str(assert_private(cosines, 1.0, DELTA, method="gdp"))
     assert "300 observed against the exact null: of my own" in text
 
@@ -277,9 +278,6 @@ def test_a_claim_of_pure_dp():
     assert "measured  not measured: Gaussian noise has no finite ε at δ = 0" in str(evidence)
     with pytest.raises(AssertionError, match="violated"):
         assert_private(_laplace(3.0, 1000, 0), 1.0, 0.0)
-    cosines = Scores.from_cosines(np.full(50, 5e-3), 10**6)
-    with pytest.raises(AssertionError, match="violated"):
-        assert_private(cosines, 1.0, 0.0, stop_early=True)
 
 
 # Refusals.
@@ -547,11 +545,3 @@ def test_the_default_bound_depends_on_how_many_canaries_there_are():
     for count, delta, method in ((1000, 1e-5, "weighted"), (1000, 1e-3, "clopper-pearson")):
         scores = Scores(rng.standard_normal(count) + 4, rng.standard_normal(count))
         assert find_evidence(scores, 0.1, delta).method == method
-
-
-def test_two_groups_cannot_be_watched():
-    rng = np.random.default_rng(0)
-    two = Scores(rng.normal(size=7), rng.normal(size=9), statistic="maximum over rounds")
-    wanted = "dim=None.*7 observed and 9 unobserved maximum over rounds.*Leave out stop_early"
-    with pytest.raises(ValueError, match=wanted):
-        assert_private(two, 1.0, 1e-5, stop_early=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fl_epe.auditing import Scores
-from fl_epe.auditing.bounds import BOUNDS, applicable_methods, ceiling, method_by_design
+from fl_epe.auditing.bounds import BOUNDS, all_bounds, ceiling, method_by_design
 
 DELTA = 1e-5
 
@@ -21,15 +21,15 @@ def test_the_theorem_is_that_of_the_design():
 
 def test_methods_that_apply():
     scores = _groups(1.0, 30, 0)
-    assert set(applicable_methods(scores, coins=True)) == set(BOUNDS)
-    assert set(applicable_methods(scores, coins=False)) == BOUNDS.keys() - {"one-run"}
-    assert applicable_methods(Scores(np.arange(5.0)), coins=True) == ()
+    assert all_bounds(scores, DELTA, 0.95, coins=True).keys() == set(BOUNDS)
+    assert all_bounds(scores, DELTA, 0.95, coins=False).keys() == BOUNDS.keys() - {"one-run"}
+    assert all_bounds(Scores(np.arange(5.0)), DELTA, 0.95, coins=True) == {}
     assert method_by_design(Scores(np.arange(5.0)), DELTA, 0.95) is None
 
 
 def test_the_ceiling_is_that_of_a_perfect_attack():
     scores = _groups(1.0, 50, 1)
-    for method in applicable_methods(scores, coins=False):
+    for method in BOUNDS.keys() - {"one-run"}:
         loud = Scores(scores.observed + 1e6, scores.unobserved)
         most = ceiling(scores, DELTA, 0.95, method)
         assert most >= ceiling(loud, DELTA, 0.95, method) * (1 - 1e-9)

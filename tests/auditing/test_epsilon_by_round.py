@@ -12,6 +12,8 @@ from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_rounds_
 from fl_epe.auditing import PlannedClient, RoundFacts, RunAuditor, answers, epsilon_by_round
 from fl_epe.auditing.record_parts import RunningScores
 from fl_epe.checks import ArgumentError
+from fl_epe.limit import limit_record
+from fl_epe.schedules import Poisson
 
 DIM, ROUNDS, CANARIES = 4000, 12, 24
 MANY_DIM, MANY = 2000, 30
@@ -45,6 +47,14 @@ def test_it_is_what_was_said_during_the_run(planned):
     assert found[-1].estimate == every  # with an interval for one look
     assert every.epsilon == pytest.approx(said[-1].epsilon, rel=1e-3)
     assert said[-1].low < every.low < every.high < said[-1].high
+
+
+def test_nothing_is_said_where_the_law_of_secret_rounds_is_not_known():
+    record = limit_record(Poisson(20, 0.3), 1.0, 1e-3, num_canaries=40, seed=1)
+    assert epsilon_by_round(record)
+    unknown = record.with_values(canary_weights=np.ones(record.presence.shape))
+    assert answers(unknown)[1].estimate is None
+    assert epsilon_by_round(unknown) == []
 
 
 @pytest.mark.parametrize("law", [None, "coins", "epochs"], ids=["known", "coins", "epochs"])

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.auditing import gaussian_test
-from fl_epe.auditing.assumptions import anderson_darling
+from fl_epe.auditing.assumptions import anderson_darling, gaussian_test
 
 
 class TestAndersonDarling:

@@ -84,8 +84,8 @@ def test_an_adversary_sees_the_final_model_or_every_round():
 def test_a_statistic_needs_an_adversary_who_knows_enough():
     record = make_record()
     unaware = Adversary("all", knows_rounds=False)
-    assert seen_by(record, unaware).scores().statistic == "likelihood-ratio"
-    with pytest.raises(ValueError, match="'matched-filter' to be one of likelihood-ratio, maximum"):
+    assert seen_by(record, unaware).scores().statistic == "maximum over rounds"
+    with pytest.raises(ValueError, match="'matched-filter' to be one of maximum"):
         seen_by(record, unaware).scores("matched-filter")
     with pytest.raises(ValueError, match="'full-knowledge' to be one of matched-filter"):
         seen_by(record, EVERY_ROUND).scores("full-knowledge")

@@ -57,9 +57,6 @@ def test_scores_are_whitened_by_it():
     few = correlation.whiten(values[:5])  # of the first rounds
     np.testing.assert_array_equal(few, correlation.whiten(values)[:5])
     inverse = np.linalg.inv(lower @ lower.T)
-    found = correlation.matched(correlation.whiten(values))
-    wanted = inverse @ values / np.sqrt(np.diag(inverse))[:, None]
-    np.testing.assert_allclose(found, wanted)
     signal = rng.random(ROUNDS) + 0.5
     apart = signal**2 * np.diag(inverse)
     np.testing.assert_allclose(correlation.alone(signal), apart)
@@ -75,7 +72,6 @@ def test_rounds_beyond_the_window_are_forgotten():
     assert declared.factor is None
     values = np.ones((ROUNDS, 2))
     assert declared.whiten(values) is values
-    assert declared.matched(values) is values
     assert Precision.of(declared.window, DIM, declared.parts) is EXACT
     np.testing.assert_array_equal(declared.alone(np.full(3, 2.0)), np.full(3, 4.0))
 

@@ -7,7 +7,6 @@ from fl_epe.auditing.bounds.by_design import method_by_design
 from fl_epe.auditing.bounds.methods import (
     BOUNDS,
     all_bounds,
-    applicable_methods,
     ceiling,
     epsilon_lower_bound,
     lower_bound,
@@ -16,7 +15,6 @@ from fl_epe.auditing.bounds.methods import (
 __all__ = [
     "BOUNDS",
     "all_bounds",
-    "applicable_methods",
     "ceiling",
     "epsilon_lower_bound",
     "lower_bound",

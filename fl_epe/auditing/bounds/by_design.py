@@ -5,9 +5,7 @@ A run has many lower bounds, and the largest of several is not a bound.
 
 from __future__ import annotations
 
-import functools
-
-from fl_epe.auditing.bounds.methods import BOUNDS
+from fl_epe.auditing.bounds.methods import ceiling
 from fl_epe.auditing.scores import Scores
 
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -37,17 +35,9 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
         few = observed <= _FEW_FOR_WEIGHTS
         return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
     unobserved = len(scores.both()[1])
-    if not _flawless(observed, unobserved, delta, confidence):
+    if not ceiling(scores, delta, confidence, "clopper-pearson"):
         return None
     pairs = min(observed, unobserved)
     alike = 3 * pairs >= 2 * max(observed, unobserved)
     weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
     return "weighted" if weights_win else "clopper-pearson"
-
-
-@functools.cache
-def _flawless(observed: int, unobserved: int, delta: float, confidence: float) -> float:
-    """The bound "clopper-pearson" if no score is on the wrong side of the threshold."""
-    return BOUNDS["clopper-pearson"](
-        [1.0] * observed, [0.0] * unobserved, delta, confidence=confidence
-    )

@@ -13,6 +13,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
 
@@ -81,13 +82,10 @@ class Sample:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
         rng = self.rng(0)
         first, second = _split(self.observed, share, rng)
-        left, right = (
-            (None, None) if self.unobserved is None else _split(self.unobserved, share, rng)
-        )
-        return (
-            dataclasses.replace(self, observed=first, unobserved=left),
-            dataclasses.replace(self, observed=second, unobserved=right),
-        )
+        others = self.unobserved
+        left, right = (None, None) if others is None else _split(others, share, rng)
+        make = functools.partial(dataclasses.replace, self)
+        return make(observed=first, unobserved=left), make(observed=second, unobserved=right)
 
 
 @dataclasses.dataclass(frozen=True)

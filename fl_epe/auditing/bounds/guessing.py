@@ -91,9 +91,8 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
             continue
         if margin(low) >= 0:
             return low
-        return max(
-            low, float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE)) - _TOLERANCE
-        )
+        root = float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE))
+        return max(low, root - _TOLERANCE)
     return _LARGEST
 
 
@@ -148,9 +147,8 @@ def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
     """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
-    return np.asarray(
-        scipy.special.ndtr(shift / 2 - distance) + scipy.special.ndtr(-distance - shift / 2)
-    )
+    above, below = shift / 2 - distance, -distance - shift / 2
+    return np.asarray(scipy.special.ndtr(above) + scipy.special.ndtr(below))
 
 
 def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
@@ -227,11 +225,8 @@ def _two_groups(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             q = scipy.special.expit(tested)
-            laws = [
-                (np.concatenate([[1 - q], np.zeros(weight - 1), [q]]), count)
-                for weight, count in enumerate(counts, 1)
-                if count
-            ]
+            used = (np.flatnonzero(counts) + 1).tolist()
+            laws = [(np.array([1 - q, *[0.0] * (w - 1), q]), counts[w - 1]) for w in used]
             return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
 
         return margin

@@ -172,13 +172,9 @@ def epsilon_lower_bound(
     """
     bound = bound_named(method)
     if not bound.valid:
-        warnings.warn(
-            f"method={method!r} is not a bound: it exceeds the true ε more often than its "
-            "confidence says. Use it only to compare with published numbers, and leave out method "
-            "for a bound.",
-            UserWarning,
-            stacklevel=2,
-        )
+        words = f"method={method!r} is not a bound: it exceeds the true ε more often than its "
+        words += "confidence says. Use it only to compare with published numbers, and leave out "
+        warnings.warn(f"{words}method for a bound.", UserWarning, stacklevel=2)
     return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
 
 
@@ -206,22 +202,17 @@ def lower_bound(
     return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
 
 
-def applicable_methods(scores: Scores, *, coins: bool) -> tuple[str, ...]:
-    """The methods of `BOUNDS` that these scores allow; none without anything to compare."""
+def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) -> dict[str, float]:
+    """Every lower bound that applies, each at this one-sided confidence, by its method.
+
+    None without anything to compare.
+    """
     labels_known = coins and scores.unobserved is not None
     gaussian = scores.statistic != UNKNOWN_ROUNDS
-    return tuple(
-        name
-        for name, bound in BOUNDS.items()
-        if scores.boundable and bound.needs_coins <= labels_known and bound.gaussian <= gaussian
-    )
-
-
-def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) -> dict[str, float]:
-    """Every lower bound that applies, each at this one-sided confidence, by its method."""
     return {
         method: lower_bound(scores, delta, confidence=confidence, method=method)
-        for method in applicable_methods(scores, coins=coins)
+        for method, bound in BOUNDS.items()
+        if scores.boundable and bound.needs_coins <= labels_known and bound.gaussian <= gaussian
     }
 
 

@@ -87,10 +87,8 @@ def joint_alpha(sample: Sample) -> float:
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
     """ε from limits of both rates that hold together, at each threshold."""
-    level = joint_alpha(sample)
-    return lambda errors: epsilon_from_rates(
-        *upper_rates(errors, clopper_pearson_upper, level), sample.delta
-    )
+    limits = functools.partial(upper_rates, upper=clopper_pearson_upper, alpha=joint_alpha(sample))
+    return lambda errors: epsilon_from_rates(*limits(errors), sample.delta)
 
 
 def mu_limits(sample: Sample) -> AtThresholds:
@@ -114,16 +112,12 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
     null_mean, mean, std, errors_at = _fit(choosing, judging)
-    thresholds = np.concatenate(
-        [[(null_mean + mean) / 2], null_mean + std * _GRID, mean + std * _GRID]
-    )
+    around = null_mean + std * _GRID, mean + std * _GRID
+    thresholds = np.concatenate([[(null_mean + mean) / 2], *around])
     expected = errors_at(thresholds)
-    missed = _predicted(thresholds - mean, std, expected.observed)
-    false_alarms = (
-        None
-        if expected.false_alarms is None
-        else _predicted(null_mean - thresholds, std, expected.unobserved)
-    )
+    missed, false_alarms = _predicted(thresholds - mean, std, expected.observed), None
+    if expected.false_alarms is not None:
+        false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
     expected = dataclasses.replace(expected, missed=missed, false_alarms=false_alarms)
     best = int(np.argmax(_LUCK_WEIGHTS @ bound(expected)))
     return errors_at(thresholds[best : best + 1])
@@ -161,13 +155,9 @@ def _fit(
         scores = normal_scores(judging.observed, judging.dim)
         mean = float(normal_scores(choosing.observed, choosing.dim).mean())
         return 0.0, mean, std, lambda thresholds: count_normal_errors(scores, thresholds)
-    spread = (choosing.observed.var() + choosing.unobserved.var()) / 2
-    return (
-        float(choosing.unobserved.mean()),
-        float(choosing.observed.mean()),
-        math.sqrt(spread),
-        lambda thresholds: count_errors(judging, thresholds),
-    )
+    std = math.sqrt((choosing.observed.var() + choosing.unobserved.var()) / 2)
+    means = float(choosing.unobserved.mean()), float(choosing.observed.mean())
+    return *means, std, lambda thresholds: count_errors(judging, thresholds)
 
 
 def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
@@ -221,9 +211,8 @@ def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
 
 
 def _poisson(counts: Floats, rate: float) -> Floats:
-    return np.asarray(
-        np.exp(scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1))
-    )
+    log = scipy.special.xlogy(counts, rate) - rate - scipy.special.gammaln(counts + 1)
+    return np.asarray(np.exp(log))
 
 
 def _nodes(total: int) -> Floats:
