@@ -218,7 +218,7 @@ def table_note(summary: Summary) -> str:
         text += " * That of every round, which holds here too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        text += f" † Extrapolated from canaries (made-up clients) in at most {most} rounds."
+        text += f" † Extrapolated from canaries (synthetic clients) in at most {most} rounds."
     told = ", ".join(
         f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
         for found in summary.at_small_delta
