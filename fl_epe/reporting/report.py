@@ -1,6 +1,6 @@
 """The report of a run: one screen in the terminal, one HTML page and one JSON file.
 
-Use `write_report` for the files and `as_text` for plain text; both need the audit record only. The
+Use `write_report` for the files and `as_text` for plain text; both take a summary. The
 page is self-contained: charts are drawn by plotly, whose script is in it, compressed (2.0 MB of
 4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the still pictures.
 """
@@ -18,8 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fl_epe.auditing import AuditRecord
-from fl_epe.files import write_bytes, write_text
+from fl_epe.files import write_bytes, write_json, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
@@ -38,54 +37,35 @@ from fl_epe.reporting.sentences import (
     what_to_do,
 )
 from fl_epe.reporting.still import picture, still
-from fl_epe.reporting.summary import Summary, summarize
+from fl_epe.reporting.summary import Summary
 from fl_epe.reporting.tables import Terminal, plain_table
 
 _MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
 _TABLE_LINES = 5
 
 
-def write_report(record: AuditRecord, directory: Path, summary: Summary | None = None) -> Summary:
-    """Write ``report.json``, ``report.html`` and ``epsilon.png``; returns the summary.
+def write_report(summary: Summary, directory: Path) -> None:
+    """Write ``report.json``, ``report.html`` and ``epsilon.png``.
 
     Without an ε there is no picture, and one of an earlier report is removed.
 
     Args:
-        record: the audit record of a run.
-        directory: where to write; created if it is missing.
-        summary: of the record, if it is at hand.
-    """
-    summary = summary or summarize(record)
-    record = summary.record or record.in_order()
-    charts = run_charts(record, summary.answers, summary.delta, summary.confidence)
-    return _write(directory, summary, charts)
-
-
-def write_unmeasured(summary: Summary, directory: Path) -> Summary:
-    """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
-
-    Args:
-        summary: from `summarize_unmeasured`.
+        summary: of a record, from `summarize`; or from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
-    return _write(directory, summary, ())
-
-
-def _write(directory: Path, summary: Summary, charts: Sequence[Chart]) -> Summary:
+    charts = run_charts(summary)
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_report(summary), indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(directory / "report.json", text + "\n")
+    write_json(directory / "report.json", as_report(summary))
     (directory / "epsilon.png").unlink(missing_ok=True)
     for chart in charts:
         if chart.name == "epsilon":
             write_bytes(directory / "epsilon.png", picture(chart, "png"))
     write_text(directory / "report.html", _report_page(summary, charts))
-    return summary
 
 
-def as_text(summary: Summary, width: int = 80, *, details: bool = False) -> str:
+def as_text(summary: Summary, *, details: bool = False) -> str:
     """What `print_report` prints, as plain text."""
-    console = Terminal(file=io.StringIO(), width=width, color_system=None)
+    console = Terminal(file=io.StringIO(), width=80, color_system=None)
     print_report(console, summary, bullet="-", details=details)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
