@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import ArgumentError, argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.cli.guards import check_limit
 from fl_epe.config import RunConfig
 from fl_epe.files import RECORD
 from fl_epe.limit import (
@@ -30,7 +29,6 @@ def _planned(
     spec: str | None,
     rounds: int | None,
     participations: float | None,
-    clients: int | None,
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
     """The schedule that is asked for, else that of the run, and the log that it replays."""
@@ -45,7 +43,6 @@ def _planned(
     with argument_context("participation", spec):
         log, often = log_of(spec) or (None, usual)
     rounds = rounds_like(run, rounds, log.rounds if log else _ROUNDS)
-    check_limit(rounds, clients)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, often if participations is None else participations), log
 
@@ -110,9 +107,7 @@ class Noise:
         from fl_epe.reporting import advice_lines
 
         run = None if self.like is None else AuditRecord.load(self.like / RECORD)
-        schedule, log = _planned(
-            self.participation, self.rounds, self.participations, self.clients, run
-        )
+        schedule, log = _planned(self.participation, self.rounds, self.participations, run)
         clients = _clients(self.clients, log, run)
         delta = _DELTA if clients is None else float(clients**-1.1)
         delta = delta if run is None else run.delta
@@ -180,7 +175,7 @@ class Canaries:
         """Print it."""
         from fl_epe.reporting import canary_lines, canary_table
 
-        schedule, log = _planned(self.participation, self.rounds, self.participations, self.clients)
+        schedule, log = _planned(self.participation, self.rounds, self.participations)
         clients = _clients(self.clients, log, None) or self.clients
         delta = clients**-1.1 if self.delta is None else self.delta
         found = [

@@ -22,7 +22,7 @@ from fl_epe.cli.console import (
     say,
     terminal,
 )
-from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
+from fl_epe.cli.guards import exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
@@ -255,7 +255,6 @@ class Run(_Machine):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
             config = RunConfig(**settings)
-            check_training(config, task.dim, self.workers, self.backend)
             job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
             notes = task.notes()
         output = output_directory(self.output, self.task.replace(":", "-"))
@@ -301,7 +300,6 @@ class Resume(_Machine):
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
-            check_training(job.config, job.task.dim, self.workers, self.backend)
             return self._carry_out(job, self.run_dir, words)
 
 

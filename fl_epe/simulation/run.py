@@ -20,7 +20,6 @@ from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.flower import pack
 from fl_epe.simulation.checkpoint import (
     Job,
-    check_arrays,
     from_newest,
     has_checkpoint,
     read_checkpoint,
@@ -129,12 +128,8 @@ class _Session:
             return initial
         self.strategy = self._new_strategy()
         with values_of(path):
-            evaluations = {
-                f"series.{n}": ("if", state["series.eval_round"].shape) for n in _EVALUATED
-            }
-            check_arrays(state, {"theta": ("f", initial.shape), **evaluations})
             self.strategy.restore(state)
-        self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
+            self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
         self._before = self._kept = self.strategy.rounds_done
         return state["theta"]
 

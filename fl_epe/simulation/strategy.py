@@ -30,7 +30,6 @@ from fl_epe.flower import pack, read_only
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.checkpoint import check_arrays
 from fl_epe.simulation.cohorts import METRICS, NodeRegistry, RoundLog
 from fl_epe.simulation.dp_fedavg import (
     ServerState,
@@ -275,41 +274,12 @@ class DPFedAvg(Strategy):
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left.
-
-        Raises:
-            ValueError: if it is of another run.
-        """
+        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
         self.log.restore(state)
-        theta, done, config = state["theta"], self.rounds_done, self.config
-        first = initial_state(config, theta)
-        auditor, optimizer = _under(state, "auditor."), _under(state, "optimizer.")
-        waiting = auditor["waiting.names"].tolist()
-        wanted = {
-            "theta": ("f", theta.shape),
-            "start": ("f", theta.shape),
-            "clip_norm": ("f", ()),
-            "noise": ("f", first.noise.shape),
-            **{f"optimizer.{name}": ("f", value.shape) for name, value in first.optimizer.items()},
-            "auditor.waiting.vectors": ("f", (len(waiting), len(theta))),
-        }
-        for name in released_series(config):
-            scored = done - waiting.count(name), self._canaries
-            wanted |= {
-                f"auditor.norms.{name}": ("f", (done,)),
-                f"auditor.dots.{name}": ("f", scored),
-            }
-        check_arrays(state, wanted)
-        ids, clip_norm = state["client_ids"], float(state["clip_norm"])
-        if np.any((ids < 0) | (ids >= config.clients)):
-            raise ValueError(f"client_ids are not in [0, {config.clients})")
-        if clip_norm <= 0:
-            raise ValueError(f"clip_norm={clip_norm} is not > 0")
-        self._start = state["start"]
-        self._state = dataclasses.replace(
-            first, clip_norm=clip_norm, optimizer=optimizer, noise=state["noise"], rounds_done=done
-        )
-        self.auditor.restore(auditor, done, start=self._start, last=theta)
+        theta, self._start, done = state["theta"], state["start"], self.rounds_done
+        optimizer, noise = _under(state, "optimizer."), state["noise"]
+        self._state = ServerState(theta, float(state["clip_norm"]), optimizer, noise, done)
+        self.auditor.restore(_under(state, "auditor."), done, start=self._start, last=theta)
 
 
 def _planned_client(config: RunConfig) -> PlannedClient:

@@ -57,8 +57,6 @@ def test_every_row_has_five_cells_and_groups_are_closed(kind):
 def test_the_caption_says_what_the_numbers_are_of():
     warning = ReportWarning("diverged", "50% of losses")
     caption = _table(make_record(), warning).split(r"\caption")[1]
-        1
-    ]
     for part in (
         r"$\delta = 0.001$",
         "noise multiplier 0.5",
