@@ -5,19 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from fl_epe import limit
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import ArgumentError, argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
 from fl_epe.config import RunConfig
 from fl_epe.files import RECORD
-from fl_epe.limit import (
-    canary_advice,
-    exposure,
-    limit_like,
-    noise_for_epsilon,
-    rounds_like,
-    setting_like,
-)
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
@@ -42,7 +35,7 @@ def _planned(
     spec = spec or "epochs"
     with argument_context("participation", spec):
         log, often = log_of(spec) or (None, usual)
-    rounds = rounds_like(run, rounds, log.rounds if log else _ROUNDS)
+    rounds = limit.rounds_like(run, rounds, log.rounds if log else _ROUNDS)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, often if participations is None else participations), log
 
@@ -114,7 +107,7 @@ class Noise:
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
             strategy = strategy_matrix(self.mechanism, schedule.rounds)
-        advice = noise_for_epsilon(
+        advice = limit.noise_for_epsilon(
             schedule,
             self.target_epsilon,
             delta if self.delta is None else self.delta,
@@ -122,9 +115,9 @@ class Noise:
             sees=self.adversary,
             worst_case=self.worst_case,
             strategy=strategy,
-            **limit_like(run, self.momentum),
+            **limit.limit_like(run, self.momentum),
         )
-        setting = setting_like(run, advice.noise_multiplier)
+        setting = limit.setting_like(run, advice.noise_multiplier)
         if self.json:
             print_json(vars(advice) | {"setting": setting})
             return 0
@@ -179,8 +172,8 @@ class Canaries:
         clients = _clients(self.clients, log, None) or self.clients
         delta = clients**-1.1 if self.delta is None else self.delta
         found = [
-            canary_advice(
-                schedule, self.noise_multiplier, delta, clients, share, **limit_like(None)
+            limit.canary_advice(
+                schedule, self.noise_multiplier, delta, clients, share, **limit.limit_like(None)
             )
             for share in (_SHARES if self.share is None else (self.share,))
         ]
@@ -234,7 +227,7 @@ class Log:
         if self.delta is None and trace.population < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
         delta = trace.population**-1.1 if self.delta is None else self.delta
-        found = exposure(
+        found = limit.exposure(
             trace,
             self.noise_multiplier,
             delta,

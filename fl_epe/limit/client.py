@@ -21,15 +21,7 @@ from typing import Literal, Unpack
 import numpy as np
 import scipy
 
-from fl_epe.accounting import (
-    ExpectedScoreLaw,
-    clients_law,
-    drawn_law,
-    epsilon_two_gaussians,
-    gaussian_epsilon,
-    strategy_bounds,
-    tightest,
-)
+from fl_epe import accounting
 from fl_epe.auditing import (
     SECRET_KINDS,
     Adversary,
@@ -199,12 +191,14 @@ def worst_client(
     z = record.mechanism.noise_multiplier or 0.0
     view = seen_by(record, Adversary(sees))
 
-    def law_of(weights: Floats) -> ExpectedScoreLaw | None:
-        return clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
+    def law_of(weights: Floats) -> accounting.ExpectedScoreLaw | None:
+        return accounting.clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
 
     law = law_of(view.weights)
     if sees == "all" and strategy is not None and schedule.most_participations() > 1:
-        law = drawn_law(schedule, view.sizes.of, clients, confidence=confidence, seed=seed)
+        law = accounting.drawn_law(
+            schedule, view.sizes.of, clients, confidence=confidence, seed=seed
+        )
     elif sees == "all" and law is not None:
         law = law.root()
     counts = law_of(np.ones(schedule.rounds))
@@ -213,12 +207,12 @@ def worst_client(
     )
     if largest is None or most is None:
         return None
-    epsilon = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    epsilon = float(accounting.epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
     if strategy is None:
-        limit = gaussian_epsilon(z, delta, round(most))
+        limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:
-        found = strategy_bounds(schedule, strategy, z, delta, clients)
-        limit = tightest([b for b in found if not b.averages], rounds_known=True).epsilon
+        found = accounting.strategy_bounds(schedule, strategy, z, delta, clients)
+        limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
     return ClientEpsilon(
         "worst-case",
         sees,

@@ -19,23 +19,12 @@ from typing import Any
 from rich.console import Console
 
 from fl_epe.files import write_bytes, write_json, write_text
+from fl_epe.reporting import sentences
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
 from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.report_json import as_report
-from fl_epe.reporting.sentences import (
-    SCOPE,
-    fault_line,
-    first_sentence,
-    headings,
-    meaning,
-    more_warnings,
-    table_note,
-    table_rows,
-    table_title,
-    what_to_do,
-)
 from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import Summary
 from fl_epe.reporting.tables import Terminal, plain_table
@@ -85,14 +74,19 @@ def print_report(
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    top, note = [first_sentence(summary), what_to_do(summary)], table_note(summary)
+    top, note = (
+        [sentences.first_sentence(summary), sentences.what_to_do(summary)],
+        sentences.table_note(summary),
+    )
     say(top[0], None if summary.status == "ok" else "bold red")
     say(top[1])
-    rows = table_rows(summary)
-    console.print(plain_table(table_title(summary), headings(summary), rows=rows))
+    rows = sentences.table_rows(summary)
+    console.print(
+        plain_table(sentences.table_title(summary), sentences.headings(summary), rows=rows)
+    )
     if note:
         say(note, "dim")
-    extra = [*more_warnings(summary), *filter(None, [fault_line(summary)])]
+    extra = [*sentences.more_warnings(summary), *filter(None, [sentences.fault_line(summary)])]
     shown = extra if details else _fitting(extra, " ".join([*top, note]), rows)
     for text in shown:
         say(f"{bullet} {text}")
@@ -135,16 +129,16 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     return render_page(
         "report.html.j2",
         summary=summary,
-        top=first_sentence(summary),
-        advice=what_to_do(summary),
-        scope=SCOPE,
-        title=table_title(summary),
-        headings=headings(summary),
-        rows=table_rows(summary),
-        note=table_note(summary),
-        warnings=more_warnings(summary),
-        faults=fault_line(summary),
-        meaning=meaning(summary),
+        top=sentences.first_sentence(summary),
+        advice=sentences.what_to_do(summary),
+        scope=sentences.SCOPE,
+        title=sentences.table_title(summary),
+        headings=sentences.headings(summary),
+        rows=sentences.table_rows(summary),
+        note=sentences.table_note(summary),
+        warnings=sentences.more_warnings(summary),
+        faults=sentences.fault_line(summary),
+        meaning=sentences.meaning(summary),
         questions=details_of(summary),
         made=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],
