@@ -25,6 +25,7 @@ from fl_epe import accounting
 from fl_epe.auditing import (
     SECRET_KINDS,
     Adversary,
+    Analytical,
     AuditedClient,
     AuditRecord,
     Sees,
@@ -73,6 +74,20 @@ class ClientEpsilon:
     analytical: float | None
     assumption: str
     above: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        client: Literal["median", "worst-case"],
+        sees: Sees,
+        theory: Analytical,
+        participations: float,
+        ends: tuple[float, float, float],
+        above: bool = False,
+    ) -> ClientEpsilon:
+        """From what theory allows; ``ends`` are ε and the ends of its interval."""
+        whose = theory.knows_rounds, theory.adjacency, participations
+        return cls(client, sees, *whose, *ends, theory.epsilon, theory.assumption, above)
 
 
 def expected_record(
@@ -151,19 +166,9 @@ def median_client(
             client_epsilon(view, client, scale, record.delta) for scale in (1 - half, 1 + half)
         )
     theory = analytical(record, record.delta, client)
-    return ClientEpsilon(
-        "median",
-        sees,
-        theory.knows_rounds,
-        theory.adjacency,
-        client.participations,
-        epsilon,
-        low,
-        high,
-        theory.epsilon,
-        theory.assumption,
-        theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING),
-    )
+    above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING)
+    ends = epsilon, low, high
+    return ClientEpsilon.of("median", sees, theory, client.participations, ends, above)
 
 
 def worst_client(
@@ -213,16 +218,6 @@ def worst_client(
     else:
         found = accounting.strategy_bounds(schedule, strategy, z, delta, clients)
         limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
-    return ClientEpsilon(
-        "worst-case",
-        sees,
-        True,
-        "zero-out",
-        most,
-        epsilon,
-        epsilon,
-        epsilon,
-        limit,
-        "the adversary knows the client's rounds",
-        epsilon > limit * (1 + _ROUNDING),
-    )
+    theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
+    above, ends = epsilon > limit * (1 + _ROUNDING), (epsilon, epsilon, epsilon)
+    return ClientEpsilon.of("worst-case", sees, theory, most, ends, above)
