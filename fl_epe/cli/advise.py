@@ -97,8 +97,6 @@ class Noise:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import advice_lines
-
         run = None if self.like is None else AuditRecord.load(self.like / RECORD)
         schedule, log = _planned(self.participation, self.rounds, self.participations, run)
         clients = _clients(self.clients, log, run)
@@ -121,7 +119,7 @@ class Noise:
         if self.json:
             print_json(vars(advice) | {"setting": setting})
             return 0
-        lines = advice_lines(advice)
+        lines = limit.advice_lines(advice)
         if setting is not None:
             lines.append(
                 f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives "
@@ -166,8 +164,6 @@ class Canaries:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import canary_lines, canary_table
-
         schedule, log = _planned(self.participation, self.rounds, self.participations)
         clients = _clients(self.clients, log, None) or self.clients
         delta = clients**-1.1 if self.delta is None else self.delta
@@ -181,8 +177,8 @@ class Canaries:
             print_json({"delta": delta, "advice": found})
             return 0
         console = terminal()
-        console.print(canary_table(found, delta))
-        print_lines(console, canary_lines(found))
+        console.print(limit.canary_table(found, delta))
+        print_lines(console, limit.canary_lines(found))
         return 0
 
 
@@ -221,8 +217,6 @@ class Log:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import exposure_lines, exposure_tables
-
         trace = Trace.read(self.file)
         if self.delta is None and trace.population < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
@@ -250,7 +244,7 @@ class Log:
             print_json(values)
             return 0
         console = terminal()
-        for table in exposure_tables(found, self.top):
+        for table in limit.exposure_tables(found, self.top):
             console.print(table)
-        print_lines(console, exposure_lines(found))
+        print_lines(console, limit.exposure_lines(found))
         return 0

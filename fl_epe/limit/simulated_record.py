@@ -14,7 +14,7 @@ Derivation: docs/notes/limit.md.
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = limit_record(ShuffledEpochs(4, 2), noise_multiplier=0.5, delta=1e-5)
-    >>> round(float(auditing.seen_by(record).sizes.observed[0]), 6)  # two rounds, √4 times the noise
+    >>> round(float(auditing.seen_by(record).sizes.observed[0]), 6)  # two rounds, √4 the noise
     2.0
 """
 

@@ -8,16 +8,10 @@ Examples:
     ('17.3', '∞')
 """
 
-from fl_epe.reporting.advice import (
-    advice_lines,
-    canary_lines,
-    canary_table,
-    exposure_lines,
-    exposure_tables,
-)
 from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.publish import write_figures
+from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.report import as_text, print_report, render_page, write_report
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
@@ -33,17 +27,13 @@ NOT_MEASURED = "not measured"
 
 __all__ = [
     "NOT_MEASURED",
+    "SEES",
     "Summary",
     "Terminal",
-    "advice_lines",
     "as_json",
     "as_report",
     "as_text",
-    "canary_lines",
-    "canary_table",
     "compare_runs",
-    "exposure_lines",
-    "exposure_tables",
     "first_sentence",
     "number",
     "plain_table",
