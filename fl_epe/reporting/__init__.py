@@ -17,7 +17,6 @@ from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.score_report import print_scores, score_values
-from fl_epe.reporting.sentences import first_sentence
 from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
@@ -34,7 +33,6 @@ __all__ = [
     "as_report",
     "as_text",
     "compare_runs",
-    "first_sentence",
     "number",
     "plain_table",
     "plain_ticks",
