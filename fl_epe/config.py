@@ -6,19 +6,9 @@ import math
 import re
 from typing import Literal
 
+from fl_epe import checks
 from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
-from fl_epe.checks import (
-    ArgumentError,
-    argument_context,
-    check_count,
-    check_noise,
-    check_positive,
-    check_probability,
-    check_types,
-    raise_invalid,
-    rename_arguments,
-)
 from fl_epe.mechanism import (
     AdaptiveClip,
     ClipNorm,
@@ -118,7 +108,7 @@ class RunConfig:
     stop_when: str | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
+        checks.check_types(self)
         self._check_values()
         self._set_canaries()
         # Building each part checks the rest: schedules that cannot be met, budgets overspent.
@@ -130,34 +120,34 @@ class RunConfig:
 
     def _check_values(self) -> None:
         for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
-            check_count(name, getattr(self, name))
+            checks.check_count(name, getattr(self, name))
         for name in ("clip_norm", "local_learning_rate"):
-            check_positive(name, getattr(self, name))
-        check_probability("canary_share", self.canary_share)
+            checks.check_positive(name, getattr(self, name))
+        checks.check_probability("canary_share", self.canary_share)
         if self.unobserved is not None and (self.unobserved < 0 or self.unobserved == 1):
-            raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
+            checks.raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
-            raise ArgumentError(
+            raise checks.ArgumentError(
                 "Expected {clients_per_round} <= {clients}.",
                 clients_per_round=self.clients_per_round,
                 clients=self.clients,
             )
-        check_noise("noise_multiplier", self.noise_multiplier)
+        checks.check_noise("noise_multiplier", self.noise_multiplier)
         if self.delta is not None:
-            check_probability("delta", self.delta)
+            checks.check_probability("delta", self.delta)
         if self.delta is None and self.clients < 2:
-            raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
+            raise checks.ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
         if self.stop_when is None:
             return
         if _stop_rule(self.stop_when) is None:
-            raise_invalid(
+            checks.raise_invalid(
                 "stop_when",
                 self.stop_when,
                 "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
                 "ends of an interval that holds at every round at once",
             )
         if self.inclusion == "coin":
-            raise ArgumentError(
+            raise checks.ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
                 "canaries that does not depend on their scores.",
                 stop_when=self.stop_when,
@@ -193,7 +183,7 @@ class RunConfig:
         """Fill in the numbers that nobody gave."""
         coin, paper = self.inclusion == "coin", self.canary_design == "paper"
         if coin and self.on_ladder:
-            raise ArgumentError(
+            raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
                 "{inclusion}: the ladder decides which canary takes part in which round.",
                 canary_design=self.canary_design,
@@ -210,7 +200,7 @@ class RunConfig:
         if count is not None and (
             count < 0 or (count == 1 and (not self.on_ladder or self.load.secret))
         ):
-            raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
+            checks.raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
         unobserved = self.unobserved
         if unobserved is None:
             many = paper or self.canary_kind == "sphere"
@@ -251,11 +241,11 @@ class RunConfig:
         participations = self.rounds * self.clients_per_round / self.clients
         try:
             return _schedule(self.participation, self.rounds, participations)
-        except ArgumentError as error:
+        except checks.ArgumentError as error:
             if "participations" not in error.values:
                 raise
             names = ("rounds", "clients_per_round", "clients")
-            raise ArgumentError(
+            raise checks.ArgumentError(
                 f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
                 f" = {participations:g} times.",
                 **error.values | {name: getattr(self, name) for name in names},
@@ -271,12 +261,12 @@ class RunConfig:
             return self.client_schedule()
         participations = float(self.canary_participations or 0)
         if not 0 < participations <= self.rounds:
-            raise ArgumentError(
+            raise checks.ArgumentError(
                 "Expected {canary_participations} in (0, {rounds}].",
                 canary_participations=self.canary_participations,
                 rounds=self.rounds,
             )
-        with rename_arguments(participations="canary_participations"):
+        with checks.rename_arguments(participations="canary_participations"):
             return _schedule(self.participation, self.rounds, participations)
 
     def clip_rule(self) -> ClipNorm:
@@ -285,7 +275,7 @@ class RunConfig:
             return FixedClip(self.clip_norm)
         voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
-        with rename_arguments(
+        with checks.rename_arguments(
             initial_norm="clip_norm",
             quantile="clip_quantile",
             rate="clip_rate",
@@ -297,7 +287,7 @@ class RunConfig:
 
     def sum_noise_multiplier(self) -> float:
         """Noise multiplier of the sum: z, less what the adaptive clip norm's count spends."""
-        with rename_arguments(count_std="clip_count_std"):
+        with checks.rename_arguments(count_std="clip_count_std"):
             return self.clip_rule().sum_noise_multiplier(self.noise_multiplier)
 
     def strategy(self) -> Strategy | None:
@@ -313,7 +303,9 @@ class RunConfig:
 
     def optimizer(self) -> ServerOptimizer:
         """The server's optimizer."""
-        with rename_arguments(learning_rate="server_learning_rate", momentum="server_momentum"):
+        with checks.rename_arguments(
+            learning_rate="server_learning_rate", momentum="server_momentum"
+        ):
             return (
                 ServerAdam(self.server_learning_rate)
                 if self.server_optimizer == "adam"
@@ -333,13 +325,13 @@ def _stop_rule(text: str) -> tuple[str, float] | None:
 
 @functools.lru_cache(maxsize=16)
 def _schedule(participation: str, rounds: int, participations: float) -> Schedule:
-    with argument_context("participation", participation):
+    with checks.argument_context("participation", participation):
         kind, _ = parse_schedule(participation)
     if kind == Trace.kind:
-        raise ArgumentError(
+        raise checks.ArgumentError(
             "Expected {participation} to be no recorded trace: it is for the limit, as in "
             "'fl-epe compare' and 'fl-epe advise'.",
             participation=participation,
         )
-    with argument_context("participation", participation, "rounds", "participations"):
+    with checks.argument_context("participation", participation, "rounds", "participations"):
         return make_schedule(participation, rounds, participations)

@@ -17,7 +17,7 @@ import secrets
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # How the name of a file ends while it is being written.
 PART = ".fl-epe-part"
@@ -100,6 +100,12 @@ def write_bytes(path: Path, content: bytes) -> Path:
     with whole_file(path, private=False) as file:
         file.write(content)
     return path
+
+
+def write_json(path: Path, values: Any) -> Path:
+    """Write JSON values as `write_text` does."""
+    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
+    return write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from fl_epe import limit
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import ArgumentError, argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.cli.guards import check_limit
 from fl_epe.config import RunConfig
 from fl_epe.files import RECORD
-from fl_epe.limit import (
-    canary_advice,
-    exposure,
-    limit_like,
-    noise_for_epsilon,
-    rounds_like,
-    setting_like,
-)
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
@@ -30,7 +22,6 @@ def _planned(
     spec: str | None,
     rounds: int | None,
     participations: float | None,
-    clients: int | None,
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
     """The schedule that is asked for, else that of the run, and the log that it replays."""
@@ -44,8 +35,7 @@ def _planned(
     spec = spec or "epochs"
     with argument_context("participation", spec):
         log, often = log_of(spec) or (None, usual)
-    rounds = rounds_like(run, rounds, log.rounds if log else _ROUNDS)
-    check_limit(rounds, clients)
+    rounds = limit.rounds_like(run, rounds, log.rounds if log else _ROUNDS)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, often if participations is None else participations), log
 
@@ -107,19 +97,15 @@ class Noise:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import advice_lines
-
         run = None if self.like is None else AuditRecord.load(self.like / RECORD)
-        schedule, log = _planned(
-            self.participation, self.rounds, self.participations, self.clients, run
-        )
+        schedule, log = _planned(self.participation, self.rounds, self.participations, run)
         clients = _clients(self.clients, log, run)
         delta = _DELTA if clients is None else float(clients**-1.1)
         delta = delta if run is None else run.delta
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
             strategy = strategy_matrix(self.mechanism, schedule.rounds)
-        advice = noise_for_epsilon(
+        advice = limit.noise_for_epsilon(
             schedule,
             self.target_epsilon,
             delta if self.delta is None else self.delta,
@@ -127,13 +113,13 @@ class Noise:
             sees=self.adversary,
             worst_case=self.worst_case,
             strategy=strategy,
-            **limit_like(run, self.momentum),
+            **limit.limit_like(run, self.momentum),
         )
-        setting = setting_like(run, advice.noise_multiplier)
+        setting = limit.setting_like(run, advice.noise_multiplier)
         if self.json:
             print_json(vars(advice) | {"setting": setting})
             return 0
-        lines = advice_lines(advice)
+        lines = limit.advice_lines(advice)
         if setting is not None:
             lines.append(
                 f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives "
@@ -178,14 +164,12 @@ class Canaries:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import canary_lines, canary_table
-
-        schedule, log = _planned(self.participation, self.rounds, self.participations, self.clients)
+        schedule, log = _planned(self.participation, self.rounds, self.participations)
         clients = _clients(self.clients, log, None) or self.clients
         delta = clients**-1.1 if self.delta is None else self.delta
         found = [
-            canary_advice(
-                schedule, self.noise_multiplier, delta, clients, share, **limit_like(None)
+            limit.canary_advice(
+                schedule, self.noise_multiplier, delta, clients, share, **limit.limit_like(None)
             )
             for share in (_SHARES if self.share is None else (self.share,))
         ]
@@ -193,8 +177,8 @@ class Canaries:
             print_json({"delta": delta, "advice": found})
             return 0
         console = terminal()
-        console.print(canary_table(found, delta))
-        print_lines(console, canary_lines(found))
+        console.print(limit.canary_table(found, delta))
+        print_lines(console, limit.canary_lines(found))
         return 0
 
 
@@ -233,13 +217,11 @@ class Log:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        from fl_epe.reporting import exposure_lines, exposure_tables
-
         trace = Trace.read(self.file)
         if self.delta is None and trace.population < 2:
             raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
         delta = trace.population**-1.1 if self.delta is None else self.delta
-        found = exposure(
+        found = limit.exposure(
             trace,
             self.noise_multiplier,
             delta,
@@ -262,7 +244,7 @@ class Log:
             print_json(values)
             return 0
         console = terminal()
-        for table in exposure_tables(found, self.top):
+        for table in limit.exposure_tables(found, self.top):
             console.print(table)
-        print_lines(console, exposure_lines(found))
+        print_lines(console, limit.exposure_lines(found))
         return 0

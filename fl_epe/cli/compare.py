@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from fl_epe.checks import check_count
 from fl_epe.cli.console import NOT_MEASURED, ProgressLine, output_directory, print_whole, terminal
-from fl_epe.cli.guards import check_limit, check_memory, exit_status, locked
+from fl_epe.cli.guards import exit_status, locked
 from fl_epe.cli.options import Group, description_of, texts_of
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
@@ -70,13 +70,6 @@ class Compare:
         plan = ComparisonPlan(**with_log(self.plan))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
-        if self.workers != Compare.workers:
-            memory = self.workers * (200 << 20)  # a Python process with NumPy and SciPy
-            check_memory(memory, "the worker processes", workers=self.workers)
-        cells = plan.replicates * plan.combinations
-        check_memory(cells * 1000, "the list of measurements", replicates=plan.replicates)
-        if plan.task is None:
-            check_limit(plan.rounds, plan.clients)
         output = output_directory(self.output, "compare")
         try:
             with locked(output), ProgressLine(time_left=True) as line:

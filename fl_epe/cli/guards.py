@@ -1,7 +1,6 @@
-"""What keeps a command from doing harm: too little memory, signals, and a second process.
+"""What keeps a command from doing harm: signals, and a second process.
 
-`check_training` and its like refuse what cannot fit into this machine's memory before it begins, by
-lower bounds: a command that passes may still be too large. `signals_stop` makes Ctrl-C, SIGTERM and
+`signals_stop` makes Ctrl-C, SIGTERM and
 SIGHUP end a command alike, a run so that its rounds are kept; `locked` keeps a second process out
 of a run's folder for as long as the first lives.
 """
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from fl_epe.checks import ArgumentError
 
 if TYPE_CHECKING:
-    from fl_epe.config import RunConfig
     from fl_epe.simulation import StopRequest
 
 # In a run's folder while a process works in it; it holds the number of the process.
@@ -104,59 +102,3 @@ def locked(directory: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         lock.release()
-
-
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_BYTES_A_ROUND = 1000  # of the laws of all kinds of clients
-
-
-def machine_memory() -> int:
-    """Bytes of memory that this process may use."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in map(Path, _CGROUPS):
-        text = path.read_text().strip() if path.is_file() else ""
-        if text.isdecimal():
-            limits.append(int(text))
-    return min(limits)
-
-
-def check_memory(needed: int, what: str, **arguments: Any) -> None:
-    """Raise an `ArgumentError` if the arguments ask for more bytes than this machine has.
-
-    Args:
-        needed: at least so many bytes.
-        what: that takes them, e.g. "the scores".
-        arguments: that decide how many, by name.
-    """
-    if needed > (memory := machine_memory()):
-        names = ", ".join(f"{{{name}}}" for name in arguments)
-        reason = f"{what} would take {needed / 2**30:,.4g} GiB; this machine has {memory >> 30:,}"
-        raise ArgumentError(f"Expected smaller numbers than {names}: {reason}.", **arguments)
-
-
-def check_training(config: RunConfig, dim: int, workers: int, backend: str) -> None:
-    """Refuse a training run that cannot fit.
-
-    Args:
-        config: of the run.
-        dim: parameters of the model.
-        workers: nodes.
-        backend: "ray", if each of them is a process.
-    """
-    names = ("clients", "rounds", "clients_per_round", "num_canaries", "unobserved")
-    sizes = {name: getattr(config, name) for name in names if getattr(config, name) is not None}
-    canaries = config.num_canaries or 0
-    if config.on_ladder:  # about one in six places is divided among several
-        canaries = 2 * config.load.places + config.rounds.bit_length()
-    models = workers * (4 * dim + (300 << 20 if backend == "ray" else 64 << 10))
-    scored = 2 * 8 * (canaries + (config.unobserved or 0)) + canaries
-    scores = config.rounds * (scored + 8 * config.clients_per_round)
-    check_memory(models + 24 * config.clients + scores, "the run", workers=workers, **sizes)
-
-
-def check_limit(rounds: int | None, clients: int | None) -> None:
-    """Refuse a measurement in the limit that cannot fit."""
-    asked = {"rounds": rounds, "clients": clients}
-    needed = _BYTES_A_ROUND * (rounds or 0) + 24 * (clients or 0)
-    given = {name: number for name, number in asked.items() if number is not None}
-    check_memory(needed, "the participation pattern", **given)

@@ -75,15 +75,9 @@ class Report:
             path = write_clients(summary, directory / "clients.csv")
             print_whole(f"Clients: {path} (personal data: keep it to those who need it)")
         if self.figures:
-            from fl_epe.reporting import first_sentence, write_figures
+            from fl_epe.reporting import write_figures
 
-            written = write_figures(
-                record,
-                directory / _FIGURES,
-                self.figures,
-                summary.answers,
-                status="" if summary.status == "ok" else first_sentence(summary),
-            )
+            written = write_figures(summary, directory / _FIGURES, self.figures)
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return summary.exit_status
 
@@ -133,9 +127,10 @@ class Export:
 
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
     """Write the report of a record into a directory and print it."""
-    from fl_epe.reporting import print_report, write_report
+    from fl_epe.reporting import print_report, summarize, write_report
 
-    summary = write_report(record, directory)
+    summary = summarize(record)
+    write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
     for name, value in summary.held_out()[:1]:

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
-from fl_epe.cli.console import (
-    FAILED,
-    ProgressLine,
-    on_one_line,
-    output_directory,
-    print_lines,
-    print_whole,
-    say,
-    terminal,
-)
-from fl_epe.cli.guards import check_training, exit_status, locked, signals_stop
+from fl_epe.cli import console
+from fl_epe.cli.guards import exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
@@ -162,7 +153,7 @@ class _Machine:
         try:
             with (
                 task_errors(job.task.reference, RunStoppedError),
-                ProgressLine() as line,
+                console.ProgressLine() as line,
                 signals_stop(stop) as signals,
             ):
                 record = simulate(
@@ -181,13 +172,13 @@ class _Machine:
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
-            print_whole("", f"Stopped {where}. Go on with: {resume}")
+            console.print_whole("", f"Stopped {where}. Go on with: {resume}")
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
                 raise
-            print_whole("", f"Stopped. Go on with: {resume}")
+            console.print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
@@ -199,8 +190,10 @@ class _Machine:
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            say(f"The run is finished, but {error}. Free some space, then go on with: {again}")
-            return FAILED
+            console.say(
+                f"The run is finished, but {error}. Free some space, then go on with: {again}"
+            )
+            return console.FAILED
         status = summary.exit_status
         page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
@@ -255,10 +248,9 @@ class Run(_Machine):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
             config = RunConfig(**settings)
-            check_training(config, task.dim, self.workers, self.backend)
             job = Job(task, config, Seeds.derive(self.seed), self.evaluate_every)
             notes = task.notes()
-        output = output_directory(self.output, self.task.replace(":", "-"))
+        output = console.output_directory(self.output, self.task.replace(":", "-"))
         with locked(output):
             if (output / RECORD).exists():
                 raise_invalid("output", str(output), "to be free: it holds a finished run")
@@ -267,8 +259,8 @@ class Run(_Machine):
                 text = f"Expected {{output}} to be free: it holds an unfinished run. See: {go_on}"
                 raise ArgumentError(text, output=str(output))
             for note in notes:
-                print(f"Note: {on_one_line(note)}", file=sys.stderr)
-            print_lines(terminal(), config.canary_plan())
+                print(f"Note: {console.on_one_line(note)}", file=sys.stderr)
+            console.print_lines(console.terminal(), config.canary_plan())
             return self._carry_out(job, output, words)
 
 
@@ -301,12 +293,11 @@ class Resume(_Machine):
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
-            check_training(job.config, job.task.dim, self.workers, self.backend)
             return self._carry_out(job, self.run_dir, words)
 
 
 def _warn(text: str) -> None:
-    say(text, prefix="fl-epe: warning: ")
+    console.say(text, prefix="fl-epe: warning: ")
 
 
 def _text(progress: Progress) -> str:

@@ -280,7 +280,7 @@ class DPSGDAudit:
             summary, page = summarize(record), list[str]()
             if directory is not None:
                 record.save(Path(directory) / "record.npz")
-                write_report(record, Path(directory), summary)
+                write_report(summary, Path(directory))
                 page.append(f"Report: {Path(directory) / 'report.html'}")
             return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost

@@ -186,7 +186,7 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     if folder is not None:
         writers: dict[str, Callable[[], object]] = {
             "record.npz": lambda: found.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(found, folder, summary),
+            "the report's files": lambda: write_report(summary, folder),
         }
         for name, write in writers.items():
             try:
@@ -200,7 +200,7 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 
 
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
-    from fl_epe.reporting import as_text, summarize_unmeasured, write_unmeasured
+    from fl_epe.reporting import as_text, summarize_unmeasured, write_report
 
     known: dict[str, Any] = {
         "delta": run.settings.delta,
@@ -210,5 +210,6 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     with contextlib.suppress(Exception):  # the reason is said without it
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
     summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
-    summary = summary if folder is None else write_unmeasured(summary, folder)
+    if folder is not None:
+        write_report(summary, folder)
     return as_text(summary, details=details)

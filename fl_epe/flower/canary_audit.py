@@ -17,19 +17,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.flower import watching
 from fl_epe.flower.audit_record import all_faults, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import TooManyCanariesError
 from fl_epe.flower.state import Aggregation, RoundState
-from fl_epe.flower.watching import (
-    Attachment,
-    Undo,
-    arguments_of,
-    real_metrics_only,
-    watch_aggregation,
-)
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -91,7 +85,7 @@ class CanaryAudit(Strategy):
         self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
         failed = functools.partial(self._run.failed, "the strategy failed")
-        self._hooks = Attachment(strategy, self, names, self._rescue, failed)
+        self._hooks = watching.Attachment(strategy, self, names, self._rescue, failed)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "strategy" not in vars(self):
@@ -143,7 +137,7 @@ class CanaryAudit(Strategy):
                 self._hooks.detach()
 
     def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
-        given, num_rounds = arguments_of(own, arguments, named), None
+        given, num_rounds = watching.arguments_of(own, arguments, named), None
         if isinstance(given.get("timeout"), (int, float)):
             self._timeout = given["timeout"]
         with contextlib.suppress(LookupError, TypeError):  # of another kind: for the strategy
@@ -232,7 +226,7 @@ class CanaryAudit(Strategy):
         if not state.synthetic:
             return self._call(server_round, state, joined)
         failure: Exception | str = "it released no model"
-        undo = Undo(self._wrapped.layers, deep=not self._accepted)
+        undo = watching.Undo(self._wrapped.layers, deep=not self._accepted)
         try:
             result = self._call(server_round, state, joined)
             own = any(reply.has_error() for reply in real)  # why there may be no model
@@ -253,9 +247,9 @@ class CanaryAudit(Strategy):
         base, state.seen, used = self._wrapped.base, None, set[int]()
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
-                used = stack.enter_context(real_metrics_only(base, state.synthetic))
+                used = stack.enter_context(watching.real_metrics_only(base, state.synthetic))
                 if not self._wrapped.averages and len(self._wrapped.layers) > 1:
-                    state.seen = stack.enter_context(watch_aggregation(base))
+                    state.seen = stack.enter_context(watching.watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)
         state.used = (

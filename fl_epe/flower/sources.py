@@ -13,13 +13,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.flower.client_canaries import (
-    FAR_ABOVE,
-    Acknowledgement,
-    ClientCanaries,
-    take_acknowledgement,
-    with_order,
-)
+from fl_epe.flower import client_canaries
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
@@ -186,7 +180,7 @@ class ServerCanaries:
         if self._run.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
-            sent *= np.where(clipped, FAR_ABOVE, _JUST_BELOW)
+            sent *= np.where(clipped, client_canaries.FAR_ABOVE, _JUST_BELOW)
         if not self._run.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
         return sent, clipped
@@ -203,7 +197,7 @@ class ClientAnswers:
         self._run = run
 
     @functools.cached_property
-    def _clients(self) -> ClientCanaries:
+    def _clients(self) -> client_canaries.ClientCanaries:
         plan = self._run.plan
         found = self._run.settings.client_canaries(plan.number if plan else 0)
         found.numbers |= self._run.clients
@@ -219,7 +213,7 @@ class ClientAnswers:
         """See `ServerCanaries.configure`."""
         length = self._run.settings.canary_norm or 0.0
         if self._run.wrapped.clips_on_server and math.isfinite(state.clip_norm):
-            length = FAR_ABOVE * state.clip_norm
+            length = client_canaries.FAR_ABOVE * state.clip_norm
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
         check_share(
@@ -227,14 +221,16 @@ class ClientAnswers:
         )
         self._run.ordered.update(asked)
         for message, order in zip(messages, orders, strict=True):
-            state.sent.append(message if order is None else with_order(message, order))
+            state.sent.append(
+                message if order is None else client_canaries.with_order(message, order)
+            )
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
         real, played, once = readable(replies), dict[int, Message](), True
         for reply in real:
-            answer = take_acknowledgement(reply.content)
-            if answer is Acknowledgement.CANARY:
+            answer = client_canaries.take_acknowledgement(reply.content)
+            if answer is client_canaries.Acknowledgement.CANARY:
                 number = self._clients.number(reply.metadata.src_node_id)
                 if number is not None:
                     once = once and number not in played  # else what it adds is not known

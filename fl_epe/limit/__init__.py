@@ -18,6 +18,13 @@ Examples:
     12
 """
 
+from fl_epe.limit.advice import (
+    advice_lines,
+    canary_lines,
+    canary_table,
+    exposure_lines,
+    exposure_tables,
+)
 from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice, canary_advice, noise_for_epsilon
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure, exposure
@@ -34,10 +41,15 @@ __all__ = [
     "ExposedClient",
     "Exposure",
     "NoiseAdvice",
+    "advice_lines",
     "canary_advice",
+    "canary_lines",
+    "canary_table",
     "carry_out",
     "expected_record",
     "exposure",
+    "exposure_lines",
+    "exposure_tables",
     "limit_like",
     "limit_record",
     "median_client",

@@ -21,18 +21,11 @@ from typing import Literal, Unpack
 import numpy as np
 import scipy
 
-from fl_epe.accounting import (
-    ExpectedScoreLaw,
-    clients_law,
-    drawn_law,
-    epsilon_two_gaussians,
-    gaussian_epsilon,
-    strategy_bounds,
-    tightest,
-)
+from fl_epe import accounting
 from fl_epe.auditing import (
     SECRET_KINDS,
     Adversary,
+    Analytical,
     AuditedClient,
     AuditRecord,
     Sees,
@@ -81,6 +74,20 @@ class ClientEpsilon:
     analytical: float | None
     assumption: str
     above: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        client: Literal["median", "worst-case"],
+        sees: Sees,
+        theory: Analytical,
+        participations: float,
+        ends: tuple[float, float, float],
+        above: bool = False,
+    ) -> ClientEpsilon:
+        """From what theory allows; ``ends`` are ε and the ends of its interval."""
+        whose = theory.knows_rounds, theory.adjacency, participations
+        return cls(client, sees, *whose, *ends, theory.epsilon, theory.assumption, above)
 
 
 def expected_record(
@@ -159,19 +166,9 @@ def median_client(
             client_epsilon(view, client, scale, record.delta) for scale in (1 - half, 1 + half)
         )
     theory = analytical(record, record.delta, client)
-    return ClientEpsilon(
-        "median",
-        sees,
-        theory.knows_rounds,
-        theory.adjacency,
-        client.participations,
-        epsilon,
-        low,
-        high,
-        theory.epsilon,
-        theory.assumption,
-        theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING),
-    )
+    above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING)
+    ends = epsilon, low, high
+    return ClientEpsilon.of("median", sees, theory, client.participations, ends, above)
 
 
 def worst_client(
@@ -199,12 +196,14 @@ def worst_client(
     z = record.mechanism.noise_multiplier or 0.0
     view = seen_by(record, Adversary(sees))
 
-    def law_of(weights: Floats) -> ExpectedScoreLaw | None:
-        return clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
+    def law_of(weights: Floats) -> accounting.ExpectedScoreLaw | None:
+        return accounting.clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
 
     law = law_of(view.weights)
     if sees == "all" and strategy is not None and schedule.most_participations() > 1:
-        law = drawn_law(schedule, view.sizes.of, clients, confidence=confidence, seed=seed)
+        law = accounting.drawn_law(
+            schedule, view.sizes.of, clients, confidence=confidence, seed=seed
+        )
     elif sees == "all" and law is not None:
         law = law.root()
     counts = law_of(np.ones(schedule.rounds))
@@ -213,22 +212,12 @@ def worst_client(
     )
     if largest is None or most is None:
         return None
-    epsilon = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    epsilon = float(accounting.epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
     if strategy is None:
-        limit = gaussian_epsilon(z, delta, round(most))
+        limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:
-        found = strategy_bounds(schedule, strategy, z, delta, clients)
-        limit = tightest([b for b in found if not b.averages], rounds_known=True).epsilon
-    return ClientEpsilon(
-        "worst-case",
-        sees,
-        True,
-        "zero-out",
-        most,
-        epsilon,
-        epsilon,
-        epsilon,
-        limit,
-        "the adversary knows the client's rounds",
-        epsilon > limit * (1 + _ROUNDING),
-    )
+        found = accounting.strategy_bounds(schedule, strategy, z, delta, clients)
+        limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
+    theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
+    above, ends = epsilon > limit * (1 + _ROUNDING), (epsilon, epsilon, epsilon)
+    return ClientEpsilon.of("worst-case", sees, theory, most, ends, above)

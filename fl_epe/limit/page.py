@@ -7,14 +7,13 @@ adversary knows the client's rounds, and the adjacency.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from fl_epe.auditing import installed_versions
-from fl_epe.files import write_text
+from fl_epe.files import write_json, write_text
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, Row
 from fl_epe.limit.plan import ComparisonPlan
@@ -54,8 +53,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
         "rows": as_json(rows),
         "versions": installed_versions(),
     }
-    text = json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(directory / "compare.json", text + "\n")
+    write_json(directory / "compare.json", values)
     here = reference(plan, rows)
     page = render_page(
         "compare.html.j2",

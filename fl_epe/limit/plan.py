@@ -9,17 +9,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fl_epe import checks
 from fl_epe.auditing import AuditRecord
-from fl_epe.checks import (
-    argument_context,
-    check_count,
-    check_noise,
-    check_positive,
-    check_probability,
-    check_types,
-    checked_type,
-    raise_invalid,
-)
 from fl_epe.config import RunConfig
 from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.mechanism import parse_strategy
@@ -126,29 +117,29 @@ class ComparisonPlan:
         for name in _GRID:
             values, kind = getattr(self, name), str if name in _TEXTS else float
             if not isinstance(values, tuple | list) or not len(values):
-                raise_invalid(name, values, "to be a list that is not empty")
+                checks.raise_invalid(name, values, "to be a list that is not empty")
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
-        check_types(self)
+        checks.check_types(self)
         for spec in self.schedules:
-            with argument_context("schedules", spec):
+            with checks.argument_context("schedules", spec):
                 parse_schedule(spec)
         for mechanism in self.mechanisms:
-            with argument_context("mechanisms", mechanism):
+            with checks.argument_context("mechanisms", mechanism):
                 parse_strategy(mechanism, self.rounds or ROUNDS)
         for value in self.participations:
-            check_positive("participations", value)
+            checks.check_positive("participations", value)
         for value in self.noise_multipliers:
-            check_noise("noise_multipliers", value)
+            checks.check_noise("noise_multipliers", value)
             if self.task is None:
-                check_positive("noise_multipliers", value)
+                checks.check_positive("noise_multipliers", value)
         for name in ("replicates", "rounds", "clients"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        check_probability("confidence", self.confidence)
+                checks.check_count(name, getattr(self, name))
+        checks.check_probability("confidence", self.confidence)
         if self.delta is not None:
-            check_probability("delta", self.delta)
+            checks.check_probability("delta", self.delta)
         if self.seed < 0:
-            raise_invalid("seed", self.seed, ">= 0")
+            checks.raise_invalid("seed", self.seed, ">= 0")
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -158,14 +149,14 @@ class ComparisonPlan:
             raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
         kinds = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
-            checked_type(name, value, kinds[name])
+            checks.checked_type(name, value, kinds[name])
         if not 0 <= (self.server_momentum or 0.0) < 1:
-            raise_invalid("server_momentum", self.server_momentum, "in [0, 1)")
+            checks.raise_invalid("server_momentum", self.server_momentum, "in [0, 1)")
         only_with, only_without = ("replicates", "settings", "task_options"), ("like", "clients")
         for name in only_with if self.task is None else only_without:
             if getattr(self, name) != getattr(ComparisonPlan, name, {}):
                 wanted = "with a task to train" if self.task is None else "without a task"
-                raise_invalid(name, getattr(self, name), f"only {wanted}")
+                checks.raise_invalid(name, getattr(self, name), f"only {wanted}")
 
     @property
     def combinations(self) -> int:
@@ -198,18 +189,18 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     found, given = dict[str, Any](), dict(values)
     for spec in values.get("schedules", ()):
-        with argument_context("schedules", spec):
+        with checks.argument_context("schedules", spec):
             log = log_of(spec)
         if log is None:
             continue
         trace, participations = log
         if given.get("rounds") not in (None, trace.rounds):
-            raise_invalid(
+            checks.raise_invalid(
                 "rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}"
             )
         asked = given.get("participations", ())
         if asked and not any(math.isclose(p, participations, rel_tol=1e-6) for p in asked):
-            raise_invalid(
+            checks.raise_invalid(
                 "participations",
                 list(asked),
                 f"to be left out, or to hold {participations:g} as in {spec}",
@@ -229,7 +220,7 @@ def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> in
     if run is None:
         return default if rounds is None else rounds
     if rounds not in (None, run.rounds):
-        raise_invalid("rounds", rounds, f"to be {run.rounds}, as in the run")
+        checks.raise_invalid("rounds", rounds, f"to be {run.rounds}, as in the run")
     return run.rounds
 
 

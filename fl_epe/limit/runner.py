@@ -99,18 +99,8 @@ def measured(answer: Answer) -> ClientEpsilon:
     found, theory = answer.estimate, answer.analytical
     if found is None:
         raise NotMeasured(answer.reason)
-    return ClientEpsilon(
-        "median",
-        answer.adversary.sees,
-        answer.adversary.knows_rounds,
-        theory.adjacency,
-        answer.participations,
-        found.epsilon,
-        found.low,
-        found.high,
-        theory.epsilon,
-        theory.assumption,
-    )
+    ends = found.epsilon, found.low, found.high
+    return ClientEpsilon.of("median", answer.adversary.sees, theory, answer.participations, ends)
 
 
 def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:

@@ -14,7 +14,7 @@ Derivation: docs/notes/limit.md.
 Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = limit_record(ShuffledEpochs(4, 2), noise_multiplier=0.5, delta=1e-5)
-    >>> round(float(seen_by(record).sizes.observed[0]), 6)  # two rounds, √4 times the noise
+    >>> round(float(auditing.seen_by(record).sizes.observed[0]), 6)  # two rounds, √4 the noise
     2.0
 """
 
@@ -29,20 +29,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import (
-    SECRET_KINDS,
-    AuditRecord,
-    CanaryCosines,
-    CanaryLoad,
-    ClientLog,
-    Design,
-    Mechanism,
-    Norms,
-    Provenance,
-    RoundCorrelation,
-    ServerStep,
-    seen_by,
-)
+from fl_epe import auditing
 from fl_epe.checks import ArgumentError, Floats, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
@@ -67,7 +54,7 @@ class RealUpdates:
     final: float
 
     @classmethod
-    def of(cls, record: AuditRecord) -> RealUpdates:
+    def of(cls, record: auditing.AuditRecord) -> RealUpdates:
         """The real updates of a run, from the norms of its means and of its displacement.
 
         One canary counts as part of them; the others are projected out (`View.alone`).
@@ -80,7 +67,7 @@ class RealUpdates:
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
             raise_invalid("sum_noise_multiplier", z, "and clip_norms of the record to be known")
-        norms = seen_by(record).alone.norms
+        norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
         weighted, noise = float(np.sum(weights**2)), np.eye(record.rounds)
@@ -133,7 +120,7 @@ class _Signal:
     """
 
     norms: Floats
-    server: ServerStep
+    server: auditing.ServerStep
     residual: Floats
     factor: Floats | None
     steps: Floats
@@ -142,20 +129,13 @@ class _Signal:
 
     @classmethod
     def of(
-        cls,
-        rounds: int,
-        noise_multiplier: float,
-        strategy: Floats | None = None,
-        *,
-        clip_norms: ArrayLike = 1.0,
-        learning_rates: ArrayLike = 1.0,
-        momentum: float = 0.0,
-        real: RealUpdates | None = None,
+        cls, rounds: int, noise_multiplier: float, strategy: Floats | None, setting: LimitSetting
     ) -> _Signal:
         """From the arguments of `limit_record`, which are checked here."""
-        real = real or RealUpdates(np.zeros(rounds), 0.0)
-        norms = _per_round("clip_norms", clip_norms, rounds)
-        rates = _per_round("learning_rates", learning_rates, rounds)
+        real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
+        norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
+        rates = _per_round("learning_rates", setting.get("learning_rates", 1.0), rounds)
+        momentum = setting.get("momentum", 0.0)
         if not 0 <= momentum < 1:
             raise_invalid("momentum", momentum, "in [0, 1)")
         if not 0 <= noise_multiplier < np.inf:
@@ -167,7 +147,10 @@ class _Signal:
             raise_invalid(
                 "noise_multiplier", noise_multiplier, "> 0, or real updates in every round"
             )
-        steps, server = sgd_weights(rates, momentum) * norms, ServerStep("sgd", rates, momentum)
+        steps, server = (
+            sgd_weights(rates, momentum) * norms,
+            auditing.ServerStep("sgd", rates, momentum),
+        )
         more = float(steps**2 @ (real.final - real.every_round))
         if strategy is None:
             moved = math.sqrt(float(np.sum(steps**2)) * hidden[-1])
@@ -181,14 +164,14 @@ class _Signal:
         factor /= residual[:, None]
         return cls(norms, server, residual, factor, steps, moved, more / moved**2)
 
-    def correlation(self) -> RoundCorrelation:
+    def correlation(self) -> auditing.RoundCorrelation:
         """Of the rounds; known, and not estimated."""
         if self.factor is None:
-            return RoundCorrelation(np.ones((len(self.norms), 1)))
+            return auditing.RoundCorrelation(np.ones((len(self.norms), 1)))
         back = np.zeros_like(self.factor)
         for t, row in enumerate(self.factor):
             back[t, : t + 1] = row[t::-1]
-        return RoundCorrelation(back)
+        return auditing.RoundCorrelation(back)
 
 
 def _per_round(name: str, values: ArrayLike, rounds: int) -> Floats:
@@ -213,7 +196,7 @@ def limit_record(
     strategy: Floats | None = None,
     seed: int = 0,
     **setting: Unpack[LimitSetting],
-) -> AuditRecord:
+) -> auditing.AuditRecord:
     """The record of a run as dimension grows.
 
     Args:
@@ -235,7 +218,7 @@ def limit_record(
     """
     clients = num_canaries if population is None else population
     size = schedule.cohort_size(clients)
-    signal = _Signal.of(schedule.rounds, noise_multiplier, strategy, **setting)
+    signal = _Signal.of(schedule.rounds, noise_multiplier, strategy, setting)
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
@@ -248,32 +231,32 @@ def limit_record(
         )
     # Schedules treat all clients alike, so the first of them can be the canaries.
     here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
-    log, design = ClientLog(), Design(task="limit")
+    log, design = auditing.ClientLog(), auditing.Design(task="limit")
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
         offsets = np.cumsum([0, *map(len, others)])
-        log = ClientLog(np.concatenate(others), offsets)
-        design = Design(
+        log = auditing.ClientLog(np.concatenate(others), offsets)
+        design = auditing.Design(
             task="limit",
             num_clients=beside,
             num_rounds=schedule.rounds,
             clients_per_round=schedule.cohort_size(beside),
         )
-        often, secret = schedule.participations(), schedule.kind in SECRET_KINDS
-        load = CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, secret)
+        often, secret = schedule.participations(), schedule.kind in auditing.SECRET_KINDS
+        load = auditing.CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, secret)
         here = load.presence(here, generator(seed, _PARTICIPATION, 1))
         num_canaries = here.shape[1]
     rng = generator(seed, _SCORES)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)
-    return AuditRecord(
+    return auditing.AuditRecord(
         dim=_DIM,
         delta=delta,
         observed=_cosines(signal, num_canaries, rng, here),
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
-        norms=Norms(lengths, _deltas(lengths, signal), final=moved, displacement=moved),
-        mechanism=Mechanism(
+        norms=auditing.Norms(lengths, _deltas(lengths, signal), final=moved, displacement=moved),
+        mechanism=auditing.Mechanism(
             cohort_size=size,
             noise_multiplier=noise_multiplier,
             sum_noise_multiplier=noise_multiplier,
@@ -286,13 +269,13 @@ def limit_record(
         clients=log,
         design=design,
         correlation=signal.correlation(),
-        provenance=Provenance(seeds={"limit": seed}),
+        provenance=auditing.Provenance(seeds={"limit": seed}),
     )
 
 
 def _cosines(
     signal: _Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
-) -> CanaryCosines:
+) -> auditing.CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
     if signal.factor is not None:
@@ -308,7 +291,7 @@ def _cosines(
             row[here] += 1 / residual
     rounds /= np.sqrt(_DIM)
     final /= np.sqrt(_DIM)
-    return CanaryCosines(means=rounds, final=final, displacement=final)
+    return auditing.CanaryCosines(means=rounds, final=final, displacement=final)
 
 
 def _deltas(lengths: Floats, signal: _Signal) -> Floats:

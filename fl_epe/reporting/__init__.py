@@ -8,29 +8,16 @@ Examples:
     ('17.3', '∞')
 """
 
-from fl_epe.reporting.advice import (
-    advice_lines,
-    canary_lines,
-    canary_table,
-    exposure_lines,
-    exposure_tables,
-)
 from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json, number
 from fl_epe.reporting.publish import write_figures
-from fl_epe.reporting.report import (
-    as_text,
-    print_report,
-    render_page,
-    write_report,
-    write_unmeasured,
-)
+from fl_epe.reporting.reliability import SEES
+from fl_epe.reporting.report import as_text, print_report, render_page, write_report
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.score_report import print_scores, score_values
-from fl_epe.reporting.sentences import first_sentence
-from fl_epe.reporting.still import plain_ticks, render
+from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
 
@@ -39,25 +26,19 @@ NOT_MEASURED = "not measured"
 
 __all__ = [
     "NOT_MEASURED",
+    "SEES",
     "Summary",
     "Terminal",
-    "advice_lines",
     "as_json",
     "as_report",
     "as_text",
-    "canary_lines",
-    "canary_table",
     "compare_runs",
-    "exposure_lines",
-    "exposure_tables",
-    "first_sentence",
     "number",
     "plain_table",
     "plain_ticks",
     "print_report",
     "print_runs_compared",
     "print_scores",
-    "render",
     "render_page",
     "score_values",
     "summarize",
@@ -66,5 +47,4 @@ __all__ = [
     "write_figures",
     "write_report",
     "write_runs_compared",
-    "write_unmeasured",
 ]

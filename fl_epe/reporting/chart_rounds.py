@@ -5,43 +5,34 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answers, epsilon_by_round
+from fl_epe.auditing import Answer, AuditRecord, epsilon_by_round
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import epsilon_chart, epsilon_of_shift, shift_of_epsilon
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON, number, signed
+from fl_epe.reporting.summary import Summary
 
 _MOST_ROUNDS = 200  # of a curve
 
 
-def run_charts(
-    record: AuditRecord,
-    found: tuple[Answer, Answer] | None = None,
-    delta: float | None = None,
-    confidence: float = 0.95,
-) -> tuple[Chart, ...]:
-    """All charts of a run that have something to show, in the order of the page.
-
-    Args:
-        record: the audit record of a run.
-        found: its `answers`, if they are at hand.
-        delta: target δ; the record's by default.
-        confidence: of the intervals.
-    """
-    found = answers(record, delta, confidence) if found is None else found
+def run_charts(summary: Summary) -> list[Chart]:
+    """All charts of a run that have something to show, in the order of the page."""
+    if (record := summary.record) is None:
+        return []
+    found, every = summary.answers, summary.answers[1]
     drawn = (
         epsilon_chart(record, found),
-        rounds_chart(record, found[1], delta, confidence),
+        rounds_chart(record, every, summary.delta, summary.confidence),
         scores_chart(record, found),
         training_chart(record),
     )
-    return tuple(chart for chart in drawn if chart is not None)
+    return [chart for chart in drawn if chart is not None]
 
 
 def rounds_chart(
-    record: AuditRecord, answer: Answer, delta: float | None = None, confidence: float = 0.95
+    record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
 ) -> Chart | None:
     """ε so far after each round, its interval that holds at every round at once, and theory's."""
     so_far = epsilon_by_round(record, delta, confidence=confidence, most=_MOST_ROUNDS)

@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from fl_epe.auditing import (
-    Adversary,
-    Answer,
-    FaultKind,
-    LadderFit,
-    dependence,
-    epsilon_of,
-    others_share,
-    seen_by,
-)
+from fl_epe import auditing
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import client_leakage
@@ -45,13 +36,13 @@ def _trust(summary: Summary) -> Iterator[str]:
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
             f"(up to {MOST_SHARE:.0%} is taken as harmless)."
         )
-    shares = others_share(record)[record.presence.any(axis=1)]
+    shares = auditing.others_share(record)[record.presence.any(axis=1)]
     if len(shares) and (overlap := float(shares.mean())) >= 1e-3:
         taken = "taken out of the scores" if record.norms.sums is not None else "left in"
         yield f"The other canaries, {overlap:.1%} of the energy of a round's mean, are {taken}."
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
-    for who, test in dependence(record).items():
+    for who, test in auditing.dependence(record).items():
         yield (
             f"Scores of two {who} canaries of a round have the correlation {test.correlation:.2g} "
             f"± {test.standard_error:.1g} (p = {test.p_value:.2g}). Dependence that is the same in "
@@ -59,7 +50,7 @@ def _trust(summary: Summary) -> Iterator[str]:
         )
 
 
-def _fit(one: Answer, fit: LadderFit) -> Iterator[str]:
+def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
     yield (
         f"scores are {fit.scale:.3g} ({fit.low:.3g} – {fit.high:.3g}) times as large as what the "
         f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
@@ -152,8 +143,10 @@ def _paper(summary: Summary) -> Iterator[str]:
     for one in summary.answers:
         statistic, name = _PAPER[one.adversary.sees]
         try:
-            scores = seen_by(summary.record, Adversary(one.adversary.sees)).scores(statistic)
-            found = epsilon_of(scores, summary.delta, "fitted", summary.confidence)
+            scores = auditing.seen_by(
+                summary.record, auditing.Adversary(one.adversary.sees)
+            ).scores(statistic)
+            found = auditing.epsilon_of(scores, summary.delta, "fitted", summary.confidence)
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
             continue
@@ -184,7 +177,7 @@ def _events(summary: Summary) -> Iterator[str]:
     for name, value in summary.held_out():
         yield f"The model's {name} on held-out data: {value}."
     yield from summary.plan
-    known = {str(kind): kind.meaning for kind in FaultKind}
+    known = {str(kind): kind.meaning for kind in auditing.FaultKind}
     for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):
         if count:
             yield f"{count} × {kind}. {known.get(kind, '')}".strip()

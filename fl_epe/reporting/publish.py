@@ -1,4 +1,4 @@
-"""Figures and tables to publish, from a record alone: `write_figures`.
+"""Figures and tables to publish, from the summary of a record: `write_figures`.
 
 The same record gives the same files, byte for byte, with the same versions of this package and of
 Matplotlib: no file has a date, and no name or place of the machine.
@@ -13,26 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import Adversary, Answer, AuditRecord, answers, seen_by
+from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.sentences import first_sentence
 from fl_epe.reporting.still import picture
+from fl_epe.reporting.summary import Summary
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
 
 
 def write_figures(
-    record: AuditRecord,
-    directory: Path,
-    formats: Sequence[str] = ("pdf",),
-    found: tuple[Answer, Answer] | None = None,
-    *,
-    delta: float | None = None,
-    confidence: float = 0.95,
-    status: str = "",
+    summary: Summary, directory: Path, formats: Sequence[str] = ("pdf",)
 ) -> list[Path]:
     """Write every chart of the report as a picture, and what it draws as a CSV file.
 
@@ -40,38 +35,32 @@ def write_figures(
     booktabs.
 
     Args:
-        record: the audit record of a run.
+        summary: of a record.
         directory: where to write; created if it is missing.
         formats: one or more of "pdf", "svg" and "png".
-        found: the record's `answers`, if they are at hand.
-        delta: target δ; the record's by default.
-        confidence: of the intervals.
-        status: a sentence for the table, if its numbers are not those of a sound run.
 
     Returns:
         The files that were written.
 
     Raises:
-        ValueError: for a format that is not among them.
+        ValueError: for a format that is not among them, or without a record.
     """
     for asked in formats:
         if asked not in FIGURE_FORMATS:
             raise_invalid("formats", asked, f"to be among {', '.join(FIGURE_FORMATS)}")
-    record = record.in_order()
-    delta = record.delta if delta is None else delta
-    found = answers(record, delta, confidence) if found is None else found
+    if (record := summary.record) is None:
+        raise ValueError("Expected the summary of a record.")
     directory.mkdir(parents=True, exist_ok=True)
-    drawn, endings = run_charts(record, found, delta, confidence), dict.fromkeys(formats)
+    drawn, endings = run_charts(summary), dict.fromkeys(formats)
     tables = {chart.name: table_text(chart.points) for chart in drawn}
-    tables |= {"scores": _scores_table(record, found)}
+    tables |= {"scores": _scores_table(record, summary.answers)}
     written = [write_text(directory / f"{name}.csv", text) for name, text in tables.items()]
     written += [
         write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
         for chart in drawn
         for ending in endings
     ]
-    table = latex_table(record, found, delta, confidence, status)
-    return [*written, write_text(directory / "table.tex", table)]
+    return [*written, write_text(directory / "table.tex", latex_table(summary, record))]
 
 
 def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
@@ -147,18 +136,17 @@ def escaped(text: str) -> str:
     return text.translate(str.maketrans(_SPECIAL))
 
 
-def latex_table(
-    record: AuditRecord, found: Sequence[Answer], delta: float, confidence: float, status: str = ""
-) -> str:
+def latex_table(summary: Summary, record: AuditRecord) -> str:
     """A ``table`` environment with a row for each adversary; needs the package booktabs.
 
-    Arguments are as for `write_figures`.
+    A sentence in it says so if its numbers are not those of a sound run.
     """
-    percent, answer = rf"{confidence * 100:g}\%", found[0]
+    percent, answer = rf"{summary.confidence * 100:g}\%", summary.answers[0]
+    status = "" if summary.status == "ok" else first_sentence(summary)
     knows, theory = answer.adversary.knows_rounds, answer.analytical
     z = record.mechanism.noise_multiplier
     caption = (
-        rf"Empirical $\varepsilon$ at $\delta = {_plain(delta)}$ of a client of "
+        rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of a client of "
         f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
         f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
         f"{'not known' if z is None else f'{z:g}'}, an adversary who "
@@ -167,7 +155,7 @@ def latex_table(
         rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries; what is proved holds "
         f"at {percent} confidence."
     )
-    rows = [(SEEN[answer.adversary.sees], *answer_cells(answer)) for answer in found]
+    rows = [(SEEN[answer.adversary.sees], *answer_cells(answer)) for answer in summary.answers]
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table} \centering",

@@ -1,6 +1,6 @@
 """The report of a run: one screen in the terminal, one HTML page and one JSON file.
 
-Use `write_report` for the files and `as_text` for plain text; both need the audit record only. The
+Use `write_report` for the files and `as_text` for plain text; both take a summary. The
 page is self-contained: charts are drawn by plotly, whose script is in it, compressed (2.0 MB of
 4.8 MB). A browser that cannot unpack it, or runs no scripts, shows the still pictures.
 """
@@ -18,74 +18,43 @@ from typing import Any
 
 from rich.console import Console
 
-from fl_epe.auditing import AuditRecord
-from fl_epe.files import write_bytes, write_text
+from fl_epe.files import write_bytes, write_json, write_text
+from fl_epe.reporting import sentences
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
 from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.report_json import as_report
-from fl_epe.reporting.sentences import (
-    SCOPE,
-    fault_line,
-    first_sentence,
-    headings,
-    meaning,
-    more_warnings,
-    table_note,
-    table_rows,
-    table_title,
-    what_to_do,
-)
 from fl_epe.reporting.still import picture, still
-from fl_epe.reporting.summary import Summary, summarize
+from fl_epe.reporting.summary import Summary
 from fl_epe.reporting.tables import Terminal, plain_table
 
 _MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
 _TABLE_LINES = 5
 
 
-def write_report(record: AuditRecord, directory: Path, summary: Summary | None = None) -> Summary:
-    """Write ``report.json``, ``report.html`` and ``epsilon.png``; returns the summary.
+def write_report(summary: Summary, directory: Path) -> None:
+    """Write ``report.json``, ``report.html`` and ``epsilon.png``.
 
     Without an ε there is no picture, and one of an earlier report is removed.
 
     Args:
-        record: the audit record of a run.
-        directory: where to write; created if it is missing.
-        summary: of the record, if it is at hand.
-    """
-    summary = summary or summarize(record)
-    record = summary.record or record.in_order()
-    charts = run_charts(record, summary.answers, summary.delta, summary.confidence)
-    return _write(directory, summary, charts)
-
-
-def write_unmeasured(summary: Summary, directory: Path) -> Summary:
-    """Write ``report.json`` and ``report.html`` of a run that left no record; returns the summary.
-
-    Args:
-        summary: from `summarize_unmeasured`.
+        summary: of a record, from `summarize`; or from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
-    return _write(directory, summary, ())
-
-
-def _write(directory: Path, summary: Summary, charts: Sequence[Chart]) -> Summary:
+    charts = run_charts(summary)
     directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(as_report(summary), indent=2, ensure_ascii=False, allow_nan=False)
-    write_text(directory / "report.json", text + "\n")
+    write_json(directory / "report.json", as_report(summary))
     (directory / "epsilon.png").unlink(missing_ok=True)
     for chart in charts:
         if chart.name == "epsilon":
             write_bytes(directory / "epsilon.png", picture(chart, "png"))
     write_text(directory / "report.html", _report_page(summary, charts))
-    return summary
 
 
-def as_text(summary: Summary, width: int = 80, *, details: bool = False) -> str:
+def as_text(summary: Summary, *, details: bool = False) -> str:
     """What `print_report` prints, as plain text."""
-    console = Terminal(file=io.StringIO(), width=width, color_system=None)
+    console = Terminal(file=io.StringIO(), width=80, color_system=None)
     print_report(console, summary, bullet="-", details=details)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
@@ -105,14 +74,19 @@ def print_report(
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    top, note = [first_sentence(summary), what_to_do(summary)], table_note(summary)
+    top, note = (
+        [sentences.first_sentence(summary), sentences.what_to_do(summary)],
+        sentences.table_note(summary),
+    )
     say(top[0], None if summary.status == "ok" else "bold red")
     say(top[1])
-    rows = table_rows(summary)
-    console.print(plain_table(table_title(summary), headings(summary), rows=rows))
+    rows = sentences.table_rows(summary)
+    console.print(
+        plain_table(sentences.table_title(summary), sentences.headings(summary), rows=rows)
+    )
     if note:
         say(note, "dim")
-    extra = [*more_warnings(summary), *filter(None, [fault_line(summary)])]
+    extra = [*sentences.more_warnings(summary), *filter(None, [sentences.fault_line(summary)])]
     shown = extra if details else _fitting(extra, " ".join([*top, note]), rows)
     for text in shown:
         say(f"{bullet} {text}")
@@ -155,16 +129,7 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     return render_page(
         "report.html.j2",
         summary=summary,
-        top=first_sentence(summary),
-        advice=what_to_do(summary),
-        scope=SCOPE,
-        title=table_title(summary),
-        headings=headings(summary),
-        rows=table_rows(summary),
-        note=table_note(summary),
-        warnings=more_warnings(summary),
-        faults=fault_line(summary),
-        meaning=meaning(summary),
+        say=sentences,
         questions=details_of(summary),
         made=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from fl_epe.auditing import Answer, installed_versions
 from fl_epe.checks import finite
@@ -18,32 +19,28 @@ SCHEMA = 1
 def as_report(summary: Summary) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
     settings = {name: value for name, value in summary.settings.items() if name != "plan"}
+    made = summary.record and summary.record.provenance
+
+    def values(found: Iterable[Answer], delta: float = summary.delta) -> list[JSON]:
+        return [answer_values(one, delta, summary.confidence) for one in found]
+
     return {
         "schema": SCHEMA,
         "status": summary.status,
         "exit_status": summary.exit_status,
         "warnings": [as_json(one) for one in summary.warnings],
-        "answer": [
-            answer_values(one, summary.delta, summary.confidence) for one in summary.answers
-        ],
+        "answer": values(summary.answers),
         "run": _run(summary),
         "details": {
-            "told_rounds": [
-                answer_values(one, summary.delta, summary.confidence) for one in summary.told
-            ],
-            "at_small_delta": [
-                answer_values(one, SMALL_DELTA, summary.confidence)
-                for one in summary.at_small_delta
-            ],
+            "told_rounds": values(summary.told),
+            "at_small_delta": values(summary.at_small_delta, SMALL_DELTA),
             "fits": [as_json(one.fit) for one in summary.answers],
             "questions": dict(details(summary)),
             "plan": list(summary.plan),
             "faults": list(summary.faults),
             "fault_counts": summary.fault_counts,
             "settings": as_json(settings),
-            "versions": summary.record.provenance.versions
-            if summary.record
-            else installed_versions(),
+            "versions": made.versions if made else installed_versions(),
         },
     }
 

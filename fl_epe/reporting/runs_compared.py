@@ -20,13 +20,14 @@ from fl_epe.auditing import (
     answers,
     epsilon_difference,
 )
-from fl_epe.checks import ArgumentError, check_probability
+from fl_epe.checks import ArgumentError
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, summarize
 
 _NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
+_CONFIDENCE = 0.95  # of the intervals
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # How many runs a comparison may have.
@@ -114,15 +115,12 @@ class RunsCompared:
         return all(run.summary.status == "ok" for run in self.runs)
 
 
-def compare_runs(
-    records: Mapping[str, AuditRecord], delta: float | None = None, confidence: float = 0.95
-) -> RunsCompared:
+def compare_runs(records: Mapping[str, AuditRecord], delta: float | None = None) -> RunsCompared:
     """Compare two or more runs.
 
     Args:
         records: by what they are called.
         delta: of every ε; by default that of the records, and if they differ the smallest.
-        confidence: of the intervals.
 
     Raises:
         ValueError: with fewer than two records or too many, or if δ is not in (0, 1).
@@ -131,15 +129,14 @@ def compare_runs(
         raise ValueError(f"Expected 2 to {MOST_RUNS} runs to compare, got {len(records)}.")
     if delta is not None and not 0 < delta < 1:
         raise ArgumentError("Expected {delta} in (0, 1).", delta=delta)
-    check_probability("confidence", confidence)
     at = min(record.delta for record in records.values()) if delta is None else delta
     runs = tuple(
-        ComparedRun(letter, name, summarize(record, at, confidence), record, settings_of(record))
+        ComparedRun(letter, name, summarize(record, at), record, settings_of(record))
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)
     )
-    differences = _differences(runs, at, confidence)
-    notes = _notes(runs, at, differences, confidence)
-    return RunsCompared(runs, at, confidence, _different(runs), differences, tuple(notes))
+    differences = _differences(runs, at)
+    notes = tuple(_notes(runs, at, differences))
+    return RunsCompared(runs, at, _CONFIDENCE, _different(runs), differences, notes)
 
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
@@ -192,15 +189,13 @@ def alike(one: Answer, other: Answer) -> bool:
     return same and one.adversary == other.adversary
 
 
-def _differences(
-    runs: Sequence[ComparedRun], delta: float, confidence: float
-) -> tuple[PairDifference, ...]:
+def _differences(runs: Sequence[ComparedRun], delta: float) -> tuple[PairDifference, ...]:
     """Of all pairs, or of all runs with the first; those of one adversary hold together."""
     places = range(len(runs))
     pairs = list(itertools.combinations(places, 2))
     if len(pairs) > _MOST_PAIRS:
         pairs = [(0, other) for other in places[1:]]
-    error = (1 - confidence) / len(pairs)
+    error = (1 - _CONFIDENCE) / len(pairs)
     known: dict[tuple[int, float], tuple[Answer, Answer]] = {}
 
     def estimate(place: int, level: float, seen: int) -> tuple[Answer, EpsilonEstimate | None]:
@@ -228,10 +223,7 @@ def _differences(
 
 
 def _notes(
-    runs: Sequence[ComparedRun],
-    delta: float,
-    differences: Sequence[PairDifference],
-    confidence: float,
+    runs: Sequence[ComparedRun], delta: float, differences: Sequence[PairDifference]
 ) -> list[str]:
     lines, questions = list[str](), dict[str, list[str]]()
     if {run.record.delta for run in runs} != {delta}:
@@ -253,7 +245,7 @@ def _notes(
     if differences:
         lines.append(
             "A difference is larger than chance if its interval leaves 0 out. All intervals of one "
-            f"adversary hold together {confidence:.0%} of the time (Bonferroni)."
+            f"adversary hold together {_CONFIDENCE:.0%} of the time (Bonferroni)."
         )
     if shared := [
         f"{one.first} and {one.second}" for one in differences if not one.found.independent

@@ -3,13 +3,12 @@
 `write_runs_compared` writes the files, `print_runs_compared` prints to a terminal.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from fl_epe.files import write_text
+from fl_epe.files import write_json, write_text
 from fl_epe.reporting.charts import SEEN, answer_chart
 from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.publish import table_text
@@ -35,9 +34,11 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
         The files that were written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    values = json.dumps(to_dict(found), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    texts = {"html": _page(found), "json": values, "csv": _csv(found)}
-    return [write_text(directory / f"comparison.{end}", text) for end, text in texts.items()]
+    return [
+        write_text(directory / "comparison.html", _page(found)),
+        write_json(directory / "comparison.json", to_dict(found)),
+        write_text(directory / "comparison.csv", _csv(found)),
+    ]
 
 
 def to_dict(found: RunsCompared) -> dict[str, Any]:

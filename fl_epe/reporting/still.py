@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,7 +20,6 @@ from fl_epe.reporting.numbers import JSON
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Colors on white; each has a contrast of at least 4.5 to 1, but for areas.
 PALETTE = {"@every": "#b34700", "@final": "#0072b2", "@theory": "#00735a", "@plain": "#44403c"}
@@ -128,17 +127,6 @@ def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[
         axes.locator_params(axis=which, nbins=given["nticks"])
     if "dtick" in given:
         axes.set_xticks(np.arange(0, given["range"][1], given["dtick"]))
-
-
-def render(draw: Callable[[Figure], None], size: tuple[float, float] = (8, 3.6)) -> bytes:
-    """The PNG image of the figure of this size, in inches, that ``draw`` fills."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained", dpi=130)
-    draw(figure)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def plain_ticks(axes: Axes) -> None:

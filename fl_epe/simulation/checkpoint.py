@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, UnreadableFileError, read_archive, refusal, write_archive
@@ -211,25 +210,6 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
             with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written
                 path.replace(_damaged(path))
         return found
-
-
-def check_arrays(state: State, wanted: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """Raise a `ValueError` that names the first array that is missing or of another kind.
-
-    Args:
-        state: what `read_checkpoint` returned.
-        wanted: by name: which ``dtype.kind`` an array may have, and its shape, where -1 stands for
-            any length. Those of real numbers must be finite, unless numbers of both kinds will do.
-    """
-    for name, (kinds, shape) in wanted.items():
-        if name not in state:
-            raise ValueError(f"it has no {name!r}")
-        array = state[name]
-        free = tuple(-1 if -1 in shape[at : at + 1] else n for at, n in enumerate(array.shape))
-        if array.dtype.kind not in kinds or free != shape:
-            raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not {shape}")
-        if kinds == "f" and not np.all(np.isfinite(array)):
-            raise ValueError(f"{name} is not finite")
 
 
 @contextlib.contextmanager

@@ -24,12 +24,7 @@ from flwr.serverapp import Grid
 
 from fl_epe.checks import check_count
 from fl_epe.flower import DecodedArray
-from fl_epe.simulation.flower_internals import (
-    CLIENT_RAISED,
-    ensure_task_identity,
-    set_message_id,
-    with_own_records,
-)
+from fl_epe.simulation import flower_internals
 
 _SERVER = 0
 _M_ARENA_MAX = -8  # of malloc.h
@@ -55,7 +50,7 @@ class InProcessGrid(Grid):
     def __init__(self, client_app: ClientApp, nodes: int) -> None:
         check_count("nodes", nodes)
         share_one_heap()
-        ensure_task_identity(_SERVER)
+        flower_internals.ensure_task_identity(_SERVER)
         self._app = client_app
         self._contexts = {
             i + 1: Context(
@@ -113,8 +108,8 @@ class InProcessGrid(Grid):
         messages = list(messages)  # alive, so that each array has an id of its own
         for original in messages:
             number = str(next(self._numbers))
-            message = with_own_records(original, decoded)
-            set_message_id(message, number)
+            message = flower_internals.with_own_records(original, decoded)
+            flower_internals.set_message_id(message, number)
             self._replies[number] = self._threads[message.metadata.dst_node_id].submit(message)
             ids.append(number)
         return ids
@@ -145,7 +140,7 @@ class InProcessGrid(Grid):
             return self._app(message, context)
         except Exception as error:  # noqa: BLE001 - whatever a client app does, the server goes on
             reason = f"{type(error).__name__}: {error}"
-            return Message(Error(CLIENT_RAISED, reason), reply_to=message)
+            return Message(Error(flower_internals.CLIENT_RAISED, reason), reply_to=message)
 
 
 def share_one_heap() -> None:

@@ -18,9 +18,9 @@ from fl_epe.archive import UnreadableFileError
 from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind, answers
 from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.flower import pack
+from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
     Job,
-    check_arrays,
     from_newest,
     has_checkpoint,
     read_checkpoint,
@@ -28,13 +28,6 @@ from fl_epe.simulation.checkpoint import (
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
-from fl_epe.simulation.grids import (
-    EndedError,
-    InProcessGrid,
-    RunStoppedError,
-    StopRequest,
-    WatchedGrid,
-)
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 
@@ -87,7 +80,7 @@ class _Session:
         job: Job,
         checkpoint: Path | None,
         every: int,
-        stop: StopRequest,
+        stop: grids.StopRequest,
         on_round: Callable[[Progress], None] | None,
     ) -> None:
         check_count("checkpoint_every", every)
@@ -129,12 +122,8 @@ class _Session:
             return initial
         self.strategy = self._new_strategy()
         with values_of(path):
-            evaluations = {
-                f"series.{n}": ("if", state["series.eval_round"].shape) for n in _EVALUATED
-            }
-            check_arrays(state, {"theta": ("f", initial.shape), **evaluations})
             self.strategy.restore(state)
-        self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
+            self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
         self._before = self._kept = self.strategy.rounds_done
         return state["theta"]
 
@@ -151,7 +140,7 @@ class _Session:
             self._on_round(self._progress(done, rounds, arrays if ends else None))
         if done < rounds:
             if ends:
-                raise EndedError
+                raise grids.EndedError
             self.stop.raise_if_asked()
         return metrics
 
@@ -188,8 +177,10 @@ class _Session:
         self._kept = done
         return True
 
-    def stopped(self) -> RunStoppedError:
-        return RunStoppedError(self.strategy.rounds_done, self.job.config.rounds, kept=self.keep())
+    def stopped(self) -> grids.RunStoppedError:
+        return grids.RunStoppedError(
+            self.strategy.rounds_done, self.job.config.rounds, kept=self.keep()
+        )
 
     def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
         elapsed, log = time.monotonic() - self._began, self.strategy.log
@@ -244,7 +235,7 @@ def run_on_grid(
     *,
     checkpoint: Path | None = None,
     checkpoint_every: int = 10,
-    stop: StopRequest | None = None,
+    stop: grids.StopRequest | None = None,
     round_timeout: float = 3600.0,
     on_round: Callable[[Progress], None] | None = None,
     on_model: Callable[[NDArray[np.float32]], None] | None = None,
@@ -276,7 +267,7 @@ def run_on_grid(
     """
     check_positive("round_timeout", round_timeout)
     quiet_flower()
-    session = _Session(job, checkpoint, checkpoint_every, stop or StopRequest(), on_round)
+    session = _Session(job, checkpoint, checkpoint_every, stop or grids.StopRequest(), on_round)
     model = _train(grid, session, session.initial(), round_timeout)
     if on_model is not None:
         on_model(model["theta"].numpy())
@@ -286,12 +277,12 @@ def run_on_grid(
 def _train(grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
     """The final model; if the training ends early, the rounds done are kept."""
     strategy, stop = session.strategy, session.stop
-    watched: Any = WatchedGrid(grid, stop)
+    watched: Any = grids.WatchedGrid(grid, stop)
     left = session.job.config.rounds - strategy.rounds_done
     stop.listens = True
     try:
         result = strategy.start(watched, arrays, left, timeout, evaluate_fn=session.after_round)
-    except EndedError as end:
+    except grids.EndedError as end:
         if session.decided():
             return strategy.model()
         raise session.stopped() from end
@@ -327,19 +318,19 @@ def simulate(
     if backend not in ("in-process", "ray"):
         raise_invalid("backend", backend, "to be 'in-process' or 'ray'")
     if backend == "in-process":
-        with InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
+        with grids.InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
             return run_on_grid(grid, job, **options)
     return _simulate_with_ray(job, workers, options)
 
 
 def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:
-    server_app, records, stops = ServerApp(), list[AuditRecord](), list[RunStoppedError]()
+    server_app, records, stops = ServerApp(), list[AuditRecord](), list[grids.RunStoppedError]()
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
             records.append(run_on_grid(grid, job, **options))
-        except RunStoppedError as stop:
+        except grids.RunStoppedError as stop:
             stops.append(stop)
 
     ray = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}

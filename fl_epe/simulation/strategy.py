@@ -11,34 +11,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fl_epe.auditing import (
-    SECRET_KINDS,
-    WINDOW,
-    AuditRecord,
-    Design,
-    Findings,
-    Mechanism,
-    PlannedClient,
-    Provenance,
-    RoundFacts,
-    RunAuditor,
-    ServerStep,
-    installed_versions,
-)
+from fl_epe import auditing
 from fl_epe.config import RunConfig
 from fl_epe.flower import pack, read_only
 from fl_epe.mechanism import ServerSGD
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.checkpoint import check_arrays
+from fl_epe.simulation import dp_fedavg
 from fl_epe.simulation.cohorts import METRICS, NodeRegistry, RoundLog
-from fl_epe.simulation.dp_fedavg import (
-    ServerState,
-    draw_plan,
-    initial_state,
-    next_round,
-    released_series,
-)
 from fl_epe.simulation.messages import TrainInstruction, add_up, collect
 
 logger = logging.getLogger(__name__)
@@ -77,15 +57,15 @@ class DPFedAvg(Strategy):
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
         self._nodes = NodeRegistry(config.clients, node_timeout, client_sizes)
-        self.log = RoundLog(draw_plan(config, self.seeds))
+        self.log = RoundLog(dp_fedavg.draw_plan(config, self.seeds))
         self._instructions: dict[int, TrainInstruction] = {}
         self._sent: list[Metadata] = []  # their ids are known once they are sent
-        self._state: ServerState | None = None
+        self._state: dp_fedavg.ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
-        self.auditor = RunAuditor(
+        self.auditor = auditing.RunAuditor(
             max(mine, 2),
             self._canaries - max(mine, 2),
             seed=self.seeds.canary,
@@ -94,9 +74,9 @@ class DPFedAvg(Strategy):
             planned=float(self.log.presence.sum()) or None,
             client=_planned_client(config),
             kind=config.canary_kind,
-            series=released_series(config),
+            series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
-            window=WINDOW if noise is None else max(WINDOW, noise.reach),
+            window=auditing.WINDOW if noise is None else max(auditing.WINDOW, noise.reach),
         )
 
     @property
@@ -124,7 +104,7 @@ class DPFedAvg(Strategy):
         """One order to each node that holds somebody of this round's cohort."""
         theta = read_only(arrays["theta"])
         if self._state is None:
-            self._state, self._start = initial_state(self.config, theta), theta
+            self._state, self._start = dp_fedavg.initial_state(self.config, theta), theta
             self.auditor.begin(theta)
         self._state = dataclasses.replace(self._state, theta=theta)
         if server_round == 1:
@@ -170,11 +150,11 @@ class DPFedAvg(Strategy):
         t = before.rounds_done
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
         found = add_up(answers.values(), len(before.theta), separate=self.config.full_knowledge)
-        self._state, released = next_round(self.config, self.seeds, before, found)
+        self._state, released = dp_fedavg.next_round(self.config, self.seeds, before, found)
         self.log.close_round(
             [self._instructions[node] for node in answers], found, before.clip_norm
         )
-        facts = RoundFacts(
+        facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
             contribution=before.clip_norm / n,
             clip_norm=before.clip_norm,
@@ -197,7 +177,7 @@ class DPFedAvg(Strategy):
 
     def record(
         self, arrays: ArrayRecord, metrics: Mapping[str, NDArray[np.float64]] | None = None
-    ) -> AuditRecord:
+    ) -> auditing.AuditRecord:
         """What the run leaves behind, scored against the final model ``arrays``.
 
         Args:
@@ -210,7 +190,7 @@ class DPFedAvg(Strategy):
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
         ids, config = self.log.observed_ids, self.config
-        secret = config.client_schedule().kind in SECRET_KINDS
+        secret = config.client_schedule().kind in auditing.SECRET_KINDS
         if config.stop_when is not None and self.rounds_done < config.rounds and not secret:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
@@ -220,26 +200,26 @@ class DPFedAvg(Strategy):
             mechanism=self._mechanism(),
             clients=self.log.clients(),
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
-            design=Design.of(settings),
-            findings=Findings(plan=tuple(config.canary_plan())),
-            provenance=Provenance(
+            design=auditing.Design.of(settings),
+            findings=auditing.Findings(plan=tuple(config.canary_plan())),
+            provenance=auditing.Provenance(
                 dataclasses.asdict(self.seeds),
                 self.config.canary_kind,
-                installed_versions(),
+                auditing.installed_versions(),
                 tuple(self.log.faults),
                 dict(self.log.fault_counts),
             ),
         )
 
-    def _mechanism(self) -> Mechanism:
+    def _mechanism(self) -> auditing.Mechanism:
         config, strategy = self.config, self.config.strategy()
-        return Mechanism(
+        return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
             participation=config.canary_schedule().kind,
             canary_participations=self._participations(),
-            server=ServerStep(
+            server=auditing.ServerStep(
                 config.server_optimizer,
                 np.full(self.rounds_done, config.server_learning_rate),
                 config.server_momentum if config.server_optimizer == "sgd" else 0.0,
@@ -254,7 +234,7 @@ class DPFedAvg(Strategy):
     def _participations(self) -> float:
         """How often a canary is expected to take part in the rounds done."""
         schedule, here = self.config.canary_schedule(), self.log.presence
-        if schedule.kind in SECRET_KINDS:
+        if schedule.kind in auditing.SECRET_KINDS:
             return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
             return float(here.sum() / max(here.shape[1], 1))
@@ -275,49 +255,22 @@ class DPFedAvg(Strategy):
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left.
-
-        Raises:
-            ValueError: if it is of another run.
-        """
+        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
         self.log.restore(state)
-        theta, done, config = state["theta"], self.rounds_done, self.config
-        first = initial_state(config, theta)
-        auditor, optimizer = _under(state, "auditor."), _under(state, "optimizer.")
-        waiting = auditor["waiting.names"].tolist()
-        wanted = {
-            "theta": ("f", theta.shape),
-            "start": ("f", theta.shape),
-            "clip_norm": ("f", ()),
-            "noise": ("f", first.noise.shape),
-            **{f"optimizer.{name}": ("f", value.shape) for name, value in first.optimizer.items()},
-            "auditor.waiting.vectors": ("f", (len(waiting), len(theta))),
-        }
-        for name in released_series(config):
-            scored = done - waiting.count(name), self._canaries
-            wanted |= {
-                f"auditor.norms.{name}": ("f", (done,)),
-                f"auditor.dots.{name}": ("f", scored),
-            }
-        check_arrays(state, wanted)
-        ids, clip_norm = state["client_ids"], float(state["clip_norm"])
-        if np.any((ids < 0) | (ids >= config.clients)):
-            raise ValueError(f"client_ids are not in [0, {config.clients})")
-        if clip_norm <= 0:
-            raise ValueError(f"clip_norm={clip_norm} is not > 0")
-        self._start = state["start"]
-        self._state = dataclasses.replace(
-            first, clip_norm=clip_norm, optimizer=optimizer, noise=state["noise"], rounds_done=done
+        theta, self._start, done = state["theta"], state["start"], self.rounds_done
+        optimizer, noise = _under(state, "optimizer."), state["noise"]
+        self._state = dp_fedavg.ServerState(
+            theta, float(state["clip_norm"]), optimizer, noise, done
         )
-        self.auditor.restore(auditor, done, start=self._start, last=theta)
+        self.auditor.restore(_under(state, "auditor."), done, start=self._start, last=theta)
 
 
-def _planned_client(config: RunConfig) -> PlannedClient:
+def _planned_client(config: RunConfig) -> auditing.PlannedClient:
     """Where the rounds are secret, the client is one that takes part like a canary."""
-    secret = config.client_schedule().kind in SECRET_KINDS
+    secret = config.client_schedule().kind in auditing.SECRET_KINDS
     schedule = config.canary_schedule() if secret else config.client_schedule()
     rate = schedule.participations() / schedule.rounds
-    return PlannedClient(rate, schedule.unknown_rounds if secret and rate < 1 else None)
+    return auditing.PlannedClient(rate, schedule.unknown_rounds if secret and rate < 1 else None)
 
 
 def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:

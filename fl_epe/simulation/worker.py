@@ -22,25 +22,22 @@ _CANARY_FACTOR = 1e3
 _thread = threading.local()
 
 
-def worker_app(
-    task: Task, execution: Execution | None = None, *, everyone: bool = False
-) -> ClientApp:
+def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
     """The `ClientApp` that trains ``task``'s clients and plays the canaries.
 
     The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
     It answers a query with their numbers, and a train message (`TrainInstruction`) with a
-    `PartialAggregate`. Model and data stay in memory between messages.
+    `PartialAggregate`. Model and data stay in memory between messages. The device,
+    and how many clients train at once, is what the environment says: `Execution.from_environment`.
 
     Args:
         task: whose clients.
-        execution: the device, and how many clients it trains at once; by default what the node's
-            environment says, see `Execution.from_environment`.
         everyone: every node holds all clients, as in a simulation on one machine; the server then
             shares them out anew in each round, by their sizes.
     """
     app = ClientApp()
     app.query()(functools.partial(_holds, task, everyone))
-    app.train()(functools.partial(_train, task, execution))
+    app.train()(functools.partial(_train, task))
     return app
 
 
@@ -65,9 +62,9 @@ def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Me
     return Message(RecordDict({"held": pack(clients=np.array(held, np.int64))}), reply_to=message)
 
 
-def _train(task: Task, execution: Execution | None, message: Message, context: Context) -> Message:
+def _train(task: Task, message: Message, context: Context) -> Message:
     order = TrainInstruction.decode(message.content)
-    return Message(execute(task, order, execution).encode(), reply_to=message)
+    return Message(execute(task, order).encode(), reply_to=message)
 
 
 def execute(

@@ -13,18 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from fl_epe import models
 from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
-from fl_epe.models import (
-    batch_norms,
-    bind_parameters,
-    call_model,
-    model_notes,
-    one_thread,
-    prepared,
-    trainable,
-    training_notes,
-)
 from fl_epe.seeding import generator
 from fl_epe.tasks.by_name import load_task, place_of
 from fl_epe.tasks.losses import ByExample, ClientData, LossSum
@@ -114,7 +105,7 @@ class Task(abc.ABC):
         then train one after another (`fl_epe.training.vectorized`), unless `by_example` is
         overridden too.
         """
-        return self.loss(call_model(model, batch.inputs), batch.targets)
+        return self.loss(models.call_model(model, batch.inputs), batch.targets)
 
     def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
         """What `batch_loss` adds up, example by example, given the model's outputs for a batch.
@@ -138,10 +129,10 @@ class Task(abc.ABC):
             float32 of shape (dim,), the trainable parameters in the order of
             ``model().parameters()``.
         """
-        model = prepared(self.model, seed)
+        model = models.prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
         parts = (
-            [parameter.detach().numpy() for parameter in trainable(model)]
+            [parameter.detach().numpy() for parameter in models.trainable(model)]
             if initial_values is None
             else initial_values(generator(seed))
         )
@@ -154,16 +145,16 @@ class Task(abc.ABC):
             ValueError: if the parameters cannot be one float32 vector, or the model or the loss
                 fails on the first examples.
         """
-        model = prepared(self.model)
-        found = model_notes(model)
-        bind_parameters(model, torch.tensor(self.initial(0)))
+        model = models.prepared(self.model)
+        found = models.model_notes(model)
+        models.bind_parameters(model, torch.tensor(self.initial(0)))
         examples = self.held_out().map(lambda part: part[:2])
         if len(examples) < 2:
             return found
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                found += training_notes(
+                found += models.training_notes(
                     model.train(), lambda: self.batch_loss(model, examples).loss.detach()
                 )
                 found += _loss_notes(self.batch_loss(model, examples).loss)
@@ -186,7 +177,7 @@ class Task(abc.ABC):
             ValueError: for another shape.
         """
         model, batches = self._trained(theta), self.held_out().batches(_EVALUATION_BATCH)
-        with one_thread(), torch.inference_mode():
+        with models.one_thread(), torch.inference_mode():
             sums = [self.batch_loss(model, batch) for batch in batches]
         examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
@@ -198,17 +189,17 @@ class Task(abc.ABC):
         """The model ``theta`` in evaluation mode, with BatchNorm's averages over held-out data."""
         if theta.shape != (self.dim,):
             raise_invalid("theta.shape", theta.shape, f"== ({self.dim},)")
-        model = prepared(self.model).eval()
-        bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
-        if layers := batch_norms(model):
+        model = models.prepared(self.model).eval()
+        models.bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
+        if layers := models.batch_norms(model):
             for layer in layers:
                 layer.reset_running_stats()
                 layer.momentum = None  # the mean of all batches
                 layer.train()
-            with one_thread(), torch.inference_mode():
+            with models.one_thread(), torch.inference_mode():
                 for batch in self.held_out().batches(_EVALUATION_BATCH):
                     if len(batch) > 1:
-                        call_model(model, batch.inputs)
+                        models.call_model(model, batch.inputs)
         return model.eval()
 
     def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
@@ -267,10 +258,10 @@ class Task(abc.ABC):
             return value
 
         try:
-            with one_thread():
+            with models.one_thread():
                 two = held.map(lambda part: part[:2])
                 with torch.no_grad():
-                    shape = call_model(prepared(self.model).eval(), two.inputs).shape
+                    shape = models.call_model(models.prepared(self.model).eval(), two.inputs).shape
                 same = torch.zeros(shape[1:], requires_grad=True)
                 search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
                 search.step(mean)  # type: ignore[no-untyped-call]
@@ -287,7 +278,7 @@ class Task(abc.ABC):
 
 @functools.lru_cache(maxsize=16)
 def _dim(task: Task) -> int:
-    return sum(parameter.numel() for parameter in trainable(prepared(task.model)))
+    return sum(parameter.numel() for parameter in models.trainable(models.prepared(task.model)))
 
 
 def _loss_notes(loss: torch.Tensor) -> list[str]:

@@ -32,25 +32,8 @@ import torch
 from fl_epe.checks import raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
+from fl_epe.tasks import losses, tables
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.losses import (
-    ByExample,
-    ClientData,
-    LossSum,
-    by_class,
-    check_classes,
-    default_by_example,
-)
-from fl_epe.tasks.tables import (
-    Columns,
-    Source,
-    check_columns,
-    classes_of,
-    client_rows,
-    open_source,
-    read_inputs,
-    read_targets,
-)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -70,9 +53,9 @@ _PARTITIONS = (
 
 def from_datasets(
     model: torch.nn.Module | Callable[[], torch.nn.Module],
-    dataset: Source,
+    dataset: tables.Source,
     *,
-    inputs: Columns,
+    inputs: tables.Columns,
     targets: str,
     partition: str | Partitioner,
     num_clients: int | None = None,
@@ -189,16 +172,16 @@ class DatasetTask(Task):
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
         given = self.given
-        parts = open_source(given.dataset, given.held_out, given.data_seed)
+        parts = tables.open_source(given.dataset, given.held_out, given.data_seed)
         for rows in parts:
-            check_columns(rows, "inputs", given.inputs)
-            check_columns(rows, "targets", given.targets)
+            tables.check_columns(rows, "inputs", given.inputs)
+            tables.check_columns(rows, "targets", given.targets)
         return parts
 
     @functools.cached_property
     def _rows(self) -> list[np.ndarray]:
         given = self.given
-        return client_rows(
+        return tables.client_rows(
             self._parts[0],
             given.partition,
             targets=given.targets,
@@ -208,19 +191,19 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _classes(self) -> list[Any] | None:
-        return classes_of(self._parts, self.given.targets)
+        return tables.classes_of(self._parts, self.given.targets)
 
     @functools.cached_property
-    def _whole(self) -> ClientData | None:
+    def _whole(self) -> losses.ClientData | None:
         """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
         rows = self._parts[0]
         size = sum(part.nbytes for part in self._read(rows.select([0])).tensors().values())
         return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
 
-    def _read(self, rows: Dataset) -> ClientData:
-        return ClientData(
-            read_inputs(rows, self.given.inputs),
-            read_targets(rows, self.given.targets, self._classes),
+    def _read(self, rows: Dataset) -> losses.ClientData:
+        return losses.ClientData(
+            tables.read_inputs(rows, self.given.inputs),
+            tables.read_targets(rows, self.given.targets, self._classes),
         )
 
     @property
@@ -239,7 +222,7 @@ class DatasetTask(Task):
         made.register_forward_hook(_one_tensor)
         return made
 
-    def client(self, client_id: int) -> ClientData:
+    def client(self, client_id: int) -> losses.ClientData:
         """The rows of one client."""
         self.check_client(client_id)
         rows = self._rows[client_id]
@@ -252,12 +235,12 @@ class DatasetTask(Task):
         """See `Task.sizes`."""
         return np.array([len(self._rows[client]) for client in client_ids], np.int64)
 
-    def held_out(self) -> ClientData:
+    def held_out(self) -> losses.ClientData:
         """The rows that no client has."""
         return self._held_out
 
     @functools.cached_property
-    def _held_out(self) -> ClientData:
+    def _held_out(self) -> losses.ClientData:
         return self._read(self._parts[1])
 
     def notes(self) -> list[str]:
@@ -266,37 +249,39 @@ class DatasetTask(Task):
         found = super().notes()
         column = self.given.targets
         classes = torch.cat(
-            [read_targets(rows, column, self._classes).flatten() for rows in self._parts]
+            [tables.read_targets(rows, column, self._classes).flatten() for rows in self._parts]
         )
         if self.given.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
                 outputs = call_model(prepared(self.model).eval(), example.inputs)
-            logits, _ = by_class(outputs, example.targets)
-            check_classes(classes, logits.shape[-1], column)
+            logits, _ = losses.by_class(outputs, example.targets)
+            losses.check_classes(classes, logits.shape[-1], column)
         return found
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.LossSum:
         """The own loss and metric, each times the number of predictions."""
         own, metric = self.given.loss, self.given.metric
         right: float | torch.Tensor
         count: int | torch.Tensor
         if own is None:
-            loss, right, count = (part.sum() for part in default_by_example(outputs, targets))
+            loss, right, count = (
+                part.sum() for part in losses.default_by_example(outputs, targets)
+            )
         else:
             loss = _one_number("loss", own(outputs, targets)) * len(targets)
             classes = metric is None and self.metric
-            right = default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
+            right = losses.default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
             count = len(targets)
         if metric is not None:
             with torch.no_grad():
                 right = float(_one_number("metric", metric(outputs, targets))) * int(count)
-        return LossSum(loss, right, count)
+        return losses.LossSum(loss, right, count)
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.ByExample | None:
         """See `Task.by_example`; ``None`` with a loss or metric of one's own."""
         own = self.given.loss is not None or self.given.metric is not None
-        return None if own else default_by_example(outputs, targets)
+        return None if own else losses.default_by_example(outputs, targets)
 
 
 def _one_tensor(_model: torch.nn.Module, _inputs: Any, outputs: Any) -> torch.Tensor:

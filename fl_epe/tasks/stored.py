@@ -20,15 +20,8 @@ from fl_epe.checks import check_count, raise_invalid
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
 from fl_epe.models import Lstm
+from fl_epe.tasks import losses
 from fl_epe.tasks.contract import Task
-from fl_epe.tasks.losses import (
-    ByExample,
-    Classes,
-    ClientData,
-    LossSum,
-    cross_entropy,
-    cross_entropy_by_example,
-)
 
 # Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
 # code. It does not say the number of local epochs for EMNIST: our choice.
@@ -53,7 +46,7 @@ _STACKOVERFLOW = {
 }
 
 
-class _Characters(Classes):
+class _Characters(losses.Classes):
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
@@ -67,21 +60,23 @@ class _NextWords:
     def model(self) -> torch.nn.Module:
         return Lstm()
 
-    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-        return cross_entropy(outputs, targets, PAD)
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.LossSum:
+        return losses.cross_entropy(outputs, targets, PAD)
 
     def chance_accuracy(self) -> float:
         return 1 / VOCABULARY
 
-    def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
+    def batch_loss(
+        self, model: Callable[..., torch.Tensor], batch: losses.ClientData
+    ) -> losses.LossSum:
         """The same as `loss`; on a CPU logits are computed for words alone, not for padding."""
         if not batch.targets.is_cpu:  # a mask would have to wait for the device
             return self.loss(model(batch.inputs), batch.targets)
         counted = batch.targets != PAD
-        return cross_entropy(model(batch.inputs, counted), batch.targets[counted])
+        return losses.cross_entropy(model(batch.inputs, counted), batch.targets[counted])
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-        return cross_entropy_by_example(outputs, targets, PAD)
+    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.ByExample:
+        return losses.cross_entropy_by_example(outputs, targets, PAD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +98,9 @@ class _ByUser(Task, abc.ABC):
             if getattr(self, name) < 0:
                 raise_invalid(name, getattr(self, name), ">= 0")
 
-    def _client_data(self, examples: Any) -> ClientData:
+    def _client_data(self, examples: Any) -> losses.ClientData:
         inputs, targets = self._decode(examples)
-        return ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
+        return losses.ClientData(torch.from_numpy(inputs), torch.from_numpy(targets))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +143,7 @@ class StoredTask(_ByUser, abc.ABC):
             )
         return data.open_data(self.name, self.data_dir)
 
-    def client(self, client_id: int) -> ClientData:
+    def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client.
 
         Raises:
@@ -163,7 +158,7 @@ class StoredTask(_ByUser, abc.ABC):
         """See `Task.sizes`; from the index."""
         return self._store.sizes(client_ids, self.max_examples)
 
-    def held_out(self) -> ClientData:
+    def held_out(self) -> losses.ClientData:
         """Some examples of the source's test split.
 
         If it has none, of its other held-out split, or of the tenth that was taken from every
@@ -189,7 +184,7 @@ class SyntheticTask(_ByUser, abc.ABC):
         super().__post_init__()
         check_count("num_clients", self.num_clients)
 
-    def client(self, client_id: int) -> ClientData:
+    def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client."""
         self.check_client(client_id)
         return self._client_data(
@@ -203,13 +198,13 @@ class SyntheticTask(_ByUser, abc.ABC):
             np.int64,
         )
 
-    def held_out(self) -> ClientData:
+    def held_out(self) -> losses.ClientData:
         """Examples of clients that take no part; made once."""
         return _held_out(self)
 
 
 @functools.lru_cache(maxsize=1)
-def _held_out(task: SyntheticTask) -> ClientData:
+def _held_out(task: SyntheticTask) -> losses.ClientData:
     return task._client_data(task._source.held_out(task.data_seed, task._most_held_out))
 
 

@@ -22,16 +22,8 @@ import numpy as np
 import torch
 from torch.nn.modules.conv import _ConvNd
 
+from fl_epe import models
 from fl_epe.checks import check_count, check_positive, raise_invalid
-from fl_epe.models import (
-    SeededDropout,
-    batch_norms,
-    bind_parameters,
-    draws_by_itself,
-    one_thread,
-    prepared,
-    trainable,
-)
 from fl_epe.tasks import ClientData, LossSum, Task
 
 _PRECISIONS = ("float32", "tf32", "bf16")
@@ -188,14 +180,14 @@ class Trainer:
         torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
         self._task, self._execution = task, execution
         self._device = execution.torch_device()
-        self._model = prepared(task.model).to(self._device).train()
+        self._model = models.prepared(task.model).to(self._device).train()
         self._outputs = functools.partial(execution.call, self._model)
         self._flat = torch.zeros(task.dim, dtype=torch.float32, device=self._device)
-        bind_parameters(self._model, self._flat)
-        self._parameters: list[torch.Tensor] = list(trainable(self._model))
+        models.bind_parameters(self._model, self._flat)
+        self._parameters: list[torch.Tensor] = list(models.trainable(self._model))
         self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
-        self._dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout)]
-        self.alone = bool(batch_norms(self._model))
+        self._dropouts = [m for m in self._model.modules() if isinstance(m, models.SeededDropout)]
+        self.alone = bool(models.batch_norms(self._model))
         self.convolves = any(isinstance(module, _ConvNd) for module in self._model.modules())
         self.draws: bool | None = None
 
@@ -223,12 +215,14 @@ class Trainer:
             self._set(theta)
             few = data.map(lambda part: part[:2].to(self._device))
             with self._execution.on_device():
-                self.draws = draws_by_itself(self._model, lambda: self._loss(few).loss.detach())
+                self.draws = models.draws_by_itself(
+                    self._model, lambda: self._loss(few).loss.detach()
+                )
         for dropout in self._dropouts:
             dropout.random = random
         self._set(theta)
         orders = batches(len(data), local, random, smallest)
-        with one_thread(), self.own_randomness(random), self._execution.on_device():
+        with models.one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
         return self._flat - theta, torch.stack(

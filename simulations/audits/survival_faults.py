@@ -86,7 +86,7 @@ from fl_epe import AuditRecord
 from fl_epe.auditing import FaultKind, answers
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise, norm
-from fl_epe.reporting import write_report
+from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds, generator
 from fl_epe.simulation import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
@@ -339,7 +339,7 @@ def check(plan: Plan, record: AuditRecord, folder: Path) -> list[str]:
     config = dataclasses.replace(CONFIG, rounds=rounds)
     if record.rounds != rounds:
         wrong.append(f"{record.rounds} of {rounds} rounds")
-    write_report(record, folder)
+    write_report(summarize(record), folder)
     counts = json.loads((folder / "report.json").read_text())["details"]["fault_counts"]
     if counts != {str(kind): count for kind, count in plan.injected.items() if count}:
         wrong.append(f"counted {counts}, injected {dict(plan.injected)}")

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
-from fl_epe.cli import console, guards, main
+from fl_epe.cli import console, main
 from fl_epe.cli.guards import LOCK
 from fl_epe.cli.main import parser_for
 from fl_epe.config import RunConfig
@@ -199,42 +199,6 @@ class TestOneLine:
     def test_a_name_in_a_path_is_no_option(self, capsys):
         assert "'rounds=3/x.csv'" in fails(capsys, ["advise", "noise", "--target-epsilon", "1",
             "--participation", "trace:path=rounds=3/x.csv"])  # fmt: skip
-
-
-class TestSizes:
-    @pytest.mark.parametrize(
-        "words",
-        [
-            [*RUN, "--rounds", "100000000"],
-            [*RUN, "--workers", "100000000000000000"],
-            [*RUN, "--num-canaries", "1000000000"],
-            [*RUN, "--unobserved", "1000000000"],
-            [*RUN, "--num-clients", "99999999999"],
-            [*RUN, "--participation", "time-of-day:rounds_per_day=60,zones=90000000000"],
-            [*LIMIT, "--rounds", "100000000"],
-            ["compare", "--workers", "100000000000000000"],
-            [*LIMIT, "--clients", "9999999999999"],
-            ["compare", "--task", "digits", "--replicates", "1000000000000"],
-            ["advise", "noise", "--target-epsilon", "1", "--rounds", "100000000"],
-            ["advise", "noise", "--target-epsilon", "1", "--clients", "99999999999999"],
-        ],
-        ids=lambda words: "-".join([words[0], *words[-2:]])[:50],
-    )
-    def test_what_cannot_be_met(self, words, capsys, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(guards, "machine_memory", lambda: 64 << 30)
-        printed = fails(capsys, words)
-        option = next(word for word in reversed(words) if str(word).startswith("--"))
-        assert option in printed
-        assert re.search(r"would take \S+ GiB(; this machine has 64)?\.", printed)
-        assert not list(tmp_path.iterdir())
-
-    def test_the_memory_is_that_of_this_machine(self):
-        assert (
-            1 << 28
-            < guards.machine_memory()
-            <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        )
 
 
 class TestLastHandler:

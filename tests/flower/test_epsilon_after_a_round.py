@@ -90,7 +90,7 @@ def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     assert kept[:-1] == [values for values in said if values is not None][-len(kept) : -1]
     every = answers(record)[1]
     assert kept[-1] == (every.estimate.epsilon, every.estimate.low, every.estimate.high)
-    chart = rounds_chart(record, every)
+    chart = rounds_chart(record, every, record.delta)
     assert chart is not None
     drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
     # A page keeps five digits.

@@ -16,7 +16,9 @@ from fl_epe.auditing import (
 )
 from fl_epe.auditing.ladder_fit import ladder_fit
 from fl_epe.limit import (
+    advice_lines,
     canary_advice,
+    canary_lines,
     expected_record,
     limit_record,
     median_client,
@@ -25,7 +27,6 @@ from fl_epe.limit import (
 )
 from fl_epe.limit.client import expected_epsilon
 from fl_epe.limit.simulated_record import RealUpdates
-from fl_epe.reporting import advice_lines, canary_lines
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace, make_schedule
 from fl_epe.schedules.sampled import FixedSize, MinSeparation
 

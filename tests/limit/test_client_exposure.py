@@ -6,9 +6,8 @@ from limit_settings import DELTA, T, epsilon_of_shift, synthetic_log
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Adversary, AuditedClient, client_epsilon, seen_by
-from fl_epe.limit import exposure, limit_record
+from fl_epe.limit import exposure, exposure_lines, exposure_tables, limit_record
 from fl_epe.mechanism import sgd_weights
-from fl_epe.reporting import exposure_lines, exposure_tables
 from fl_epe.schedules import Capped, Trace, presence
 
 SEES = pytest.mark.parametrize("sees", ["final", "all"])

@@ -19,6 +19,7 @@ from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
 from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.still import PALETTE, still
+from fl_epe.reporting.summary import summarize
 from fl_epe.schedules import make_schedule
 
 DELTA = 0.0052
@@ -48,7 +49,7 @@ def traces_of(chart, name):
 
 
 def test_every_chart_is_json_with_words_numbers_and_a_still_picture(made):
-    charts = run_charts(*made)
+    charts = run_charts(summarize(made[0]))
     assert [chart.name for chart in charts] == ["epsilon", "rounds", "scores", "training"]
     for chart in charts:
         json.dumps([chart.traces, chart.layout], allow_nan=False)
@@ -59,9 +60,9 @@ def test_every_chart_is_json_with_words_numbers_and_a_still_picture(made):
 
 
 def test_what_was_not_measured_is_not_drawn():
-    assert [chart.name for chart in run_charts(record_of(1))] == ["training"]
-    assert [chart.name for chart in run_charts(record_of(0))] == ["training"]
-    assert run_charts(record_of(0, 0)) == ()
+    assert [chart.name for chart in run_charts(summarize(record_of(1)))] == ["training"]
+    assert [chart.name for chart in run_charts(summarize(record_of(0)))] == ["training"]
+    assert run_charts(summarize(record_of(0, 0))) == []
 
 
 def test_the_picture_goes_through_the_answer_and_through_theory(made):
@@ -154,14 +155,14 @@ def test_rows_of_answers_keep_unlike_things_apart(made):
 
 def test_epsilon_by_round_is_that_of_the_run_with_theory_of_the_same_adversary(made, secret):
     record, (_, every) = made
-    chart = rounds_chart(record, every)
+    chart = rounds_chart(record, every, record.delta)
     (drawn,), (theory,) = traces_of(chart, "ε so far"), traces_of(chart, "theory")
     kept = [now.estimate.epsilon for now in epsilon_by_round(record)]
     np.testing.assert_allclose(drawn["y"], kept, rtol=1e-4)
     assert theory["y"] == sorted(theory["y"])
     assert theory["y"][-1] == pytest.approx(every.analytical.epsilon, rel=1e-4)
     other = dataclasses.replace(every.analytical, knows_rounds=False)
-    unlike = rounds_chart(record, dataclasses.replace(every, analytical=other))
+    unlike = rounds_chart(record, dataclasses.replace(every, analytical=other), record.delta)
     assert traces_of(unlike, "theory") == []
 
 

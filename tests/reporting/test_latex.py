@@ -1,5 +1,6 @@
 """The table of a report for LaTeX: its structure, and LaTeX itself where it is installed."""
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -9,7 +10,9 @@ from records import make_record, record_of
 
 from fl_epe.auditing import answers
 from fl_epe.limit import limit_record
+from fl_epe.reporting import summarize
 from fl_epe.reporting.publish import escaped, latex_table
+from fl_epe.reporting.reliability import ReportWarning
 from fl_epe.schedules import make_schedule
 
 DOCUMENT = r"""\documentclass{article}
@@ -29,8 +32,9 @@ RECORDS = {
 }
 
 
-def _table(record, status=""):
-    return latex_table(record, answers(record), record.delta, 0.95, status)
+def _table(record, *warnings):
+    summary = summarize(record)
+    return latex_table(dataclasses.replace(summary, warnings=warnings), record)
 
 
 def _cells(text):
@@ -51,7 +55,8 @@ def test_every_row_has_five_cells_and_groups_are_closed(kind):
 
 
 def test_the_caption_says_what_the_numbers_are_of():
-    caption = _table(make_record(), "Diverged: 50% of losses.").split(r"\caption")[1]
+    warning = ReportWarning("diverged", "50% of losses")
+    caption = _table(make_record(), warning).split(r"\caption")[1]
     for part in (
         r"$\delta = 0.001$",
         "noise multiplier 0.5",
@@ -59,7 +64,7 @@ def test_the_caption_says_what_the_numbers_are_of():
         "knows the client's rounds",
         "zero-out adjacency",
         "40 canaries",
-        r"\textbf{Diverged: 50\% of losses.}",
+        r"\textbf{Diverged, as 50\% of losses: ",
     ):
         assert part in caption
     secret = _table(RECORDS["secret-rounds"]())

@@ -18,7 +18,6 @@ from fl_epe.reporting import (
     summarize,
     summarize_unmeasured,
     write_report,
-    write_unmeasured,
 )
 
 PLAN = ["2 canaries a round, 4% of the weight.", "About 1.2 s a round."]
@@ -29,7 +28,8 @@ DIVERGED = {"metrics": {"eval_round": np.arange(6.0), "eval_loss": np.append(np.
 @pytest.mark.parametrize("rounds", [6, 0])
 def test_a_run_without_canaries_has_no_number_anywhere(tmp_path, rounds: int):
     (tmp_path / "epsilon.png").write_bytes(b"of an earlier report")
-    summary = write_report(record_of(0, rounds, faults=("round 3, it broke",)), tmp_path)
+    summary = summarize(record_of(0, rounds, faults=("round 3, it broke",)))
+    write_report(summary, tmp_path)
     reason = "no canary took part in 6 rounds" if rounds else "the audit saw no round"
     page, text = (tmp_path / "report.html").read_text(), as_text(summary)
     assert f'role="alert">Not measured, as {reason}: it is not known' in page
@@ -49,7 +49,7 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
     summary = summarize_unmeasured(
         f"{reason}.", delta=1e-5, config=config, faults=["round 1, no model"]
     )
-    write_unmeasured(summary, tmp_path)
+    write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
     assert (written["status"], written["run"]["task"]) == (NOT_MEASURED, "a deployment")
     assert written["details"]["settings"] == {"task": "a deployment", "noise_multiplier": 0.5}
@@ -68,7 +68,8 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
 def test_one_answer_alone(tmp_path):
     ends = dict.fromkeys(("norms.displacement", "norms.final"), np.nan)
     ends |= dict.fromkeys(("observed.final", "observed.displacement"), NAN)
-    summary = write_report(make_record(**ends), tmp_path)
+    summary = summarize(make_record(**ends))
+    write_report(summary, tmp_path)
     assert summary.status == "diverged"
     text = " ".join(as_text(summary).split())
     assert text.startswith("Diverged, as the final model is not finite: the numbers below")
@@ -79,7 +80,8 @@ def test_one_answer_alone(tmp_path):
 
 
 def test_a_diverged_run_says_so_first_and_keeps_its_numbers(tmp_path):
-    summary = write_report(make_record(**DIVERGED), tmp_path)
+    summary = summarize(make_record(**DIVERGED))
+    write_report(summary, tmp_path)
     reason = "the loss on held-out data is inf at the end"
     assert [one.text for one in summary.warnings] == [reason]
     page = (tmp_path / "report.html").read_text()
@@ -112,7 +114,8 @@ def test_faults_are_text_and_are_counted_by_kind(tmp_path):
     counts = {str(FaultKind.NO_ANSWER): 12, "a kind of tomorrow": 3, str(FaultKind.TWICE): 0}
     record = make_record(faults=faults, fault_counts=counts, plan=PLAN)
     record = AuditRecord.load(record.save(tmp_path / "record.npz"))
-    summary = write_report(record, tmp_path)
+    summary = summarize(record)
+    write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["details"]["fault_counts"] == counts
     told = "15 faults during the run: 12 no answer in time, 3 a kind of tomorrow."

@@ -21,7 +21,7 @@ def page(tmp_path_factory):
     directory = tmp_path_factory.mktemp("page")
     record = make_record(task="</script><b>x</b>", num_rounds=6)
     record.save(directory / "record.npz")
-    write_report(record, directory)
+    write_report(summarize(record), directory)
     return (directory / "report.html").read_text()
 
 
@@ -69,7 +69,7 @@ def test_the_page_and_the_terminal_have_the_same_sentences(page):
 
 
 def test_a_date_is_never_synthetic(tmp_path):
-    write_report(make_record(), tmp_path)  # without its file
+    write_report(summarize(make_record()), tmp_path)  # without its file
     assert "<dd>not recorded</dd>" in (tmp_path / "report.html").read_text()
 
 

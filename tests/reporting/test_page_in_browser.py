@@ -14,7 +14,7 @@ from large_record import large_record
 from records import record_of
 
 from fl_epe.cli.main import main
-from fl_epe.reporting import summarize_unmeasured, write_report, write_unmeasured
+from fl_epe.reporting import summarize, summarize_unmeasured, write_report
 
 pytestmark = pytest.mark.browser
 
@@ -34,10 +34,10 @@ def pages(tmp_path_factory, pictures_of_a_module):
     assert main([*RUN, "--output", str(root / "whole")]) == 0
     stop = ["--stop-when", "epsilon-all-low > 8"]
     assert main([*RUN, *stop, "--output", str(root / "stopped")]) == 0
-    write_report(record_of(0, faults=("round 3, it broke",)), root / "nothing")
+    write_report(summarize(record_of(0, faults=("round 3, it broke",))), root / "nothing")
     unmeasured = summarize_unmeasured("the audit could not read the model", delta=1e-5)
-    write_unmeasured(unmeasured, root / "no-record")
-    write_report(large_record(), root / "large")
+    write_report(unmeasured, root / "no-record")
+    write_report(summarize(large_record()), root / "large")
     assert main([*GRID, "--output", str(root / "compare")]) == 0
     found = {name: root / name / "report.html" for name in PAGES if name != "compare"}
     return found | {"compare": root / "compare" / "compare.html"}

@@ -9,7 +9,7 @@ import pytest
 from records import make_record, record_of
 
 from fl_epe.auditing import ServerStep, answers
-from fl_epe.reporting import write_figures
+from fl_epe.reporting import summarize, write_figures
 
 CHARTS = {"epsilon", "rounds", "scores", "training"}
 ALWAYS = {"scores.csv", "table.tex"}
@@ -29,7 +29,7 @@ def _record():
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     directory = tmp_path_factory.mktemp("figures")
-    return directory, write_figures(_record(), directory, ("svg",))
+    return directory, write_figures(summarize(_record()), directory, ("svg",))
 
 
 def read(path):
@@ -46,7 +46,7 @@ def test_every_chart_has_its_files(figures):
 @pytest.mark.slow
 def test_the_same_record_gives_the_same_bytes(figures, tmp_path):
     directory, _ = figures
-    write_figures(_record(), tmp_path, ("svg",))
+    write_figures(summarize(_record()), tmp_path, ("svg",))
     for path in directory.iterdir():
         assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
 
@@ -54,7 +54,7 @@ def test_the_same_record_gives_the_same_bytes(figures, tmp_path):
 def _check_pdf(record, tmp_path, charts):
     """Fonts are embedded, and the same record gives the same bytes."""
     for folder in (tmp_path / "first", tmp_path / "second"):
-        write_figures(record, folder, ("pdf",))
+        write_figures(summarize(record), folder, ("pdf",))
     found = {path.stem: path.read_bytes() for path in (tmp_path / "first").glob("*.pdf")}
     assert charts <= found.keys()
     for name, pdf in found.items():
@@ -105,7 +105,7 @@ def test_scores_have_a_row_for_each_canary(figures):
 def test_canaries_that_never_took_part_have_no_score_of_rounds(tmp_path):
     presence = _record().presence.copy()
     presence[:, 3] = False
-    write_figures(make_record(presence=presence), tmp_path, ("svg",))
+    write_figures(summarize(make_record(presence=presence)), tmp_path, ("svg",))
     rows = read(tmp_path / "scores.csv")
     assert rows[3]["score_all"] == ""
     assert rows[3]["score_final"]
@@ -114,7 +114,7 @@ def test_canaries_that_never_took_part_have_no_score_of_rounds(tmp_path):
 
 
 def test_what_was_not_measured_has_no_figure(tmp_path):
-    write_figures(record_of(1), tmp_path, ("svg",))
+    write_figures(summarize(record_of(1)), tmp_path, ("svg",))
     assert {path.stem for path in tmp_path.iterdir()} == {"training", "scores", "table"}
     assert "not measured" in (tmp_path / "table.tex").read_text()
     assert read(tmp_path / "scores.csv")[0]["expected_score_all"] == ""
@@ -147,18 +147,18 @@ def test_records_of_every_kind_are_drawn(changes, tmp_path):
             "unobserved.deltas": means.unobserved.means,
         }
     record = make_record(**changes)
-    written = write_figures(record, tmp_path, ("png",))
+    written = write_figures(summarize(record), tmp_path, ("png",))
     assert {"scores", "table"} < {path.stem for path in written} <= {*CHARTS, "scores", "table"}
 
 
 def test_a_format_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match="formats='bmp'"):
-        write_figures(_record(), tmp_path / "figures", ("bmp",))
+        write_figures(summarize(_record()), tmp_path / "figures", ("bmp",))
     assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.slow
 def test_no_seed_is_in_any_file(tmp_path):
     seed = 2**127
-    for path in write_figures(_record(), tmp_path, ("svg",)):
+    for path in write_figures(summarize(_record()), tmp_path, ("svg",)):
         assert str(seed) not in path.read_text("utf-8")

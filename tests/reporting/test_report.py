@@ -5,7 +5,7 @@ import pytest
 from records import make_record
 
 from fl_epe.limit import limit_record
-from fl_epe.reporting import as_text, write_report
+from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.reporting.sentences import table_rows
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -45,7 +45,8 @@ class TestReports:
         [pytest.param(k, marks=() if k in BY_DEFAULT else pytest.mark.slow) for k in RECORDS],
     )
     def test_is_written(self, kind, tmp_path):
-        summary = write_report(self.RECORDS[kind](), tmp_path)
+        summary = summarize(self.RECORDS[kind]())
+        write_report(summary, tmp_path)
         page = (tmp_path / "report.html").read_text()
         final, every = table_rows(summary)
         text = " ".join(as_text(summary, details=True).split())

@@ -104,7 +104,8 @@ def test_epsilon_at_a_usual_delta_stands_beside_that_of_a_large_one(report):
 
 
 def test_the_file_is_what_is_said(tmp_path):
-    summary = write_report(make_record(), tmp_path)
+    summary = summarize(make_record())
+    write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert written == json.loads(json.dumps(as_report(summary)))
     entry = written["answer"][1]

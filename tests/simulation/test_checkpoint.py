@@ -80,33 +80,8 @@ def test_a_job_without_a_part(path):
         load_job(path)
 
 
-STATES = {
-    "rounds-done": ("rounds_done", np.array(7), r"rounds_done=7 is not in \[1, 4\]"),
-    "rounds-real": ("rounds_done", np.array(3.0), "rounds_done is float64"),
-    "theta-missing": ("theta", None, "it has no 'theta'"),
-    "theta-short": ("theta", np.zeros(3, np.float32), r"theta is float32 of shape \(3,\)"),
-    "theta-nan": ("theta", np.full(105, np.nan, np.float32), "theta is not finite"),
-    "theta-double": ("theta", np.zeros(105), "flat float32 model, got float64"),
-    "clip-norm": ("clip_norm", np.array(-1.0), "clip_norm=-1.0 is not > 0"),
-    "velocity": ("optimizer.velocity", np.zeros(2), "optimizer.velocity is float64 of shape"),
-    "presence": ("presence", np.zeros((4, 6)), "presence is float64"),
-    "clients": ("client_ids", np.full(15, 99), r"client_ids are not in \[0, 20\)"),
-    "offsets": ("client_offsets", np.array([0, 9, 5, 15]), "client_offsets do not rise"),
-    "history": ("history.train_loss", np.zeros(9), "history.train_loss is float64 of shape"),
-    "series": ("series.eval_loss", np.zeros(9), "series.eval_loss is float64 of shape"),
-    "scores": ("auditor.dots.mean", np.zeros((1, 99)), "auditor.dots.mean is float64 of shape"),
-    "names": ("auditor.waiting.names", np.array(["x"] * 3), "auditor.waiting.vectors is float32"),
-}
-
-
-@pytest.mark.parametrize(("name", "value", "message"), STATES.values(), ids=STATES)
-def test_a_state_that_does_not_fit_is_refused_by_name(name, value, message, path, capsys):
-    state = read_checkpoint(path)[1]
-    del state[name]
-    if value is not None:
-        state[name] = value
-    _put(path, read_checkpoint(path)[0], state)
-    printed = _refused(path, capsys)
-    import re
-
-    assert re.search(message, printed), printed
+def test_a_state_without_a_part_is_refused_by_name(path, capsys):
+    values, state = read_checkpoint(path)
+    del state["theta"]
+    _put(path, values, state)
+    assert "it has no 'theta'" in _refused(path, capsys)

@@ -224,7 +224,7 @@ def cheap_commands() -> Iterator[None]:
         return known[key]
 
     with (
-        mock.patch("fl_epe.reporting.report.summarize", summarize_once),
+        mock.patch("fl_epe.reporting.summarize", summarize_once),
         mock.patch("fl_epe.simulation.checkpoint.load_task", tiny_task),
         mock.patch("fl_epe.reporting.report.run_charts", return_value=[]),
     ):

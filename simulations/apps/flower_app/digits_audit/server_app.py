@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fl_epe.config import RunConfig
-from fl_epe.reporting import write_report
+from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, remove_checkpoint, run_on_grid
 from fl_epe.tasks import load_task
@@ -38,5 +38,5 @@ def main(grid: Grid, context: Context) -> None:
     record = run_on_grid(grid, job, checkpoint=checkpoint, checkpoint_every=every)
     record.save(output / "record.npz")
     remove_checkpoint(checkpoint)
-    write_report(record, output)
+    write_report(summarize(record), output)
     print(f"report: {output / 'report.html'}")

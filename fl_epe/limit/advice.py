@@ -3,28 +3,16 @@
 Every line and table is of one client, adversary and adjacency, and says which.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from fl_epe.checks import finite
-from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.tables import plain_table
-
-if TYPE_CHECKING:
-    from fl_epe.limit import (
-        CanaryAdvice,
-        CapEffect,
-        ClientEpsilon,
-        ExposedClient,
-        Exposure,
-        NoiseAdvice,
-    )
+from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice
+from fl_epe.limit.client import ClientEpsilon
+from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure
+from fl_epe.reporting import SEES, number, plain_table
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
