@@ -7,8 +7,8 @@ Outcome = Literal["passed", "failed", "unknown"]
 """Of a check: nothing was found, something was, or it cannot be told from what was seen."""
 
 Severity = Literal["critical", "theoretical", "negligible"]
-"""Of a failed check: ε is infinite or at least twice the claim; the claim is wrong by less, or by an
-amount that was not measured; the claim is wrong by less than rounding or a percent."""
+"""Of a failed check. Critical: ε is infinite, or at least twice the claim. Theoretical: the claim is
+wrong by less, or by what was not measured. Negligible: by less than rounding or a percent."""
 
 
 @dataclasses.dataclass(frozen=True)
