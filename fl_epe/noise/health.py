@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
-from fl_epe.noise.check import Check, told
+from fl_epe.noise.check import Check
 from fl_epe.noise.laws import LAWS
 from fl_epe.noise.seen import Layout, Seen
 
