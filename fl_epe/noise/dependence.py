@@ -57,7 +57,8 @@ def between_rounds(seen: Seen, level: float) -> Check:
     signs = np.sign(np.array(seen.sketch)).astype(np.float32)
     found = [_twins(np.abs(seen.marks)), _pair(signs), _lag(signs, seen)]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
-    chance, rho, measured = min(found)
+    sure = (one for one in found if one[0] + tests < math.log(level))
+    chance, rho, measured = next(sure, min(found))
     texts = claim, measured, _LESS.format("round")
     return judged(name, chance + tests, level, texts, _left(rho))
 

@@ -6,6 +6,7 @@ rounds, arrays and entries (`simulations/studies/noise_health.py`). It holds for
 checks, at the end.
 
 Examples:
+    >>> from fl_epe.noise import told
     >>> rng = np.random.default_rng(3141592653)
     >>> weights, bias = rng.normal(0, 2.0, (5, 100)), rng.normal(0, 2.0, 100)
     >>> told(check_noise({"weights": weights, "bias": bias}, std=2.0))

@@ -56,7 +56,7 @@ class Law:
 
     def scales(self, amounts: Any, counts: Any) -> Any:
         """Of so many values with these amounts together."""
-        means = np.asarray(amounts) / counts
+        means = np.asarray(amounts) / np.maximum(counts, 1)
         return np.sqrt(means) if self.root else means
 
     def below(self, counts: Any, scales: Any) -> Any:
@@ -74,10 +74,9 @@ class Law:
 
 def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
     """The first values that generators with a seed give, and how each is made."""
-    name, *arguments = _NUMPY[distribution]
     _OLD.seed(seed)
     for maker, rng in (("default_rng", np.random.default_rng(seed)), ("RandomState", _OLD)):
-        yield f"numpy.random.{maker}({seed})", getattr(rng, name)(*arguments, PREFIX)
+        yield f"numpy.random.{maker}({seed})", _NUMPY[distribution](rng)
     if (torch := sys.modules.get("torch")) is None:
         return
     text, rng = f"torch.manual_seed({seed})", torch.Generator()  # the global one stays as it is
@@ -90,8 +89,11 @@ def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
         yield text, torch.randn(size, generator=rng, dtype=getattr(torch, kind))[:PREFIX].numpy()
 
 
-_NUMPY = {"gaussian": ("standard_normal",), "laplace": ("laplace", 0.0, math.sqrt(0.5))}
-_OLD = np.random.RandomState(0)  # noqa: NPY002 - whoever seeds it can be guessed
+_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "gaussian": lambda rng: rng.standard_normal(PREFIX),
+    "laplace": lambda rng: rng.laplace(0.0, math.sqrt(0.5), PREFIX),
+}
+_OLD = np.random.RandomState(0)
 
 
 def _laplace_cdf(values: Floats) -> Floats:
