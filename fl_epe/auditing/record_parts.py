@@ -239,7 +239,7 @@ class Findings:
     not_measured: str | None = None
     unbounded: str | None = None
     step_faults: tuple[str, ...] = ()
-    noise: tuple[str, ...] = ("Noise: cannot be told, as nobody knows what of the rounds it is.",)
+    noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
     client_participations: float | None = None
     heaviest_share: float | None = 0.0

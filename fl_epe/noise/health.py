@@ -53,7 +53,7 @@ class NoiseHealth:
     """Collects the noise of a run, round by round, and checks it.
 
     Memory does not grow with the model but for its shape: sums of each array, some 1,000
-    coordinates of each of the first 1,000 rounds, and 16 of every round.
+    coordinates of each of the first 500 rounds, and 16 of every round.
 
     Args:
         arrays: sizes or shapes of the arrays by name, into which one flat array is then split; by
@@ -98,11 +98,8 @@ class NoiseHealth:
         names, sizes = seen.layout.names, seen.layout.sizes.tolist()
         if len(parts) == 1 < len(names) and (flat := next(iter(parts.values()))).size == sum(sizes):
             parts = dict(zip(names, np.split(flat, seen.layout.starts[1:]), strict=True))
-        parts = {name: part for name, part in parts.items() if part.size}
-        if {name: part.size for name, part in parts.items()} != dict(
-            zip(names, sizes, strict=True)
-        ):
-            found = {name: part.size for name, part in list(parts.items())[:5]}
+        found = {name: part.size for name, part in parts.items() if part.size}
+        if found != dict(zip(names, sizes, strict=True)):
             raise_invalid("noise", found, f"to have the arrays and sizes of before, {names[:5]}…")
         std = self._std if std is None else std
         claimed = [std.get(name) if isinstance(std, Mapping) else std for name in names]
@@ -122,10 +119,9 @@ class NoiseHealth:
         if isinstance(noise, Mapping):
             return {str(name): _flat(one) for name, one in noise.items()}
         arrays = noise if isinstance(noise, list | tuple) else [noise]
-        known = self._seen.layout.names if self._seen is not None else []
-        names = (
-            known if len(known) == len(arrays) else [f"array {i + 1}" for i in range(len(arrays))]
-        )
+        names = self._seen.layout.names if self._seen is not None else []
+        if len(names) != len(arrays):
+            names = [f"array {i + 1}" for i in range(len(arrays))]
         return dict(zip(names, map(_flat, arrays), strict=True))
 
     def checks(self) -> list[Check]:
