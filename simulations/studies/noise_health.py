@@ -7,7 +7,42 @@ find it.
 
     python simulations/studies/noise_health.py [--runs 500]
 
-Expected output, ten minutes on one core:
+Expected output of 500 runs, half an hour on one core; the two sets of arrays that are left out here
+were run 20 times, with 1 failure in 160 runs:
+
+    Correct noise with a failure, of 500 runs; up to 9 may be
+    Gaussian                   one release              0
+    Gaussian                   one value, 200 rounds    0
+    Gaussian                   tiny arrays              1 scale by array
+    Gaussian                   a network                1 shape
+    Gaussian                   60 arrays                0
+    Gaussian, torch            one release              0
+    Gaussian, torch            one value, 200 rounds    0
+    Gaussian, torch            tiny arrays              0
+    Gaussian, torch            a network                0
+    Gaussian, torch            60 arrays                0
+    Gaussian, float32 on sums  one release              0
+    Gaussian, float32 on sums  one value, 200 rounds    0
+    Gaussian, float32 on sums  tiny arrays              2 scale by array, shape
+    Gaussian, float32 on sums  a network                0
+    Gaussian, float32 on sums  60 arrays                0
+    Laplace                    one release              1 tails
+    Laplace                    one value, 200 rounds    0
+    Laplace                    tiny arrays              4 scale by array, scale by round, shape
+    Laplace                    a network                0
+    Laplace                    60 arrays                2 scale by round, shape
+    Wrong noise is found from so many values on
+    half of the scale                64 values, by scale
+    0.9 of the scale                 1,024 values, by scale
+    equal in two arrays              4 values, by independence of arrays
+    equal in two rounds              4 values, by independence of rounds
+    rounds correlated by 0.48        512 values, by independence of rounds
+    a seed                           8 values, by seed
+    uniform                          128 values, by tails
+    Laplace for Gaussian             1,024 values, by shape
+    truncated at 3                   4,096 values, by tails
+    on a grid of 1/64                64 values, by grid
+    a tenth of coordinates without   16 values, by coordinates without noise
 """
 
 import argparse
