@@ -6,7 +6,7 @@ from fl_epe.noise import NoiseHealth, check_noise, fault, faults, sentences, tol
 from fl_epe.noise.health import _CHECKS
 
 LAPLACE = "laplace"
-SHAPES = {
+SHAPES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
     "flat": (3, {"all": (800,)}),
     "one-value": (30, {"all": (1,)}),
     "tiny": (5, {"a": (1,), "b": (2, 1), "c": (0,)}),
