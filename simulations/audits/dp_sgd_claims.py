@@ -52,6 +52,7 @@ from fl_epe import assert_private, audit_dp_sgd
 from fl_epe.auditing import NotMeasured, find_evidence
 from fl_epe.dp_sgd import DPSGDAudit
 from fl_epe.dp_sgd.step_checks import StepSeen, check_steps
+from fl_epe.noise import NoiseHealth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,16 +199,15 @@ def told(audit: DPSGDAudit) -> tuple[str, ...]:
 
 def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, int]:
     """How many of so many right runs are found fault with; batches of 62.5 on average."""
-    rng, sizes, found = np.random.default_rng(0), np.array([2000, 10, 400]), dict[str, int]()
+    rng, found = np.random.default_rng(0), dict[str, int]()
+    sizes = {"weight": 2000, "bias": 10, "head": 400}
     for _ in range(runs):
-        squares = rng.chisquare(sizes, (steps, 3))
-        sketches = rng.standard_normal((steps, 128))
+        health = NoiseHealth(sizes, 1.0, level=5e-4)
+        for _ in range(steps):
+            health.add(rng.standard_normal(sum(sizes.values())))
         examples = rng.binomial(1500, rate, steps)
-        seen = [
-            StepSeen(1.0, 1.0, float(count), 1, *pair)
-            for count, *pair in zip(examples, squares, sketches, strict=True)
-        ]
-        for fault in check_steps(seen, sizes, rate=rate, batch_size=62).faults:
+        seen = [StepSeen(1.0, 1.0, float(count), 1, False) for count in examples]
+        for fault in check_steps(seen, health.checks(), rate=rate, batch_size=62).faults:
             found[fault] = found.get(fault, 0) + 1
     return found
 

@@ -1,0 +1,1 @@
+"""Conformance: does an implementation of a mechanism do what its privacy claim says?"""

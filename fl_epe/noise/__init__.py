@@ -1,0 +1,23 @@
+"""Noise health: is the noise that a mechanism added the noise that it claims?
+
+A canary shows what noise lets through, and misses noise that is wrong but hides it. `check_noise`
+asks of noise at hand, `NoiseHealth` of that of a run: is there enough of it everywhere, is it
+fresh, can nobody guess it, and has it its law. `Check` is one such question with its answer.
+"""
+
+from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, told
+from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
+
+__all__ = [
+    "Check",
+    "Distribution",
+    "NoiseHealth",
+    "Outcome",
+    "Severity",
+    "Std",
+    "check_noise",
+    "fault",
+    "faults",
+    "sentences",
+    "told",
+]
