@@ -1,0 +1,86 @@
+"""What the noise of a target is like: released of updates that are all zero, it stands alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+
+from fl_epe.checks import Floats
+from fl_epe.conformance.games import describe
+from fl_epe.conformance.target import Target
+from fl_epe.noise import Check
+from fl_epe.seeding import generator
+
+_RUNS = 1000  # at most
+_FEATURES = 600  # entries of a run of which correlations are looked at, at most
+
+
+def noise_alone(target: Target, seed: int) -> Floats | Check:
+    """What runs release of zeros, shape (m, s, d), or why there is nothing."""
+    rng, runs = generator(seed, 6), []
+    zeros = np.zeros((max(len(target.rows), 1), target.dim))
+    try:
+        for _ in range(min(_RUNS, target.trials)):
+            target.restart()
+            runs.append([target(zeros.copy(), rng) for _ in range(target.steps)])
+        return np.array(runs)
+    except Exception as error:  # noqa: BLE001 (whatever the target raises)
+        why = f"updates of zeros are refused: {describe(error)}"
+        return Check("noise alone", "unknown", "the release of zeros", "nothing", why)
+
+
+def checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
+    """Whether the noise is that of the claim, and fresh in each entry, step and call."""
+    rows = noise.reshape(-1, noise.shape[2])
+    yield _fresh(target, rows)
+    if target.noise is None:
+        return
+    flat = noise.reshape(len(noise), -1)[:, :_FEATURES]
+    yield _independent(flat, len(noise), level / 2)
+    if target.noise_std is not None:
+        yield from _health(rows, target.noise_std, target.noise, level / 2)
+
+
+def _fresh(target: Target, rows: Floats) -> Check:
+    name, claim = "noise: fresh in each call", "no two releases share their noise"
+    different = len(np.unique(rows, axis=0))
+    few = different == 1 if target.noise is None else different < len(rows)
+    measured = f"{different} different ones of {len(rows)} releases of zeros"
+    if not few:
+        return Check(name, "passed", claim, measured)
+    why = "the difference of two releases with the same noise has none: ε is infinite"
+    return Check(name, "failed", claim, measured, why, "critical")
+
+
+def _independent(flat: Floats, runs: int, level: float) -> Check:
+    name, claim = "noise: independent", "entries, arrays and steps share no noise"
+    spread = flat.std(axis=0)
+    live = np.flatnonzero(spread > 0)
+    if len(live) < 2 or runs < 20:
+        return Check(name, "unknown", claim, f"{len(live)} entries, {runs} runs", "too few")
+    scaled = (flat[:, live] - flat[:, live].mean(axis=0)) / spread[live]
+    found = np.abs(np.triu(scaled.T @ scaled / runs, 1))
+    place = np.unravel_index(found.argmax(), found.shape)
+    largest = float(found.max())
+    pairs = len(live) * (len(live) - 1) / 2
+    limit = np.tanh(scipy.special.ndtri(1 - level / pairs / 2) / np.sqrt(runs - 3))
+    one, other = live[list(place)]
+    measured = f"correlation {largest:.3f} of entries {one + 1} and {other + 1} of a run"
+    if largest <= limit:
+        return Check(name, "passed", claim, f"{measured}, by chance up to {limit:.3f}")
+    why = "noise that two entries share cancels in their difference"
+    severity = "critical" if largest > 0.99 else "theoretical"
+    return Check(name, "failed", claim, measured, why, severity)
+
+
+def _health(rows: Floats, std: float, law: str, level: float) -> Iterator[Check]:
+    from fl_epe import noise as room
+
+    check = getattr(room, "check_noise", None)
+    if check is None:
+        return
+    for one in check(rows, std, distribution=law, level=level):
+        yield dataclasses.replace(one, name=f"noise: {one.name}")
