@@ -87,7 +87,7 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         ),
     }
     if len(target.rows):
-        found["opposed"] = (every(apart), against[None])
+        found["opposed"] = (every(apart), np.vstack([target.rows[:-1], against]))
     if target.steps > 1 and target.taken > 1:
         rows = [scaled(drawn(), long) for _ in range(target.taken)]
         rows += [np.zeros(dim)] * (target.steps - target.taken)

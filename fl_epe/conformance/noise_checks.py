@@ -41,7 +41,11 @@ def checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
     flat = noise.reshape(len(noise), -1)[:, :_FEATURES]
     yield _independent(flat, len(noise), level / 2)
     if target.noise_std is not None:
-        yield from _health(rows, target.noise_std, target.noise, level / 2)
+        ends = np.cumsum(target.arrays)
+        cuts = ends[:-1] if ends[-1] == rows.shape[1] else []
+        parts = [np.split(row, cuts) for row in rows]
+        for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level / 2):
+            yield dataclasses.replace(one, name=f"noise: {one.name}")
 
 
 def _fresh(target: Target, rows: Floats) -> Check:
@@ -75,12 +79,3 @@ def _independent(flat: Floats, runs: int, level: float) -> Check:
     severity = "critical" if largest > 0.99 else "theoretical"
     return Check(name, "failed", claim, measured, why, severity)
 
-
-def _health(rows: Floats, std: float, law: str, level: float) -> Iterator[Check]:
-    from fl_epe import noise as room
-
-    check = getattr(room, "check_noise", None)
-    if check is None:
-        return
-    for one in check(rows, std, distribution=law, level=level):
-        yield dataclasses.replace(one, name=f"noise: {one.name}")

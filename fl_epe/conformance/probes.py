@@ -33,7 +33,8 @@ class Change:
     """How far two inputs are apart in what is released.
 
     Attributes:
-        size: in the claim's norm; NaN if something that is not finite was released.
+        size: in the claim's norm; NaN if something that is not finite was released, infinite if
+            not the same arrays were.
         exact: whether the noise cancelled.
     """
 
@@ -48,6 +49,8 @@ def change(target: Target, pair: Probe, seed: int) -> Change:
         with np.errstate(all="ignore"):
             one, other = pair(generator(seed, 3, stream))
         sides.append([np.asarray(x, np.float64).reshape(-1) for x in (one, other)])
+    if len({x.shape for side in sides for x in side}) > 1:
+        return Change(float("inf"), True)
     changes = [one - other for one, other in sides]
     if not np.isfinite(changes).all():
         return Change(float("nan"), True)
@@ -123,7 +126,10 @@ def _probed(target: Target, name: str, probe: Probe, spread: float, seed: int) -
         found = change(target, probe, seed)
     except Exception as error:  # noqa: BLE001 (whatever the target raises)
         return Check(name, "passed", claim, f"refused: {describe(error)}")
-    if not np.isfinite(found.size):
+    if np.isinf(found.size):
+        why = "the form of the release shows who took part"
+        return Check(name, "failed", claim, "an array more, less or longer", why, "critical")
+    if np.isnan(found.size):
         why = "one update makes the release useless, and shows in it for certain"
         return Check(name, "failed", claim, "NaN or infinity was released", why, "critical")
     if target.categories:

@@ -49,7 +49,7 @@ class Target:
         nonnegative: whether no entry of an update is below 0, as of votes.
         adjacency: "add-or-remove", "zero-out" or "substitute": what the claim's neighbours are.
         arrays: number of entries of each array of an update; they add up to d.
-        others: updates of the other records, shape (n, d); nine random ones where ``None``.
+        others: updates of the other records, shape (n, d), or a number of random ones.
         categories: whether a category is released.
         noise: law of the noise in each entry, independent between entries and steps; ``None`` if
             it is another or there is none to be had alone.
@@ -79,7 +79,7 @@ class Target:
     nonnegative: bool = False
     adjacency: Adjacency = "add-or-remove"
     arrays: tuple[int, ...] = (6, 6)
-    others: ArrayLike | None = None
+    others: ArrayLike | int = 9
     categories: bool = False
     noise: Literal["gaussian", "laplace"] | None = None
     noise_multiplier: float | None = None
@@ -156,10 +156,9 @@ class Target:
     @functools.cached_property
     def rows(self) -> Floats:
         """Updates of the other records, shape (n, d)."""
-        if self.others is not None:
-            rows = np.array(self.others, np.float64)
-            return rows.reshape(-1, self.dim)
-        rows = np.random.default_rng(2022).standard_normal((9, self.dim))
+        if not isinstance(self.others, int):
+            return np.array(self.others, np.float64).reshape(-1, self.dim)
+        rows = np.random.default_rng(2022).standard_normal((self.others, self.dim))
         rows = np.abs(rows) if self.nonnegative else rows
         length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
         return np.asarray(rows * (self.clip_norm * (0.9 if self.inputs == "clipped" else 3) / length))
