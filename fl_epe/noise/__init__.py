@@ -1,9 +1,22 @@
 """Noise health: is the noise that a mechanism added the noise that it claims?
 
-A canary shows what noise lets through, and misses noise that is wrong but hides it. `Check` is one
-question about a mechanism, with its answer.
+A canary shows what noise lets through, and misses noise that is wrong but hides it. `check_noise`
+asks of noise at hand, `NoiseHealth` of that of a run: is there enough of it everywhere, is it
+fresh, can nobody guess it, and has it its law. `Check` is one such question with its answer.
 """
 
-from fl_epe.noise.check import Check, Outcome, Severity
+from fl_epe.noise.check import Check, Outcome, Severity, faults, sentences, told
+from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
 
-__all__ = ["Check", "Outcome", "Severity"]
+__all__ = [
+    "Check",
+    "Distribution",
+    "NoiseHealth",
+    "Outcome",
+    "Severity",
+    "Std",
+    "check_noise",
+    "faults",
+    "sentences",
+    "told",
+]

@@ -1,6 +1,8 @@
 """One question about a mechanism, and its answer."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 Outcome = Literal["passed", "failed", "unknown"]
@@ -32,3 +34,60 @@ class Check:
     why: str = ""
     severity: Severity | None = None
     reproduce: str = ""
+
+
+def severity_of(ratio: float) -> Severity:
+    """Of noise that is only so large a part of the claimed one where it is least."""
+    return "critical" if ratio <= 0.5 else "negligible" if ratio >= 0.99 else "theoretical"
+
+
+def judged(
+    name: str,
+    log_chance: float,
+    level: float,
+    texts: tuple[str, str, str],
+    severity: Severity,
+    reproduce: str = "",
+) -> Check:
+    """A check that fails if its p-value is below a level.
+
+    Args:
+        name: of the check.
+        log_chance: logarithm of the p-value.
+        level: probability of a false failure.
+        texts: what is claimed and measured, and what a failure means.
+        severity: of a failure.
+        reproduce: shows the failure again.
+    """
+    claim, measured, why = texts
+    if log_chance < math.log(level):
+        return Check(name, "failed", claim, measured, why, severity, reproduce)
+    return Check(name, "passed", claim, measured)
+
+
+def told(checks: Sequence[Check]) -> Literal["as claimed", "not as claimed", "cannot be told"]:
+    """What checks of noise say together; a failure that is negligible does not count."""
+    if faults(checks):
+        return "not as claimed"
+    known = [check for check in checks if check.name == "scale" and check.outcome != "unknown"]
+    return "as claimed" if known else "cannot be told"
+
+
+def faults(checks: Sequence[Check]) -> list[Check]:
+    """Those that failed by more than is negligible, the critical ones first."""
+    found = [c for c in checks if c.outcome == "failed" and c.severity != "negligible"]
+    return sorted(found, key=lambda check: check.severity != "critical")
+
+
+def sentences(checks: Sequence[Check]) -> list[str]:
+    """What checks of noise say: first together, and then each."""
+    found = faults(checks)
+    unknown = "; ".join(check.why for check in checks if check.outcome == "unknown")
+    why = f", as {found[0].name} failed: {found[0].measured}" if found else ""
+    if told(checks) == "cannot be told":
+        why = f": {unknown}"
+    each = [
+        f"Noise, {check.name}: {check.severity or check.outcome}, {check.measured}."
+        for check in checks
+    ]
+    return [f"Noise: {told(checks)}{why}.", *each]

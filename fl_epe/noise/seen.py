@@ -1,0 +1,188 @@
+"""What is kept of noise while it is seen: exact sums of each array, and a sketch of each round."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.checks import ArgumentError, Floats
+from fl_epe.noise.laws import PREFIX, ROUNDING, Law
+
+HEAD = 256
+"""First values of an array that are compared with those of others."""
+EQUAL = 16
+"""Of these, the values by which equal noise is found."""
+
+_BLOCK = 1 << 15
+_ARRAYS = 256  # that are compared with each other
+_SKETCH = 1024  # coordinates of a round, and rounds
+_MARKS = 16  # coordinates of every round
+_SEEDED = 4  # rounds whose seeds are looked for
+_STILL = 1 << 18  # coordinates without noise that are followed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layout:
+    """The arrays of a release, and which of their entries are kept.
+
+    Attributes:
+        names: of the arrays.
+        sizes: their numbers of entries, ``(A,)``.
+        compared: numbers of those that are compared with each other, ``(B,)``.
+        chosen: entries of the sketch, counted from the first of all arrays, ``(K,)``.
+        groups: the array of each of them, ``(K,)``.
+    """
+
+    names: list[str]
+    sizes: NDArray[np.int64]
+    compared: NDArray[np.int64]
+    chosen: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int]) -> "Layout":
+        """Of arrays by name; those without entries are left out."""
+        names = [name for name, size in sizes.items() if size]
+        lengths = np.array([sizes[name] for name in names], np.int64)
+        least = min(8, max(_SKETCH // max(len(names), 1), 1))
+        wanted = np.maximum(_SKETCH * lengths // max(lengths.sum(), 1), least)
+        own = [
+            np.unique(np.linspace(0, n - 1, min(n, k)).astype(np.int64))
+            for n, k in zip(lengths, wanted, strict=True)
+        ]
+        starts = np.cumsum(lengths) - lengths
+        chosen = [start + each for start, each in zip(starts, own, strict=True)]
+        groups = np.repeat(np.arange(len(names)), [len(each) for each in own])
+        compared = np.sort(np.argsort(-lengths, kind="stable")[:_ARRAYS])
+        return cls(names, lengths, compared, np.concatenate([*chosen, np.empty(0, int)]), groups)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Number of the first entry of each array, ``(A,)``."""
+        return np.cumsum(self.sizes) - self.sizes
+
+
+class Seen:
+    """The noise of rounds so far, over its claimed standard deviation.
+
+    Attributes:
+        rounds: number of them.
+        amounts: `Law.amounts` of each array in all rounds, ``(A,)``.
+        largest: size of the largest value of each array, ``(A,)``.
+        worst: of the least likely small scale of an array in a round: its probability, round,
+            array (their number: all), and scale.
+        still: entries without any noise so far, counted from the first of all arrays.
+        agree: sums of products of signs of two arrays' first values, ``(B, B)``.
+        apart: largest difference of sizes of their first values, ``(B, B)``.
+        sketch: chosen entries of the first rounds, ``(rounds, K)``.
+        marks: some of them of all rounds, ``(rounds, ≤ 16)``.
+        heads: first values of arrays in the first rounds, NaN where there are fewer.
+    """
+
+    def __init__(self, layout: Layout, law: Law) -> None:
+        self.layout, self.law, self.rounds = layout, law, 0
+        arrays, compared = len(layout.sizes), len(layout.compared)
+        self.amounts, self.largest = np.zeros(arrays), np.zeros(arrays)
+        self.worst = np.array([1.0, 0.0, arrays, 1.0])
+        self.still = np.empty(0, np.int64)
+        self.agree, self.apart = np.zeros((compared, compared)), np.zeros((compared, compared))
+        self.sketch: list[Floats] = []
+        self.marks: list[Floats] = []
+        self.heads: list[Floats] = []
+
+    def add(self, parts: Sequence[NDArray[Any]], claims: Floats) -> bool:
+        """Take in a round; nothing of it where a value is not finite, which is returned.
+
+        Args:
+            parts: the noise of each array, flat.
+            claims: standard deviations that are claimed, ``(A,)``.
+        """
+        sizes, found = self.layout.sizes, [self._measured(*one) for one in zip(parts, claims)]
+        amounts, largest = np.array(found).reshape(-1, 2).T
+        if not np.isfinite(amounts.sum() + largest.sum()):
+            return False
+        self.amounts += amounts
+        np.maximum(self.largest, largest, out=self.largest)
+        counts = np.append(sizes, sizes.sum())
+        scales = self.law.scales(np.append(amounts, amounts.sum()), counts)
+        chances = self.law.below(counts, scales + ROUNDING)
+        if chances[least := int(chances.argmin())] < self.worst[0]:
+            self.worst = np.array([chances[least], self.rounds, least, scales[least]])
+        self._follow_still(parts)
+        self._keep(parts, claims)
+        self.rounds += 1
+        return True
+
+    def _measured(self, part: NDArray[Any], claim: float) -> tuple[float, float]:
+        amount, largest = 0.0, 0.0
+        for start in range(0, len(part), _BLOCK):
+            block = np.asarray(part[start : start + _BLOCK], np.float64)
+            amount += float(self.law.amounts(block).sum())
+            largest = max(largest, float(block.max()), -float(block.min()))
+        return amount / (claim**2 if self.law.root else claim), largest / claim
+
+    def _follow_still(self, parts: Sequence[NDArray[Any]]) -> None:
+        starts = self.layout.starts
+        if not self.rounds:
+            zeros = [
+                np.flatnonzero(part == 0) + start
+                for part, start in zip(parts, starts, strict=True)
+                if np.count_nonzero(part) < len(part)
+            ]
+            self.still = np.concatenate([*zeros, self.still])[:_STILL]
+        elif len(self.still):
+            self.still = self.still[self._entries(parts, self.still) == 0]
+
+    def _entries(self, parts: Sequence[NDArray[Any]], which: NDArray[np.int64]) -> Floats:
+        """Entries of all arrays in a row, by their numbers in ascending order."""
+        bounds = np.searchsorted(which, self.layout.starts)
+        own = np.split(which, bounds[1:])
+        taken = [p[w - s] for p, w, s in zip(parts, own, self.layout.starts, strict=True)]
+        return np.concatenate([np.asarray(each, np.float64) for each in taken])
+
+    def _keep(self, parts: Sequence[NDArray[Any]], claims: Floats) -> None:
+        layout = self.layout
+        kept = self._entries(parts, layout.chosen) / claims[layout.groups]
+        places = np.unique(np.linspace(0, len(kept) - 1, min(_MARKS, len(kept))).astype(int))
+        self.marks.append(kept[places])
+        if self.rounds < _SKETCH:
+            self.sketch.append(kept)
+        heads = np.full((len(layout.compared), HEAD), np.nan)
+        for row, number in zip(heads, layout.compared, strict=True):
+            head = parts[number][:HEAD]
+            row[: len(head)] = head / claims[number]
+        if self.rounds < _SEEDED:
+            whole = heads[:, :PREFIX]
+            first = whole[np.isfinite(whole)][:PREFIX]  # of all arrays in a row
+            padded = np.append(first, np.full(PREFIX - len(first), np.nan))
+            self.heads.append(np.concatenate([whole, padded[None]]))
+        signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
+        self.agree += signs @ signs.T
+        for column in np.abs(heads[:, :EQUAL]).T:
+            np.fmax(self.apart, np.abs(column[:, None] - column), out=self.apart)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that was kept, as named arrays."""
+        return {name: np.array(getattr(self, name)) for name in ("rounds", *_KEPT)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            ArgumentError: if that is of other arrays.
+        """
+        for name in _KEPT:
+            kept, mine = state[name], getattr(self, name)
+            if not isinstance(mine, list) and name != "still" and kept.shape != mine.shape:
+                raise ArgumentError(
+                    f"Expected the {name} of {mine.shape} arrays, not {kept.shape}."
+                )
+            setattr(self, name, list(kept) if isinstance(mine, list) else kept.copy())
+        self.rounds = int(state["rounds"])
+
+
+_KEPT = (
+    "amounts", "largest", "worst", "still", "agree", "apart", "sketch", "marks", "heads"
+)  # fmt: skip
