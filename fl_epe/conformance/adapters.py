@@ -35,6 +35,7 @@ Reply = tuple[dict[str, NDArray[Any]], int]
 
 _SHAPES: Shapes = {"weight": (3, 2), "bias": (6,)}
 _MANY = 1000  # times the others' number of examples
+_NEARLY_ZERO = 1e-9  # in clip norms, as Flower divides by the length of an update
 
 
 def of_flower_strategy(
@@ -70,7 +71,7 @@ def of_flower_strategy(
     others = np.random.default_rng(1).normal(0, 1, (nodes - 1, _size(shapes)))
     clients = [_named(row, shapes) for row in others]
     unit = np.ones(_size(shapes)) * claim.get("clip_norm", 1.0) / math.sqrt(_size(shapes))
-    own, nothing = _named(unit, shapes), _named(0 * unit, shapes)
+    own, nothing = _named(unit, shapes), _named(_NEARLY_ZERO * unit, shapes)
 
     def odd(changed: dict[str, Any], examples: int = 1, extra: Any = None, base: Any = None) -> Probe:
         def pair(rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -95,7 +96,7 @@ def of_flower_strategy(
             nothing | {"batches": np.array(100)}, extra={"batches": np.array(0)}
         ),
     }
-    return _target(release, claim, shapes, others=others, probes=probes)
+    return _target(release, claim, shapes, others=others, probes=probes, nothing=_NEARLY_ZERO)
 
 
 def of_flower_mod(
@@ -129,7 +130,8 @@ def of_flower_mod(
         arrays = reply.content.array_records["arrays"]
         return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
-    return _target(release, claim, shapes, others=np.empty((0, _size(shapes))))
+    alone = np.empty((0, _size(shapes)))
+    return _target(release, claim, shapes, others=alone, nothing=_NEARLY_ZERO)
 
 
 def of_opacus(make: Callable[[Any], Any], *, shapes: Shapes = _SHAPES, **claim: Any) -> Target:
@@ -218,7 +220,10 @@ def _message(arrays: Mapping[str, NDArray[Any]], examples: int, node: int) -> An
 
 @contextlib.contextmanager
 def _quiet_flower(rng: np.random.Generator) -> Iterator[None]:
-    """Seed what Flower draws from, and keep its log still."""
+    """Seed what Flower draws from, let it make messages, and keep its log still."""
+    from fl_epe.simulation import ensure_task_identity
+
+    ensure_task_identity(0)
     np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
     log = logging.getLogger("flwr")
     level = log.level

@@ -19,6 +19,7 @@ from fl_epe.conformance.target import ORDERS, Target
 from fl_epe.noise import Check, Severity
 from fl_epe.seeding import generator
 
+ORDINARY = "no longer than the clip norm"
 _LONG, _SOME_WAY = 100.0, 3.0  # lengths in clip norms
 _THRESHOLDS = 60
 _STRICTER = 0.2  # level at which a statistic is chosen
@@ -43,8 +44,8 @@ class Game:
         own = self.canary[step][None]
         if not own.any():
             return self.others, self.others
-        zero = np.zeros_like(own)
-        gone = {"add-or-remove": own[:0], "zero-out": zero, "substitute": -own}[target.adjacency]
+        absent = {"add-or-remove": own[:0], "zero-out": target.none, "substitute": -own}
+        gone = absent[target.adjacency]
         return np.vstack([self.others, own]), np.vstack([self.others, gone])
 
 
@@ -81,7 +82,7 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         "all entries": (every(scaled(flat, long)), target.rows),
         "one entry": (every(scaled(first, long)), target.rows),
         "least noised array": (every(scaled(least, long)), target.rows),
-        "no longer than the clip norm": (
+        ORDINARY: (
             every(scaled(drawn(), 0.999 * target.clip_norm)),
             target.rows,
         ),

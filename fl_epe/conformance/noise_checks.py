@@ -11,7 +11,7 @@ import scipy
 from fl_epe.checks import Floats
 from fl_epe.conformance.games import describe
 from fl_epe.conformance.target import Target
-from fl_epe.noise import Check
+from fl_epe.noise import Check, check_noise
 from fl_epe.seeding import generator
 
 _RUNS = 1000  # at most
@@ -21,7 +21,7 @@ _FEATURES = 600  # entries of a run of which correlations are looked at, at most
 def noise_alone(target: Target, seed: int) -> Floats | Check:
     """What runs release of zeros, shape (m, s, d), or why there is nothing."""
     rng, runs = generator(seed, 6), []
-    zeros = np.zeros((max(len(target.rows), 1), target.dim))
+    zeros = np.repeat(target.none, max(len(target.rows) + (target.adjacency != "add-or-remove"), 1), 0)
     try:
         for _ in range(min(_RUNS, target.trials)):
             target.restart()

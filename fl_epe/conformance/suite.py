@@ -11,7 +11,7 @@ import numpy as np
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.conformance import noise_checks, probes
 from fl_epe.conformance.claim import Profile, epsilon_of, limits
-from fl_epe.conformance.games import games_of, play
+from fl_epe.conformance.games import ORDINARY, describe, games_of, play
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check
@@ -38,13 +38,14 @@ def conform(
         seed: of canaries, trials and, where the target takes a generator, its noise.
 
     Raises:
-        ValueError: if an argument is out of range.
+        ValueError: if an argument is out of range, or the target fails with ordinary updates.
     """
     count = target.trials if trials is None else trials
     if count < _LEAST:
         raise_invalid("trials", count, f">= {_LEAST}")
     check_probability("level", level)
     target = dataclasses.replace(target, trials=count)
+    _try(target, seed)
     profile = Profile.of(target)
     alone = np.array([]) if target.categories else noise_checks.noise_alone(target, seed)
     found = list(_accounted(target))
@@ -70,6 +71,20 @@ def conform(
         for one in found
     ]
     return ConformanceResult(target.where, target.claimed, target.delta, shown, largest, count)
+
+
+def _try(target: Target, seed: int) -> None:
+    """Refuse a target that cannot be run at all: refusing odd inputs is right, all is not."""
+    game = next(g for g in games_of(target, 0, seed) if g.name == ORDINARY)
+    try:
+        for updates in game.worlds(target):
+            target.restart()
+            released = target(updates.copy(), generator(seed, 8))
+    except Exception as error:
+        message = f"Expected a target that releases something of {game.worlds(target)[0].shape}"
+        raise ValueError(f"{message} ordinary updates, got {describe(error)}") from error
+    if not np.isfinite(released).all() or (target.categories and released.size != 1):
+        raise ValueError(f"Expected finite numbers or one category to be released, got {released}.")
 
 
 def _command(target: Target, trials: int, level: float, seed: int) -> str:

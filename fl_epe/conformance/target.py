@@ -48,6 +48,8 @@ class Target:
             or "clipped", as its caller clips them.
         nonnegative: whether no entry of an update is below 0, as of votes.
         adjacency: "add-or-remove", "zero-out" or "substitute": what the claim's neighbours are.
+        nothing: length, in clip norms, of the update that stands for none in "zero-out": above 0
+            for a mechanism that fails with zeros.
         arrays: number of entries of each array of an update; they add up to d.
         others: updates of the other records, shape (n, d), or a number of random ones.
         categories: whether a category is released.
@@ -78,6 +80,7 @@ class Target:
     inputs: Inputs = "any"
     nonnegative: bool = False
     adjacency: Adjacency = "add-or-remove"
+    nothing: float = 0.0
     arrays: tuple[int, ...] = (6, 6)
     others: ArrayLike | int = 9
     categories: bool = False
@@ -152,6 +155,11 @@ class Target:
         if self.noise == "laplace" and self.epsilon and self.sampling_rate == 1:
             return math.sqrt(2) * self.allowed * self.taken / self.epsilon
         return None
+
+    @functools.cached_property
+    def none(self) -> Floats:
+        """The update that stands for none, shape (1, d)."""
+        return np.full((1, self.dim), self.nothing * self.clip_norm / self.dim)
 
     @functools.cached_property
     def rows(self) -> Floats:
