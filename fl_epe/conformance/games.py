@@ -82,10 +82,7 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         "all entries": (every(scaled(flat, long)), target.rows),
         "one entry": (every(scaled(first, long)), target.rows),
         "least noised array": (every(scaled(least, long)), target.rows),
-        ORDINARY: (
-            every(scaled(drawn(), 0.999 * target.clip_norm)),
-            target.rows,
-        ),
+        ORDINARY: (every(scaled(drawn(), 0.999 * target.clip_norm)), target.rows),
     }
     if len(target.rows):
         found["opposed"] = (every(apart), np.vstack([target.rows[:-1], against]))
@@ -122,7 +119,9 @@ def observed(
     return present, absent
 
 
-def play(target: Target, game: Game, profile: Profile, trials: int, level: float, seed: int) -> Check:
+def play(
+    target: Target, game: Game, profile: Profile, trials: int, level: float, seed: int
+) -> Check:
     """One game, and what it proves at this level."""
     name = f"game: {game.name}"
     claim = f"ε ≤ {profile.epsilons[-1]:.3g} at δ = {target.delta:.3g}"

@@ -14,14 +14,17 @@ from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise
 from fl_epe.seeding import generator
 
-_RUNS = 1000  # at most
+_RUNS = 4000  # at most, of which the first are those of most checks
+_FIRST = 1000
 _FEATURES = 600  # entries of a run of which correlations are looked at, at most
 
 
 def noise_alone(target: Target, seed: int) -> Floats | Check:
     """What runs release of zeros, shape (m, s, d), or why there is nothing."""
     rng, runs = generator(seed, 6), []
-    zeros = np.repeat(target.none, max(len(target.rows) + (target.adjacency != "add-or-remove"), 1), 0)
+    zeros = np.repeat(
+        target.none, max(len(target.rows) + (target.adjacency != "add-or-remove"), 1), 0
+    )
     try:
         for _ in range(min(_RUNS, target.trials)):
             target.restart()
@@ -43,8 +46,8 @@ def checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
     if target.noise_std is not None:
         ends = np.cumsum(target.arrays)
         cuts = ends[:-1] if ends[-1] == rows.shape[1] else []
-        parts = [np.split(row, cuts) for row in rows]
-        for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level / 2):
+        parts = [np.split(row, cuts) for row in rows[:_FIRST]]
+        for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level / 3):
             yield dataclasses.replace(one, name=f"noise: {one.name}")
 
 
@@ -79,3 +82,17 @@ def _independent(flat: Floats, runs: int, level: float) -> Check:
     severity = "critical" if largest > 0.99 else "theoretical"
     return Check(name, "failed", claim, measured, why, severity)
 
+
+def _largest(sizes: Floats, law: str, level: float) -> Check:
+    """Whether so many draws reach as far as they should: truncated noise does not."""
+    largest = float(sizes.max())
+    beyond = (
+        2 * scipy.special.ndtr(-largest) if law == "gaussian" else np.exp(-np.sqrt(2) * largest)
+    )
+    chance = float(np.exp(sizes.size * np.log1p(-beyond)))
+    name, claim = "noise: truncation", f"the largest of {sizes.size:,} draws, as {law} ones"
+    measured = f"the largest is {largest:.2f} standard deviations"
+    if chance > level:
+        return Check(name, "passed", claim, measured)
+    why = f"by chance in {chance:.1g}: what lies beyond is released of one of two inputs alone"
+    return Check(name, "failed", claim, measured, why, "critical")

@@ -90,7 +90,9 @@ def _try(target: Target, seed: int) -> None:
 def _command(target: Target, trials: int, level: float, seed: int) -> str:
     options = {"trials": trials, "level": level, "seed": seed}
     if target.where:
-        return " ".join(["fl-epe conform", target.where, *(f"--{k} {v}" for k, v in options.items())])
+        return " ".join(
+            ["fl-epe conform", target.where, *(f"--{k} {v}" for k, v in options.items())]
+        )
     return f"conform(target, {', '.join(f'{k}={v}' for k, v in options.items())}).table()"
 
 

@@ -169,7 +169,9 @@ class Target:
         rows = np.random.default_rng(2022).standard_normal((self.others, self.dim))
         rows = np.abs(rows) if self.nonnegative else rows
         length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
-        return np.asarray(rows * (self.clip_norm * (0.9 if self.inputs == "clipped" else 3) / length))
+        return np.asarray(
+            rows * (self.clip_norm * (0.9 if self.inputs == "clipped" else 3) / length)
+        )
 
     @functools.cached_property
     def draws_its_own(self) -> bool:
@@ -182,7 +184,8 @@ class Target:
         needed = [p for p in parameters if p.kind in kinds]
         many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         return not many and not (
-            len(needed) > 1 and (needed[1].default is inspect.Parameter.empty or needed[1].name == "rng")
+            len(needed) > 1
+            and (needed[1].default is inspect.Parameter.empty or needed[1].name == "rng")
         )
 
     def restart(self) -> None:

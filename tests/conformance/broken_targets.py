@@ -107,7 +107,9 @@ def shards(draw):
     def release(updates, rng):
         total = cut(updates).sum(axis=0)
         halves = np.split(total, 2)
-        return np.concatenate([half + n for half, n in zip(halves, draw(rng, DIM // 2), strict=True)])
+        return np.concatenate(
+            [half + n for half, n in zip(halves, draw(rng, DIM // 2), strict=True)]
+        )
 
     return Target(release, **gaussian())
 
