@@ -89,7 +89,7 @@ class Profile:
             epsilons = _GRID
             deltas = np.asarray(delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID))
         elif target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
-            epsilons = _GRID[_GRID < target.claimed]
+            epsilons = _GRID[target.claimed > _GRID]
             deltas = -np.expm1((epsilons - target.claimed) / 2)
         stated = np.append(epsilons, target.claimed), np.append(deltas, target.delta)
         gaussian = z is not None and target.sampling_rate == 1

@@ -7,7 +7,6 @@ the other half proves: the error rates at that threshold. The level is split ove
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -57,46 +56,38 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         quiet: an entry of the array with the least noise.
         seed: of random canaries.
     """
-    dim, rng = target.dim, generator(seed, 1)
-    long = target.clip_norm * (1.0 if target.inputs == "clipped" else _LONG)
+    dim, rows, steps = target.dim, target.rows, np.arange(target.steps)[:, None]
+    long, against = (
+        target.clip_norm * (1.0 if target.inputs == "clipped" else length)
+        for length in (_LONG, _SOME_WAY)
+    )
 
-    def scaled(vector: Floats, length: float) -> Floats:
+    def scaled(vector: Floats, length: float = long) -> Floats:
         return np.asarray(vector * (length / np.linalg.norm(vector, ORDERS[target.norm])))
 
-    def drawn() -> Floats:
-        vector = rng.standard_normal(dim)
-        return np.abs(vector) if target.nonnegative else vector
-
     def every(vector: Floats) -> Floats:
-        return np.where(np.arange(target.steps)[:, None] < target.taken, vector, 0.0)
+        return np.where(steps < target.taken, vector, 0.0)
 
-    first, least, flat = np.eye(1, dim)[0], np.eye(1, dim, quiet)[0], np.ones(dim)
-    apart = scaled(2 * first - flat, long) if dim > 1 and target.norm == "linf" else first * long
-    if target.nonnegative:
-        apart, against = first * long, scaled(flat - first if dim > 1 else flat, long)
-    else:
-        against = -apart
-    against = against * (1.0 if target.inputs == "clipped" else _SOME_WAY / _LONG)
+    drawn = generator(seed, 1).standard_normal((target.steps + 2, dim))
+    drawn = np.abs(drawn) if target.nonnegative else drawn
+    flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
+    apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
+    rest = -apart if not target.nonnegative else flat - first if dim > 1 else flat
     found = {
-        "random": (every(scaled(drawn(), long)), target.rows),
-        "all entries": (every(scaled(flat, long)), target.rows),
-        "one entry": (every(scaled(first, long)), target.rows),
-        "least noised array": (every(scaled(least, long)), target.rows),
-        ORDINARY: (every(scaled(drawn(), 0.999 * target.clip_norm)), target.rows),
+        ORDINARY: (every(scaled(drawn[0], 0.999 * target.clip_norm)), rows),
+        "random": (every(scaled(drawn[1])), rows),
+        "all entries": (every(scaled(flat)), rows),
+        "one entry": (every(scaled(first)), rows),
+        "least noised array": (every(scaled(least)), rows),
     }
-    if len(target.rows):
-        found["opposed"] = (every(apart), np.vstack([target.rows[:-1], against]))
-    if target.steps > 1 and target.taken > 1:
-        rows = [scaled(drawn(), long) for _ in range(target.taken)]
-        rows += [np.zeros(dim)] * (target.steps - target.taken)
-        found["another in each step"] = (np.array(rows), target.rows)
-        found["in one step"] = (every(first * long) * np.eye(1, target.steps).T, target.rows)
-    games, known = [], set[bytes]()
-    for name, (canary, others) in found.items():
-        if (key := canary.tobytes() + others.tobytes()) not in known:
-            games.append(Game(name, canary, others))
-            known.add(key)
-    return games
+    if len(rows):
+        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], scaled(rest, against)])
+    if target.taken > 1:
+        canary = np.array([scaled(vector) for vector in drawn[2:]])
+        found["another in each step"] = every(canary), rows
+        found["in one step"] = np.where(steps == 0, scaled(first), 0.0), rows
+    different = {c.tobytes() + o.tobytes(): Game(n, c, o) for n, (c, o) in reversed(found.items())}
+    return list(different.values())[::-1]
 
 
 def observed(
@@ -119,51 +110,49 @@ def observed(
     return present, absent
 
 
-def play(
-    target: Target, game: Game, profile: Profile, trials: int, level: float, seed: int
-) -> Check:
+def play(target: Target, game: Game, profile: Profile, level: float, seed: int) -> Check:
     """One game, and what it proves at this level."""
-    name = f"game: {game.name}"
-    claim = f"ε ≤ {profile.epsilons[-1]:.3g} at δ = {target.delta:.3g}"
+    name, claim = f"game: {game.name}", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
     try:
         with np.errstate(all="ignore"):
-            present, absent = observed(target, game, trials, generator(seed, 2))
+            runs = observed(target, game, target.trials, generator(seed, 2))
     except Exception as error:  # noqa: BLE001 (whatever the target raises)
         return Check(name, "unknown", claim, f"refused: {describe(error)}", "no run to compare")
-    if not (np.isfinite(present).all() and np.isfinite(absent).all()):
-        measured = "NaN or infinity was released of finite updates"
+    if not np.isfinite(runs).all():
         why = "what is not a number may tell who took part, and ends the training"
-        return Check(name, "failed", claim, measured, why, "theoretical")
-    quarter = trials // 4
+        return Check(name, "failed", claim, "NaN or infinity was released", why, "theoretical")
     fit, choose, prove = (
-        (present[part], absent[part])
-        for part in (slice(quarter), slice(quarter, 2 * quarter), slice(2 * quarter, None))
+        (present, absent)
+        for present, absent in zip(
+            *(np.split(x, quarters(target.trials)) for x in runs), strict=True
+        )
     )
     canary = game.canary[-1:] if target.adversary == "last" else game.canary
     statistics = fitted(*fit, canary, target.arrays, categories=target.categories)
-    chosen = max(
-        (_chosen(name, score, choose, profile, level) for name, score in statistics),
-        key=lambda one: one[0],
-    )
-    _, statistic, score, threshold = chosen
+    tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)
+    _, statistic, score, threshold = max(tried, key=lambda one: one[0])
     one, other = (score(side) for side in prove)
-    count = len(one)
-    false, missed = int((other >= threshold).sum()), int((one < threshold).sum())
+    count, false, missed = len(one), int((other >= threshold).sum()), int((one < threshold).sum())
     fpr, fnr = (float(limit) for limit in limits(false, missed, count, level))
     proved = profile.epsilon(fpr, fnr, target.delta)
     rates = f"{count - missed} and {false} of {count} runs with and without it, by {statistic}"
     if not profile.excess(fpr, fnr) > 0:
         return Check(name, "passed", claim, f"ε ≥ {proved:.2f} proved: {rates}")
     perfect = false == missed == 0
-    severity = severity_of(math.inf if perfect else proved / max(profile.epsilons[-1], 1e-12))
-    why = "these error rates are not possible if the claim holds"
+    severity = "critical" if perfect else severity_of(proved / max(target.claimed, 1e-12))
     words = "told apart in every run: " if perfect else f"ε ≥ {proved:.2f} proved: "
+    why = "these error rates are not possible if the claim holds"
     return Check(name, "failed", claim, words + rates, why, severity)
+
+
+def quarters(trials: int) -> list[int]:
+    """Where trials that choose a statistic and its threshold begin, and those that prove."""
+    return [trials // 4, trials // 2]
 
 
 def severity_of(ratio: float) -> Severity:
     """Of an ε or a sensitivity that is as many times the claimed one."""
-    return "critical" if ratio >= 2 else "theoretical"
+    return "critical" if ratio >= 2 else "negligible" if ratio <= 1.01 else "theoretical"
 
 
 def describe(error: Exception) -> str:

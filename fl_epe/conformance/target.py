@@ -22,13 +22,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing.games import Adjacency
 from fl_epe.checks import Floats, check_count, check_probability, check_rate, raise_invalid
 
 Norm = Literal["l1", "l2", "linf"]
 Inputs = Literal["any", "finite", "clipped"]
-Probe = Callable[[np.random.Generator], tuple[ArrayLike, ArrayLike]]
+Pair = tuple[Any, Any]
 ORDERS: Mapping[str, float] = {"l1": 1, "l2": 2, "linf": math.inf}
 
 
@@ -51,7 +51,7 @@ class Target:
         nothing: length, in clip norms, of the update that stands for none in "zero-out": above 0
             for a mechanism that fails with zeros.
         arrays: number of entries of each array of an update; they add up to d.
-        others: updates of the other records, shape (n, d), or a number of random ones.
+        others: updates of the other records, shape (n, d); nine random ones where ``None``.
         categories: whether a category is released.
         noise: law of the noise in each entry, independent between entries and steps; ``None`` if
             it is another or there is none to be had alone.
@@ -64,8 +64,8 @@ class Target:
         draws_batches: whether the mechanism samples the updates itself; if not, this is done here.
         adversary: sees the release of "every" step, or of the "last" one alone.
         reset: called before each run, for a mechanism with a state.
-        probes: odd inputs of its own by name; each gives the release with and without it, of the
-            same random numbers, or raises an error as it refuses the input.
+        probes: odd inputs of its own by name: the input of `release` with something odd and that
+            without it.
         clip_rule: for an adaptive clip norm: the quantile of the updates' norms that it should
             follow, and a function that returns the present clip norm.
         trials: runs of each world in a game, by default.
@@ -82,7 +82,7 @@ class Target:
     adjacency: Adjacency = "add-or-remove"
     nothing: float = 0.0
     arrays: tuple[int, ...] = (6, 6)
-    others: ArrayLike | int = 9
+    others: ArrayLike | None = None
     categories: bool = False
     noise: Literal["gaussian", "laplace"] | None = None
     noise_multiplier: float | None = None
@@ -93,7 +93,7 @@ class Target:
     draws_batches: bool = False
     adversary: Literal["every", "last"] = "every"
     reset: Callable[[], object] | None = None
-    probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    probes: Mapping[str, Pair] = dataclasses.field(default_factory=dict)
     clip_rule: tuple[float, Callable[[], float]] | None = None
     trials: int = 4000
     where: str = ""
@@ -103,16 +103,11 @@ class Target:
             check_probability("delta", self.delta)
         if self.epsilon is None and self.noise_multiplier is None:
             raise_invalid("epsilon", None, "to be claimed, or noise_multiplier with delta")
-        if self.epsilon is not None and not self.epsilon >= 0:
-            raise_invalid("epsilon", self.epsilon, ">= 0")
         if self.noise_multiplier is not None and not (self.noise_multiplier > 0 and self.delta):
             raise_invalid("noise_multiplier", self.noise_multiplier, "> 0, with delta > 0")
-        if not 0 < self.clip_norm < math.inf:
-            raise_invalid("clip_norm", self.clip_norm, "> 0 and finite")
-        if not self.arrays or min(self.arrays) < 1:
-            raise_invalid("arrays", self.arrays, "to be numbers of entries >= 1")
+        if not self.clip_norm > 0 or not self.arrays or min(self.arrays) < 1 or self.trials < 40:
+            raise_invalid("clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40")
         check_count("steps", self.steps)
-        check_count("trials", self.trials)
         check_rate("sampling_rate", self.sampling_rate)
 
     @property
@@ -130,11 +125,7 @@ class Target:
         """ε of ``noise_multiplier`` by theory; ``None`` without one."""
         if self.noise_multiplier is None:
             return None
-        if self.sampling_rate < 1:
-            return poisson_epsilon(
-                self.noise_multiplier, self.sampling_rate, self.taken, self.delta
-            )
-        return gaussian_epsilon(self.noise_multiplier, self.delta, self.taken)
+        return poisson_epsilon(self.noise_multiplier, self.sampling_rate, self.taken, self.delta)
 
     @property
     def claimed(self) -> float:
@@ -144,7 +135,7 @@ class Target:
     @property
     def allowed(self) -> float:
         """The claimed sensitivity of a step's release, in ``norm``."""
-        twice = 2 if self.adjacency == "substitute" else 1
+        twice = 1 + (self.adjacency == "substitute")
         return self.clip_norm * twice if self.sensitivity is None else self.sensitivity
 
     @property
@@ -164,9 +155,9 @@ class Target:
     @functools.cached_property
     def rows(self) -> Floats:
         """Updates of the other records, shape (n, d)."""
-        if not isinstance(self.others, int):
+        if self.others is not None:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
-        rows = np.random.default_rng(2022).standard_normal((self.others, self.dim))
+        rows = np.random.default_rng(2022).standard_normal((9, self.dim))
         rows = np.abs(rows) if self.nonnegative else rows
         length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
         return np.asarray(
@@ -174,19 +165,18 @@ class Target:
         )
 
     @functools.cached_property
+    def zeros(self) -> Floats:
+        """Updates of which what is released is noise alone, shape (n, d)."""
+        return np.repeat(self.none, len(self.rows) + (self.adjacency != "add-or-remove"), axis=0)
+
+    @functools.cached_property
     def draws_its_own(self) -> bool:
         """Whether `release` takes no generator."""
         try:
-            parameters = inspect.signature(self.release).parameters.values()
-        except (TypeError, ValueError):  # some compiled functions have none
+            second = list(inspect.signature(self.release).parameters.values())[1]
+        except (TypeError, ValueError, IndexError):  # some compiled functions have no signature
             return True
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        needed = [p for p in parameters if p.kind in kinds]
-        many = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-        return not many and not (
-            len(needed) > 1
-            and (needed[1].default is inspect.Parameter.empty or needed[1].name == "rng")
-        )
+        return second.name != "rng" and second.default is not second.empty
 
     def restart(self) -> None:
         """Begin a run."""
