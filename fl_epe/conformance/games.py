@@ -90,14 +90,12 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     return list(different.values())[::-1]
 
 
-def observed(
-    target: Target, game: Game, trials: int, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
+def observed(target: Target, game: Game, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """What was released in each run with the canary and without it, each of shape (m, s, d)."""
     data = [game.worlds(target, step) for step in range(target.steps)]
     ours = not target.draws_batches and target.sampling_rate < 1
     seen: tuple[list[Floats], list[Floats]] = ([], [])
-    for side in rng.permutation(np.repeat([0, 1], trials)):
+    for side in rng.permutation(np.repeat([0, 1], target.trials)):
         target.restart()
         rows = []
         for worlds in data:
@@ -110,12 +108,14 @@ def observed(
     return present, absent
 
 
-def play(target: Target, game: Game, profile: Profile, level: float, seed: int) -> Check:
+def play(
+    target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
+) -> Check:
     """One game, and what it proves at this level."""
     name, claim = f"game: {game.name}", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
     try:
         with np.errstate(all="ignore"):
-            runs = observed(target, game, target.trials, generator(seed, 2))
+            runs = observed(target, game, rng)
     except Exception as error:  # noqa: BLE001 (whatever the target raises)
         return Check(name, "unknown", claim, f"refused: {describe(error)}", "no run to compare")
     if not np.isfinite(runs).all():

@@ -45,13 +45,11 @@ def dp_conformance(request: pytest.FixtureRequest) -> Callable[..., ConformanceR
         options = {name: claim.pop(name) for name in ("trials", "level", "seed") if name in claim}
         marker = request.node.get_closest_marker("dp")
         claim = {**(marker.kwargs if marker else {}), **claim}
-        if isinstance(target, Target):
-            target = dataclasses.replace(target, **claim)
-        else:
-            target = Target(target, **claim)
+        known = isinstance(target, Target)
+        target = dataclasses.replace(target, **claim) if known else Target(target, **claim)
         found = conform(target, **options)
         if not found.passed:
-            pytest.fail(f"{request.node.nodeid}\n{found.table()}", pytrace=False)
+            pytest.fail(found.table(), pytrace=False)
         return found
 
     return check

@@ -54,22 +54,17 @@ def conform(
     if target.clip_rule is not None:
         found.append(_clip_rule(target, *target.clip_rule, _REST * level, seed))
     each = _GAMES * level / len(games)
-    found += [play(target, game, profile, each, seed + i) for i, game in enumerate(games)]
-    rates = limits(0, 0, target.trials - quarters(target.trials)[1], each)
-    options = {"trials": target.trials, "level": level, "seed": seed}
-    again = f"conform(target, {', '.join(f'{k}={v}' for k, v in options.items())}).table()"
+    for i, game in enumerate(games):
+        found.append(play(target, game, profile, each, generator(seed, 2, i)))
+    again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     if target.where:
-        again = " ".join(
-            ["fl-epe conform", target.where, *(f"--{k} {v}" for k, v in options.items())]
-        )
-    shown = [
-        dataclasses.replace(one, reproduce=again) if one.outcome == "failed" else one
-        for one in found
-    ]
+        options = f"--trials {target.trials} --level {level} --seed {seed}"
+        again = f"fl-epe conform {target.where} {options}"
+    shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
+    rates = limits(0, 0, target.trials - quarters(target.trials)[1], each)
     largest = float(epsilon_of(*rates, target.delta))
-    return ConformanceResult(
-        target.where, target.claimed, target.delta, shown, largest, target.trials
-    )
+    name, claimed, delta = target.where, target.claimed, target.delta
+    return ConformanceResult(name, claimed, delta, shown, largest, target.trials)
 
 
 def _try(target: Target, seed: int) -> None:

@@ -160,14 +160,14 @@ class Target:
         rows = np.random.default_rng(2022).standard_normal((9, self.dim))
         rows = np.abs(rows) if self.nonnegative else rows
         length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
-        return np.asarray(
-            rows * (self.clip_norm * (0.9 if self.inputs == "clipped" else 3) / length)
-        )
+        scale = self.clip_norm * (0.9 if self.inputs == "clipped" else 3)
+        return np.asarray(rows / length * scale)
 
     @functools.cached_property
     def zeros(self) -> Floats:
         """Updates of which what is released is noise alone, shape (n, d)."""
-        return np.repeat(self.none, len(self.rows) + (self.adjacency != "add-or-remove"), axis=0)
+        rows = len(self.rows) + (self.adjacency != "add-or-remove")
+        return np.repeat(self.none, max(rows, 1), axis=0)
 
     @functools.cached_property
     def draws_its_own(self) -> bool:
