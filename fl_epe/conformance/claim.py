@@ -14,6 +14,7 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -58,6 +59,17 @@ def _log_ratios(fpr: Floats, fnr: Floats, deltas: Floats) -> Floats:
     return np.asarray(np.fmax(one, other))
 
 
+@functools.lru_cache(maxsize=64)
+def _sampled(noise: float, rate: float, steps: int) -> Floats:
+    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling."""
+    from dp_accounting.pld import privacy_loss_distribution  # slow to import
+
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=1e-3
+    )
+    return np.asarray(one.self_compose(steps).get_delta_for_epsilon(_GRID))
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile:
     """A claim.
@@ -75,19 +87,14 @@ class Profile:
     @classmethod
     def of(cls, target: Target) -> Profile:
         """What a target claims."""
-        z, epsilons, deltas = target.noise_multiplier, np.array([]), np.array([])
+        z = target.noise_multiplier
+        epsilons: ArrayLike = ()
+        deltas: ArrayLike = ()
         if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
-            from dp_accounting.pld import privacy_loss_distribution  # slow to import
-
-            one = privacy_loss_distribution.from_gaussian_mechanism(
-                z, sampling_prob=target.sampling_rate, value_discretization_interval=1e-3
-            )
-            epsilons = _GRID
-            deltas = np.asarray(one.self_compose(target.taken).get_delta_for_epsilon(_GRID))
+            epsilons, deltas = _GRID, _sampled(z, target.sampling_rate, target.taken)
         elif z is not None and target.sampling_rate == 1:
             shift = math.sqrt(target.taken) / z
-            epsilons = _GRID
-            deltas = np.asarray(delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID))
+            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
         elif target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
             epsilons = _GRID[target.claimed > _GRID]
             deltas = -np.expm1((epsilons - target.claimed) / 2)

@@ -64,7 +64,8 @@ def probes(target: Target, spread: float, seed: int) -> Iterator[Check]:
             yield Check(name, "passed", claim, f"refused: {describe(error)}")
             continue
         if not np.isfinite(size):
-            words = ("NaN or infinity was", "an array more, less or longer was")[np.isinf(size)]
+            form = np.isinf(size)
+            words = "an array more, less or longer was" if form else "NaN or infinity was"
             why = "what is released shows for certain who took part"
             yield Check(name, "failed", claim, f"{words} released", why, "critical")
         elif target.categories:
