@@ -14,7 +14,7 @@ from fl_epe.checks import Floats
 
 Score = Callable[[Floats], Floats]
 _MOST = 160  # features of a likelihood ratio
-_RIDGE = 1e-12  # of the mean variance
+_RIDGE = 1e-12  # of the mean square
 _ROUNDING = 1e-9  # below which values are the same
 
 
@@ -62,7 +62,7 @@ def _ratio(present: Floats, absent: Floats, features: Score) -> Score:
     shift = one.mean(axis=0) - other.mean(axis=0)
     within = np.concatenate([one - one.mean(axis=0), other - other.mean(axis=0)])
     values, vectors = np.linalg.eigh(within.T @ within / len(within))
-    ridge = _RIDGE * max(float(np.mean(values)), 1e-300)
+    ridge = _RIDGE * float(np.mean(values) + np.mean(shift**2)) + 1e-300
     weights = vectors @ ((vectors.T @ shift) / (np.maximum(values, 0) + ridge))
     return lambda x: np.asarray(features(x) @ weights)
 

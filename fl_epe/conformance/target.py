@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon
-from fl_epe.auditing.games import Adjacency
+from fl_epe.auditing import games
 from fl_epe.checks import Floats, check_count, check_probability, check_rate, raise_invalid
 
 Norm = Literal["l1", "l2", "linf"]
@@ -79,7 +79,7 @@ class Target:
     norm: Norm = "l2"
     inputs: Inputs = "any"
     nonnegative: bool = False
-    adjacency: Adjacency = "add-or-remove"
+    adjacency: games.Adjacency = "add-or-remove"
     nothing: float = 0.0
     arrays: tuple[int, ...] = (6, 6)
     others: ArrayLike | None = None

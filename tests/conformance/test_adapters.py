@@ -35,28 +35,24 @@ def test_a_mod_whose_noise_does_not_follow_the_clip_norm():
     def mod(clip_norm):
         return of_flower_mod(lambda: LocalDpMod(clip_norm, 1.0, 4.0, 1e-5), epsilon=4.0, delta=1e-5)
 
-    one = conform(mod(1.0), trials=200)
-    assert not any(name.startswith("game") for name in failed(one))
-    assert "game: one entry" in failed(conform(mod(10.0), trials=200))
+    assert "sensitivity" not in failed(conform(mod(1.0), trials=40))
+    assert "sensitivity" in failed(conform(mod(10.0), trials=40))
 
 
-def optimizer(factor):
-    return of_opacus(
-        lambda inner: DPOptimizer(
-            inner,
-            noise_multiplier=1.0,
-            max_grad_norm=factor,
-            expected_batch_size=None,
-            loss_reduction="sum",
-        ),
-        sensitivity=factor,
-        clip_norm=1.0,
-        **CLAIM,
-    )
+OPTIMIZER = of_opacus(
+    lambda inner: DPOptimizer(
+        inner,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=None,
+        loss_reduction="sum",
+    ),
+    **CLAIM,
+)
 
 
-def test_an_optimizer_step_passes_and_a_smaller_claim_fails():
-    assert failed(conform(optimizer(1.0), trials=100)) == set()
+def test_an_optimizer_step_passes():
+    assert failed(conform(OPTIMIZER, trials=40)) == set()
 
 
 def test_the_form_of_pfl(monkeypatch):

@@ -21,7 +21,7 @@ from fl_epe.conformance import Target, conform
 
 QUICK = {
     "noisy-max-third": 2000,
-    "exponential-double": 4000,
+    "exponential-double": 2000,
     "response-too-true": 500,
     "geometric-half": 500,
     "shared-by-shards": 200,
