@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from fl_epe.canaries import CanarySet
     from fl_epe.dp_sgd import audit_dp_sgd
+    from fl_epe.noise import check_noise
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ __all__ = [
     "RunAuditor",
     "assert_private",
     "audit_dp_sgd",
+    "check_noise",
     "delta_two_gaussians",
     "epsilon_from_cosines",
     "epsilon_from_record",
@@ -92,5 +94,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_epe.accounting": ("delta_two_gaussians", "epsilon_two_gaussians"),
         "fl_epe.canaries": ("CanarySet",),
         "fl_epe.dp_sgd": ("audit_dp_sgd",),
+        "fl_epe.noise": ("check_noise",),
     },
 )

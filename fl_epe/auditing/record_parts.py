@@ -221,7 +221,8 @@ class Findings:
         doubts: why its numbers may be wrong, in sentences.
         not_measured: why fewer canaries took part than were meant to.
         unbounded: why ε of every round is infinite.
-        step_faults: what is wrong with the steps of DP-SGD.
+        step_faults: what is wrong with the rounds' clipping, sampling or noise.
+        noise: what the checks of the noise say, in sentences.
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
         client_participations: mean number of rounds of a real client, as counted.
@@ -238,6 +239,7 @@ class Findings:
     not_measured: str | None = None
     unbounded: str | None = None
     step_faults: tuple[str, ...] = ()
+    noise: tuple[str, ...] = ("Noise: cannot be told, as nobody knows what of the rounds it is.",)
     last_model_is_finite: bool = True
     client_participations: float | None = None
     heaviest_share: float | None = 0.0

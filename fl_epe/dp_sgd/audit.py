@@ -33,14 +33,16 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import Vector
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
-from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, sketch_of
+from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.mechanism import norm
+from fl_epe.noise import NoiseHealth, sentences
 from fl_epe.schedules import Cohort
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
+_LEVEL = 5e-4  # of all checks of the noise of a run together
 
 
 class DPSGDAudit:
@@ -75,6 +77,10 @@ class DPSGDAudit:
         self._clipped: list[tuple[float, float]] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
+        self._noise = NoiseHealth(
+            {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
+            level=_LEVEL,
+        )
 
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
@@ -187,14 +193,15 @@ class DPSGDAudit:
             return
         starts = np.append(0, np.cumsum(self._steps.tensor_sizes)[:-1])
         counts, longest = np.array(clipped or [(math.nan, math.nan)]).T
+        scale = facts.sum_noise_multiplier * facts.clip_norm
+        self._noise.add(noise, scale)
         self._seen.append(
             StepSeen(
-                noise_scale=facts.sum_noise_multiplier * facts.clip_norm,
+                noise_scale=scale,
                 largest=float(longest.max()) / facts.clip_norm,
                 examples=float(counts.sum()),
                 batches=facts.batches,
-                squares=np.add.reduceat(np.square(noise, dtype=np.float64), starts),
-                sketch=sketch_of(noise),
+                silent=not np.logical_or.reduceat(noise != 0, starts).all(),
             )
         )
 
@@ -204,7 +211,7 @@ class DPSGDAudit:
         steps = self._steps
         rate = steps.sample_rate or self._design["sample_rate"]
         size = steps.batch_size if steps.batch_size > 1 else math.nan
-        return check_steps(self._seen, steps.tensor_sizes, rate=rate, batch_size=size)
+        return check_steps(self._seen, self._noise.checks(), rate=rate, batch_size=size)
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -224,6 +231,7 @@ class DPSGDAudit:
                 plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
                 not_measured=self._stopped,
                 step_faults=found.faults,
+                noise=sentences(self._noise.checks()),
                 unbounded=unbounded and f"{unbounded}, so ε of every round is infinite",
             ),
         )

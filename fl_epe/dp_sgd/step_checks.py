@@ -1,14 +1,12 @@
 """Whether the steps of DP-SGD did what their privacy accounting assumes.
 
-`check_steps` compares clipped gradients with the clip norm, the noise with its scale and with that
-of other steps, and batch sizes with Poisson sampling. What it cannot see it names.
+`check_steps` compares clipped gradients with the clip norm, and batch sizes with Poisson sampling;
+`fl_epe.noise` checks the noise. What cannot be seen is named.
 
 Examples:
-    >>> rng = np.random.default_rng(0)
-    >>> steps = [StepSeen(1.0, 1.0, len(n), 1, np.array([n @ n]), sketch_of(n))
-    ...          for n in rng.normal(0, 0.5, (20, 1000))]  # half of the noise of z = 1
-    >>> check_steps(steps, np.array([1000])).faults
-    ('the noise has 0.50 times its claimed standard deviation',)
+    >>> steps = [StepSeen(1.0, largest=2.0, examples=50, batches=1, silent=False)] * 20
+    >>> check_steps(steps, []).faults
+    ('clipped gradients are up to 2 times as long as the clip norm, in 20 of 20 steps',)
 """
 
 import dataclasses
@@ -21,16 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
+from fl_epe.noise import Check, fault, faults
 
 _LEVEL = 1e-4
-"""Probability of a false alarm of each of the three tests of a right run, at most."""
+"""Probability of a false alarm of the test of the batch sizes of a right run, at most."""
 
-_MATTERS = 0.02  # relative difference of a standard deviation; less may be rounding
 _ROUNDING = 1e-3  # relative difference of norms
-_ALL = 0.8  # share of the worst tensor's difference from which on all tensors differ
-_SKETCH = 128  # coordinates of each step's noise that are kept
-_LEAST = 16  # of them, so that other noise never has the correlation of the same
-_SAME = 0.99  # correlation of noise from which on its difference hides nothing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,16 +36,14 @@ class StepSeen:
         largest: norm of the longest clipped gradient over the clip norm; NaN if it is not known.
         examples: in the batch; NaN if it is not known.
         batches: that were accumulated for the step.
-        squares: sum of squares of the noise in each tensor, ``(tensors,)``.
-        sketch: `sketch_of` the noise.
+        silent: whether some tensor had no noise.
     """
 
     noise_scale: float
     largest: float
     examples: float
     batches: int
-    squares: Floats
-    sketch: Floats
+    silent: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +63,7 @@ class StepFindings:
 
 def check_steps(
     steps: Sequence[StepSeen],
-    sizes: NDArray[np.int64],
+    noise: Sequence[Check],
     *,
     rate: float | None = None,
     batch_size: float = math.nan,
@@ -83,7 +75,7 @@ def check_steps(
 
     Args:
         steps: of the run.
-        sizes: number of entries of each tensor.
+        noise: checks of their noise.
         rate: sampling rate of the accounting; ``None`` if it is not known.
         batch_size: examples of a batch that the rate makes one expect, rounded down.
     """
@@ -92,14 +84,13 @@ def check_steps(
     largest = np.array([step.largest for step in steps])
     examples = np.array([step.examples for step in steps])
     batches = np.array([step.batches for step in steps])
-    silent = [step for step in steps if np.any(step.squares == 0)]
+    silent = [step for step in steps if step.silent]
     missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
-    repeat = _repeat(np.array([step.sketch for step in steps]))
-    noise = (
-        f"{missing}, where their noise multiplier is above 0"
-        if any(step.noise_scale > 0 for step in silent)
-        else repeat or _scale(steps, sizes)
-    )
+    wrong = fault(noise)
+    if any(step.noise_scale > 0 for step in silent):
+        wrong = f"{missing}, where their noise multiplier is above 0"
+    # Who seeds an experiment hides its noise from all who do not know of that.
+    bare = [one.measured for one in faults(noise) if one.infinite and one.name != "seed"]
     clipping, sampling, unseen = "", "", []
     if longer := int(np.sum(largest > 1 + _ROUNDING)):
         clipping = (
@@ -117,14 +108,10 @@ def check_steps(
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
     return StepFindings(
-        tuple(filter(None, (clipping, sampling, noise))), tuple(unseen), missing or repeat or None
+        tuple(filter(None, (clipping, sampling, wrong))),
+        tuple(unseen),
+        missing or next((f"the noise: {text}" for text in bare), None),
     )
-
-
-def sketch_of(noise: NDArray[np.floating]) -> Floats:
-    """Some coordinates of a step's noise, the same ones for every step."""
-    chosen = np.unique(np.linspace(0, len(noise) - 1, _SKETCH).astype(np.int64))
-    return np.asarray(noise[chosen], np.float64)
 
 
 def largest_clipped(
@@ -199,42 +186,3 @@ def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: floa
         " are not drawn by Poisson sampling, as the accounting assumes"
     )
     return "" if chance * possible >= _LEVEL / 2 else text
-
-
-def _scale(steps: Sequence[StepSeen], sizes: NDArray[np.int64]) -> str:
-    """The tensor whose noise differs most from its claimed scale, by the χ² law of its squares."""
-    claimed = [step for step in steps if step.noise_scale > 0]
-    if not claimed:
-        return ""
-    ratios = np.sum([step.squares / step.noise_scale**2 for step in claimed], axis=0)
-    freedom = len(claimed) * np.append(sizes, sizes.sum())  # the last is all of the noise
-    ratios = np.append(ratios, ratios.sum())
-    tails = np.minimum(scipy.special.chdtr(freedom, ratios), scipy.special.chdtrc(freedom, ratios))
-    scales = np.sqrt(ratios / freedom)
-    wrong = (2 * len(tails) * tails < _LEVEL) & (np.abs(scales - 1) > _MATTERS)
-    if not wrong.any():
-        return ""
-    apart = np.where(wrong, np.abs(np.log(scales)), -1.0)
-    worst = len(sizes) if apart[-1] >= _ALL * apart.max() else int(apart.argmax())
-    where = "" if worst == len(sizes) else f" of tensor {worst + 1} of {len(sizes)}"
-    return f"the noise{where} has {scales[worst]:.2f} times its claimed standard deviation"
-
-
-def _repeat(sketches: Floats) -> str:
-    """The two steps with the same noise or its opposite, at any scale."""
-    lengths = np.linalg.norm(sketches, axis=1)
-    here = np.flatnonzero(lengths > 0)
-    if len(here) < 2 or sketches.shape[1] < _LEAST:
-        return ""
-    units = sketches[here] / np.copysign(lengths[here], sketches[here, 0])[:, None]
-    _, near = scipy.spatial.KDTree(units[:, :3]).query(units[:, :3], k=2)  # one may be itself
-    other = np.where(near[:, 0] == np.arange(len(here)), near[:, 1], near[:, 0])
-    products = np.sum(units * units[other], axis=1)
-    best = int(products.argmax())
-    if products[best] < _SAME:
-        return ""
-    first, second = sorted((here[best], here[other[best]]))
-    return (
-        f"the noise of step {second + 1} is that of step {first + 1} (correlation"
-        f" {products[best]:.3f})"
-    )

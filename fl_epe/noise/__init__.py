@@ -5,7 +5,7 @@ asks of noise at hand, `NoiseHealth` of that of a run: is there enough of it eve
 fresh, can nobody guess it, and has it its law. `Check` is one such question with its answer.
 """
 
-from fl_epe.noise.check import Check, Outcome, Severity, faults, sentences, told
+from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, told
 from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Severity",
     "Std",
     "check_noise",
+    "fault",
     "faults",
     "sentences",
     "told",

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.noise.check import Check, judged, severity_of
+from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
 from fl_epe.noise.shape import repeated, with_noise
@@ -31,7 +31,7 @@ def scale(seen: Seen, level: float) -> Check:
         why = "So few values do not tell half of the noise from all of it"
         return Check("scale", "unknown", *texts[:2], why)
     chance = _log(float(seen.law.below(count, found + ROUNDING)))
-    return judged("scale", chance, level, texts, severity_of(found))
+    return judged("scale", chance, level, texts, found)
 
 
 def scale_of_arrays(seen: Seen, level: float) -> Check:
@@ -43,7 +43,7 @@ def scale_of_arrays(seen: Seen, level: float) -> Check:
     measured = f"least likely of {arrays}: {scales[worst]:.3g} times it in {_name(seen, worst)}"
     texts = "each array has noise of the claimed size", measured, "Less noise hides less"
     chance = _log(float(chances[worst])) + math.log(arrays)
-    return judged("scale by array", chance, level, texts, severity_of(float(scales[worst])))
+    return judged("scale by array", chance, level, texts, float(scales[worst]))
 
 
 def scale_of_rounds(seen: Seen, level: float) -> Check:
@@ -52,9 +52,7 @@ def scale_of_rounds(seen: Seen, level: float) -> Check:
     tests = seen.rounds * (len(seen.layout.sizes) + 1)
     measured = f"least likely: {found:.3g} times it in round {number + 1:g}, {_name(seen, worst)}"
     texts = "each round has noise of the claimed size", measured, "Less noise hides less"
-    return judged(
-        "scale by round", _log(chance) + math.log(tests), level, texts, severity_of(found)
-    )
+    return judged("scale by round", _log(chance) + math.log(tests), level, texts, found)
 
 
 def arrays_without_noise(seen: Seen, level: float) -> Check:
@@ -71,7 +69,7 @@ def arrays_without_noise(seen: Seen, level: float) -> Check:
         "These arrays are released as they are: ε is infinite",
     )
     chance = _log(float(chances.min())) + math.log(len(counts))
-    return judged("arrays without noise", chance, level, texts, "critical")
+    return judged("arrays without noise", chance, level, texts, 0.0)
 
 
 def still_coordinates(seen: Seen, level: float) -> Check:
@@ -86,7 +84,7 @@ def still_coordinates(seen: Seen, level: float) -> Check:
         f"{still:,} of {entries:,} without any in {seen.rounds} rounds",
         "These coordinates are released as they are: ε is infinite",
     )
-    return judged("coordinates without noise", _log(chance), level, texts, "critical")
+    return judged("coordinates without noise", _log(chance), level, texts, 0.0)
 
 
 def _name(seen: Seen, number: float) -> str:

@@ -9,8 +9,8 @@ Outcome = Literal["passed", "failed", "unknown"]
 """Of a check: nothing was found, something was, or it cannot be told from what was seen."""
 
 Severity = Literal["critical", "theoretical", "negligible"]
-"""Of a failed check. Critical: ε is infinite, or at least twice the claim. Theoretical: the claim is
-wrong by less, or by what was not measured. Negligible: by less than rounding or a percent."""
+"""Of a failed check. Critical: ε is infinite, or at least twice the claim. Theoretical: the claim
+is wrong by less, or by what was not measured. Negligible: by less than rounding or a percent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Check:
         why: what a failure means for privacy, or why it cannot be told; a sentence.
         severity: of a failure; else ``None``.
         reproduce: Python or shell that shows a failure again, as it can be pasted; else empty.
+        infinite: whether a failure makes ε infinite.
     """
 
     name: str
@@ -34,6 +35,12 @@ class Check:
     why: str = ""
     severity: Severity | None = None
     reproduce: str = ""
+    infinite: bool = False
+
+    @property
+    def text(self) -> str:
+        """What was measured, and why that is no pass, as a clause without its full stop."""
+        return f"{self.measured}. {self.why}".rstrip(". ")
 
 
 def severity_of(ratio: float) -> Severity:
@@ -46,7 +53,7 @@ def judged(
     log_chance: float,
     level: float,
     texts: tuple[str, str, str],
-    severity: Severity,
+    left: float = math.nan,
     reproduce: str = "",
 ) -> Check:
     """A check that fails if its p-value is below a level.
@@ -56,12 +63,13 @@ def judged(
         log_chance: logarithm of the p-value.
         level: probability of a false failure.
         texts: what is claimed and measured, and what a failure means.
-        severity: of a failure.
+        left: of the noise, where it is least, if the check fails; NaN if that is not known.
         reproduce: shows the failure again.
     """
     claim, measured, why = texts
     if log_chance < math.log(level):
-        return Check(name, "failed", claim, measured, why, severity, reproduce)
+        found = severity_of(left)
+        return Check(name, "failed", claim, measured, why, found, reproduce, infinite=left == 0)
     return Check(name, "passed", claim, measured)
 
 
@@ -69,7 +77,7 @@ def told(checks: Sequence[Check]) -> Literal["as claimed", "not as claimed", "ca
     """What checks of noise say together; a failure that is negligible does not count."""
     if faults(checks):
         return "not as claimed"
-    known = [check for check in checks if check.name == "scale" and check.outcome != "unknown"]
+    known = any(check.name == "scale" and check.outcome != "unknown" for check in checks)
     return "as claimed" if known else "cannot be told"
 
 
@@ -79,15 +87,16 @@ def faults(checks: Sequence[Check]) -> list[Check]:
     return sorted(found, key=lambda check: check.severity != "critical")
 
 
-def sentences(checks: Sequence[Check]) -> list[str]:
-    """What checks of noise say: first together, and then each."""
+def fault(checks: Sequence[Check]) -> str:
+    """The worst fault as a clause without its full stop; empty without any."""
     found = faults(checks)
-    unknown = "; ".join(check.why for check in checks if check.outcome == "unknown")
-    why = f", as {found[0].name} failed: {found[0].measured}" if found else ""
-    if told(checks) == "cannot be told":
-        why = f": {unknown}"
-    each = [
-        f"Noise, {check.name}: {check.severity or check.outcome}, {check.measured}."
-        for check in checks
-    ]
-    return [f"Noise: {told(checks)}{why}.", *each]
+    more = f"; {len(found) - 1} more checks of it failed" if len(found) > 1 else ""
+    return f"the noise is not as claimed ({found[0].name}): {found[0].text}{more}" if found else ""
+
+
+def sentences(checks: Sequence[Check]) -> tuple[str, ...]:
+    """What checks of noise say: first together, and then each."""
+    unknown = "; ".join(check.text for check in checks if check.outcome == "unknown")
+    why = f", as {unknown}" if told(checks) == "cannot be told" else ""
+    each = [f"Noise, {c.name}: {c.outcome}; {c.text}." for c in checks]
+    return f"Noise: {told(checks)}{why}.", *each

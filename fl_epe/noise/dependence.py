@@ -15,7 +15,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
-from fl_epe.noise.check import Check, Severity, judged, severity_of
+from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, Seen
 
@@ -46,7 +46,7 @@ def between_arrays(seen: Seen, level: float) -> Check:
     if equal.any():
         rho, measured = 1.0, f"equal in {equal.sum()} pairs of arrays, such as {names}"
     texts = claim, measured, _LESS.format("array")
-    return judged(name, float(chances.min()) + tests, level, texts, _severity(rho))
+    return judged(name, float(chances.min()) + tests, level, texts, _left(rho))
 
 
 def between_rounds(seen: Seen, level: float) -> Check:
@@ -57,14 +57,15 @@ def between_rounds(seen: Seen, level: float) -> Check:
     signs = np.sign(np.array(seen.sketch)).astype(np.float32)
     found = [_twins(np.abs(seen.marks)), _pair(signs), _lag(signs, seen)]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
-    chance, rho, measured = min(found)
+    sure = (one for one in found if one[0] + tests < math.log(level))
+    chance, rho, measured = next(sure, min(found))
     texts = claim, measured, _LESS.format("round")
-    return judged(name, chance + tests, level, texts, _severity(rho))
+    return judged(name, chance + tests, level, texts, _left(rho))
 
 
 def seed(seen: Seen, level: float) -> Check:
     """First values of arrays against those of generators with seeds that are small or popular."""
-    texts, tree = seeded(seen.law.key, "torch" in sys.modules)
+    texts, tree = seeded(seen.law.name.lower(), "torch" in sys.modules)
     heads = np.abs(np.concatenate(seen.heads))
     heads = heads[np.isfinite(heads).all(axis=1)]
     claim, chance, measured, how = "nobody can guess the noise", 0.0, f"none of {len(texts):,}", ""
@@ -75,7 +76,7 @@ def seed(seen: Seen, level: float) -> Check:
             how, measured = texts[best], f"first values of an array are those of {texts[best]}"
     why = "Whoever tries seeds finds the noise and subtracts it: ε is infinite"
     tests = math.log(max(len(heads), 1) * len(texts))
-    return judged("seed", chance + tests, level, (claim, measured, why), "critical", how)
+    return judged("seed", chance + tests, level, (claim, measured, why), 0.0, how)
 
 
 def _near(apart: Any, counts: Any, factor: float) -> Floats:
@@ -93,9 +94,9 @@ def _correlation(share: float) -> float:
     return math.sin(math.pi / 2 * share)
 
 
-def _severity(rho: float) -> Severity:
-    """Of a correlation: a difference has √(1 − |ρ|) times the noise that it should have."""
-    return severity_of(math.sqrt(max(1 - abs(rho), 0.0)))
+def _left(rho: float) -> float:
+    """Of the noise of a difference of two of this correlation, at least."""
+    return math.sqrt(max(1 - abs(rho), 0.0))
 
 
 def _twins(marks: Floats) -> tuple[float, float, str]:

@@ -6,6 +6,7 @@ rounds, arrays and entries (`simulations/studies/noise_health.py`). It holds for
 checks, at the end.
 
 Examples:
+    >>> from fl_epe.noise import told
     >>> rng = np.random.default_rng(3141592653)
     >>> weights, bias = rng.normal(0, 2.0, (5, 100)), rng.normal(0, 2.0, 100)
     >>> told(check_noise({"weights": weights, "bias": bias}, std=2.0))
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
-from fl_epe.noise.check import Check, told
+from fl_epe.noise.check import Check
 from fl_epe.noise.laws import LAWS
 from fl_epe.noise.seen import Layout, Seen
 

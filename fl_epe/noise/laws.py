@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,20 +39,16 @@ class Law:
     """A law of noise with mean 0 and standard deviation 1.
 
     Attributes:
-        key: its name where it is claimed.
-        name: its name in texts.
+        name: in texts; in small letters, where it is claimed.
         root: whether a scale is the root of a mean of squares, or a mean of sizes.
         cdf: distribution function.
         beyond: probability of a larger size.
-        draws: the first values of some generators, by how to call them with a seed.
     """
 
-    key: str
     name: str
     root: bool
     cdf: Callable[[Floats], Floats]
     beyond: Callable[[Floats], Floats]
-    draws: Callable[[int], Iterator[tuple[str, Any]]]
 
     def amounts(self, values: Floats) -> Floats:
         """What each value adds to a scale, of the same shape."""
@@ -61,7 +56,7 @@ class Law:
 
     def scales(self, amounts: Any, counts: Any) -> Any:
         """Of so many values with these amounts together."""
-        means = np.asarray(amounts) / counts
+        means = np.asarray(amounts) / np.maximum(counts, 1)
         return np.sqrt(means) if self.root else means
 
     def below(self, counts: Any, scales: Any) -> Any:
@@ -77,34 +72,28 @@ class Law:
         return math.sqrt(mean) if self.root else float(mean)
 
 
-def _numpy(seed: int, method: str, *arguments: Any) -> Iterator[tuple[str, Any]]:
-    for maker in ("default_rng", "RandomState"):
-        if maker == "default_rng" or seed < 2**32:
-            rng = getattr(np.random, maker)(seed)
-            yield f"numpy.random.{maker}({seed})", getattr(rng, method)(*arguments)
+def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
+    """The first values that generators with a seed give, and how each is made."""
+    _OLD.seed(seed)
+    for maker, rng in (("default_rng", np.random.default_rng(seed)), ("RandomState", _OLD)):
+        yield f"numpy.random.{maker}({seed})", _NUMPY[distribution](rng)
+    if (torch := sys.modules.get("torch")) is None:
+        return
+    text, rng = f"torch.manual_seed({seed})", torch.Generator()  # the global one stays as it is
+    if distribution == "laplace":
+        uniform = torch.empty(PREFIX).uniform_(2**-23 - 1, 1, generator=rng.manual_seed(seed))
+        yield text, np.log1p(-np.abs(uniform.double().numpy())) / _ROOT2
+        return
+    for size, kind in ((PREFIX, "float32"), (32, "float32"), (32, "float64")):
+        rng.manual_seed(seed)  # 16 values or more are made in another way
+        yield text, torch.randn(size, generator=rng, dtype=getattr(torch, kind))[:PREFIX].numpy()
 
 
-def _torch(seed: int) -> Iterator[tuple[str, Any]]:
-    """A generator of torch with this seed, where torch is loaded; the global one stays as it is."""
-    if (torch := sys.modules.get("torch")) is not None:
-        yield f"torch.manual_seed({seed})", torch
-
-
-def _gaussian(seed: int) -> Iterator[tuple[str, Any]]:
-    yield from _numpy(seed, "standard_normal", PREFIX)
-    for text, torch in _torch(seed):
-        for size, kind in ((PREFIX, "float32"), (32, "float32"), (32, "float64")):
-            rng = torch.Generator().manual_seed(seed)  # other values for fewer than 16
-            values = torch.randn(size, generator=rng, dtype=getattr(torch, kind))
-            yield text, values[:PREFIX].numpy()
-
-
-def _laplace(seed: int) -> Iterator[tuple[str, Any]]:
-    yield from _numpy(seed, "laplace", 0.0, math.sqrt(0.5), PREFIX)
-    for text, torch in _torch(seed):
-        rng = torch.Generator().manual_seed(seed)
-        uniform = torch.empty(PREFIX).uniform_(2**-23 - 1, 1, generator=rng).double().numpy()
-        yield text, np.sign(uniform) * np.log1p(-np.abs(uniform)) * -math.sqrt(0.5)
+_NUMPY: dict[str, Callable[[Any], Any]] = {
+    "gaussian": lambda rng: rng.standard_normal(PREFIX),
+    "laplace": lambda rng: rng.laplace(0.0, math.sqrt(0.5), PREFIX),
+}
+_OLD = np.random.RandomState(0)
 
 
 def _laplace_cdf(values: Floats) -> Floats:
@@ -112,18 +101,13 @@ def _laplace_cdf(values: Floats) -> Floats:
     return np.where(values < 0, tail, 1 - tail)
 
 
+def _gaussian_beyond(size: Floats) -> Floats:
+    return np.asarray(scipy.special.erfc(size / _ROOT2))
+
+
 LAWS = {
-    "gaussian": Law(
-        "gaussian",
-        "Gaussian",
-        True,
-        scipy.special.ndtr,
-        lambda x: np.asarray(scipy.special.erfc(x / _ROOT2)),
-        _gaussian,
-    ),
-    "laplace": Law(
-        "laplace", "Laplace", False, _laplace_cdf, lambda x: np.exp(-_ROOT2 * x), _laplace
-    ),
+    "gaussian": Law("Gaussian", True, scipy.special.ndtr, _gaussian_beyond),
+    "laplace": Law("Laplace", False, _laplace_cdf, lambda size: np.exp(-_ROOT2 * size)),
 }
 """By the name that a user gives."""
 
@@ -136,8 +120,5 @@ def seeded(distribution: str, with_torch: bool) -> tuple[list[str], scipy.spatia
         distribution: name of their law.
         with_torch: whether torch is loaded, so that its generators are among them.
     """
-    law = LAWS[distribution]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the old generator
-        found = [one for seed in (*_SEEDS, *_LARGE) for one in law.draws(seed)]
+    found = [one for seed in (*_SEEDS, *_LARGE) for one in _first_values(seed, distribution)]
     return [text for text, _ in found], scipy.spatial.KDTree(np.abs([each for _, each in found]))

@@ -1,6 +1,7 @@
 """What is kept of noise while it is seen: exact sums of each array, and a sketch of each round."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ class Layout:
         compared = np.sort(np.argsort(-lengths, kind="stable")[:_ARRAYS])
         return cls(names, lengths, compared, np.concatenate([*chosen, np.empty(0, int)]), groups)
 
-    @property
+    @functools.cached_property
     def starts(self) -> NDArray[np.int64]:
         """Number of the first entry of each array, ``(A,)``."""
         return np.cumsum(self.sizes) - self.sizes
@@ -99,7 +100,10 @@ class Seen:
             parts: the noise of each array, flat.
             claims: standard deviations that are claimed, ``(A,)``.
         """
-        sizes, found = self.layout.sizes, [self._measured(*one) for one in zip(parts, claims)]
+        sizes, found = (
+            self.layout.sizes,
+            [self._measured(*one) for one in zip(parts, claims, strict=True)],
+        )
         amounts, largest = np.array(found).reshape(-1, 2).T
         if not np.isfinite(amounts.sum() + largest.sum()):
             return False
@@ -160,8 +164,9 @@ class Seen:
             self.heads.append(np.concatenate([whole, padded[None]]))
         signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
         self.agree += signs @ signs.T
-        for column in np.abs(heads[:, :EQUAL]).T:
-            np.fmax(self.apart, np.abs(column[:, None] - column), out=self.apart)
+        few = np.abs(heads[:, :EQUAL])
+        apart = np.fmax.reduce(np.abs(few[:, None] - few), axis=2)  # of those that both have
+        np.fmax(self.apart, apart, out=self.apart)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that was kept, as named arrays."""

@@ -66,7 +66,7 @@ def distribution(seen: Seen, level: float) -> Check:
         f"the distribution function of {count:,} values is up to {most:.2g} off",
         f"ε is accounted for noise that is {law.name}, at whatever scale",
     )
-    return judged("shape", math.log(2) - 2 * count * most**2, level, texts, "theoretical")
+    return judged("shape", math.log(2) - 2 * count * most**2, level, texts)
 
 
 def tails(seen: Seen, level: float) -> Check:
@@ -83,9 +83,7 @@ def tails(seen: Seen, level: float) -> Check:
         f"none of {counts[worst]:,} values is beyond {largest[worst]:.3g} standard deviations",
         "Truncated noise cannot explain every output: what it cannot explain shows who took part",
     )
-    return judged(
-        "tails", float(chances[worst]) + math.log(len(counts)), level, texts, "theoretical"
-    )
+    return judged("tails", float(chances[worst]) + math.log(len(counts)), level, texts)
 
 
 def grid(seen: Seen, level: float) -> Check:
@@ -100,4 +98,4 @@ def grid(seen: Seen, level: float) -> Check:
         "On a coarse grid the digits of what is released tell what was added, whatever the noise"
         " (Mironov 2012)",
     )
-    return judged("grid", log_chance, level, texts, "theoretical")
+    return judged("grid", log_chance, level, texts)

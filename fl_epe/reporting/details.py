@@ -51,6 +51,7 @@ def _trust(summary: Summary) -> Iterator[str]:
         yield f"The other canaries, {overlap:.1%} of the energy of a round's mean, are {taken}."
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
+    yield from record.findings.noise
     for who, test in dependence(record).items():
         yield (
             f"Scores of two {who} canaries of a round have the correlation {test.correlation:.2g} "

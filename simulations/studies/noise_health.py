@@ -1,0 +1,138 @@
+"""How often `check_noise` finds fault with correct noise, and how much wrong noise it needs.
+
+Correct noise of each law and each set of arrays, drawn anew in every run: at a level of 0.005 for
+all checks together, at most 9 of 500 runs may fail (the 99.9% quantile of the binomial law is 9).
+Then, for wrong noise, the smallest number of values, by powers of 2, from which on 9 of 10 runs
+find it.
+
+    python simulations/studies/noise_health.py [--runs 500]
+
+Expected output, ten minutes on one core:
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_epe.noise import Check, NoiseHealth, check_noise, faults
+
+SHAPES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
+    "one release": (1, {"all": (5000,)}),
+    "one value, 200 rounds": (200, {"all": (1,)}),
+    "tiny arrays": (20, {"a": (1,), "b": (1,), "c": (2,), "d": (3, 1)}),
+    "a network": (30, {"w": (40, 20), "b": (20,), "v": (20, 10), "c": (10,), "scale": (1,)}),
+    "60 arrays": (3, {f"layer {i}": (1 + 7 * i,) for i in range(60)}),
+    "2,000 rounds": (2000, {"w": (4, 5), "b": (5,)}),
+    "a large model": (2, {"w": (300, 300), "b": (300,)}),
+}
+"""Rounds, and arrays of a round, by name."""
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Any]
+
+
+def _of_torch(rng: np.random.Generator, shape: tuple[int, ...]) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(int(rng.integers(2**63)))
+    return torch.normal(0.0, 1.0, shape, generator=generator)
+
+
+def _on_sums(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Noise in float32 on sums that are 100 times as large, less the sums."""
+    sums = rng.normal(0, 100, shape).astype(np.float32)
+    return (sums + rng.standard_normal(shape, np.float32)) - sums
+
+
+LAWS: dict[str, tuple[Any, Draw]] = {
+    "Gaussian": ("gaussian", lambda rng, shape: rng.normal(size=shape)),
+    "Gaussian, torch": ("gaussian", _of_torch),
+    "Gaussian, float32 on sums": ("gaussian", _on_sums),
+    "Laplace": ("laplace", lambda rng, shape: rng.laplace(0, np.sqrt(0.5), shape)),
+}
+
+Wrong = Callable[[np.random.Generator, int], Any]
+
+
+def _repeated(rng: np.random.Generator, count: int) -> list[Any]:
+    first = rng.normal(size=count)
+    return [first, first]
+
+
+def _shared(rng: np.random.Generator, count: int) -> dict[str, Any]:
+    first = rng.normal(size=count)
+    return {"a": first, "b": first}
+
+
+def _truncated(rng: np.random.Generator, count: int) -> Any:
+    values = rng.normal(size=2 * count)
+    return values[np.abs(values) < 3][:count] / 0.9866
+
+
+def _averaged(rng: np.random.Generator, count: int) -> Any:
+    fresh = rng.normal(size=(11, max(count // 10, 1)))
+    return 0.8 * fresh[1:] + 0.6 * fresh[:-1]
+
+
+WRONG: dict[str, Wrong] = {
+    "half of the scale": lambda rng, count: 0.5 * rng.normal(size=count),
+    "0.9 of the scale": lambda rng, count: 0.9 * rng.normal(size=count),
+    "equal in two arrays": _shared,
+    "equal in two rounds": _repeated,
+    "rounds correlated by 0.48": _averaged,
+    "a seed": lambda rng, count: np.random.default_rng(int(rng.integers(2000))).normal(size=count),
+    "uniform": lambda rng, count: rng.uniform(-np.sqrt(3), np.sqrt(3), count),
+    "Laplace for Gaussian": lambda rng, count: rng.laplace(0, np.sqrt(0.5), count),
+    "truncated at 3": _truncated,
+    "on a grid of 1/64": lambda rng, count: np.round(rng.normal(size=count) * 64) / 64,
+    "a tenth of coordinates without": lambda rng, count: (
+        rng.normal(size=count) * (np.arange(count) % 10 > 0)
+    ),
+}
+
+
+def found_in(law: str, shape: str, rng: np.random.Generator) -> list[Check]:
+    """What is found in correct noise; nothing should be."""
+    distribution, draw = LAWS[law]
+    rounds, arrays = SHAPES[shape]
+    health = NoiseHealth(arrays, distribution=distribution)
+    for _ in range(rounds):
+        std = float(rng.uniform(0.5, 2))  # each round's own
+        health.add({name: std * draw(rng, size) for name, size in arrays.items()}, std)
+    return faults(health.checks())
+
+
+def smallest(wrong: str, runs: int) -> Iterator[str]:
+    """The number of values from which on most runs find it, and by which checks."""
+    for power in range(2, 18):
+        names: list[str] = []
+        found = 0
+        for seed in range(runs):
+            rng = np.random.default_rng([3, seed, power])
+            checks = faults(check_noise(WRONG[wrong](rng, 2**power), 1.0))
+            names += [check.name for check in checks]
+            found += bool(checks)
+        if found >= 0.9 * runs:
+            yield f"{2**power:,} values, by {max(names, key=names.count)}"
+            return
+    yield "never"
+
+
+def main(runs: int) -> None:
+    """Print both tables."""
+    print(f"Correct noise with a failure, of {runs} runs; up to {9 * runs // 500} may be")
+    for law in LAWS:
+        for shape in SHAPES:
+            rngs = (np.random.default_rng([2, seed]) for seed in range(runs))
+            found = [found_in(law, shape, rng) for rng in rngs]
+            names = sorted({check.name for checks in found for check in checks})
+            print(f"{law:26} {shape:22} {sum(map(bool, found)):3} {', '.join(names)}", flush=True)
+    print("Wrong noise is found from so many values on")
+    for wrong in WRONG:
+        print(f"{wrong:32} {next(smallest(wrong, 10))}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=500)
+    main(parser.parse_args().runs)
