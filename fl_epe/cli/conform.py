@@ -1,7 +1,5 @@
 """``fl-epe conform``: does an implementation of a mechanism do what its privacy claim says?"""
 
-from __future__ import annotations
-
 import dataclasses
 import pkgutil
 import shlex

@@ -16,8 +16,6 @@ Examples:
     (12,)
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import types

@@ -4,8 +4,6 @@ A quarter of the runs of a game fits the statistics, a quarter chooses one and i
 the other half proves: the error rates at that threshold. The level is split over the canaries.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

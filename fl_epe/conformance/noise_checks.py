@@ -1,7 +1,5 @@
 """What the noise of a target is like: released of updates that are all zero, it stands alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

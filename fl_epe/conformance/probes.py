@@ -5,8 +5,6 @@ cancels and the change is exact. Where it does not cancel, as of a target that d
 a change counts as too large only if it is far beyond the noise too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a conformance suite found, as a table, JSON and HTML."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 from typing import Any, get_args

@@ -4,8 +4,6 @@ A statistic maps what was released in m runs, shape (m, s, d), to m numbers that
 canary. It is fitted on runs that neither choose it nor prove anything by it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

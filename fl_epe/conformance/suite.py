@@ -1,7 +1,5 @@
 """`conform`: every check that suits a target, with its level split beforehand."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 

@@ -10,8 +10,6 @@ Examples:
     (4.38, 1.0)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
