@@ -2,6 +2,19 @@
 
 `conform` runs every check that suits a `Target`: odd inputs, its noise, games with several canaries
 and statistics, its accountant. A mechanism that passes is one in which nothing was found.
+
+Examples:
+    Randomised response that tells the truth in 9 of 10 cases, with the claim of 3 of 4:
+
+    >>> import math
+    >>> from fl_epe.conformance import Target, conform
+    >>> def response(bit, rng):
+    ...     return round(bit[0, 0]) if rng.random() < 0.9 else 1 - round(bit[0, 0])
+    >>> target = Target(
+    ...     response, epsilon=math.log(3), norm="linf", inputs="clipped", nonnegative=True,
+    ...     adjacency="zero-out", arrays=(1,), categories=True, others=())
+    >>> [check.name for check in conform(target, trials=1000).failed]
+    ['game: no longer than the clip norm']
 """
 
 from typing import TYPE_CHECKING

@@ -17,7 +17,7 @@ from fl_epe.noise import Check, Severity
 from fl_epe.seeding import generator
 
 ORDINARY = "no longer than the clip norm"
-_LONG, _SOME_WAY = 100.0, 3.0  # lengths in clip norms
+_SHORT, _SOME_WAY, _LONG = 0.999, 3.0, 100.0  # lengths in clip norms
 _THRESHOLDS = 60
 _STRICTER = 0.2  # level at which a statistic is chosen
 
@@ -55,9 +55,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         seed: of random canaries.
     """
     dim, rows, steps = target.dim, target.rows, np.arange(target.steps)[:, None]
-    long, against = (
+    long, against, short = (
         target.clip_norm * (1.0 if target.inputs == "clipped" else length)
-        for length in (_LONG, _SOME_WAY)
+        for length in (_LONG, _SOME_WAY, _SHORT)
     )
 
     def scaled(vector: Floats, length: float = long) -> Floats:
@@ -72,7 +72,7 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
     rest = -apart if not target.nonnegative else flat - first if dim > 1 else flat
     found = {
-        ORDINARY: (every(scaled(drawn[0], 0.999 * target.clip_norm)), rows),
+        ORDINARY: (every(scaled(drawn[0], short)), rows),
         "random": (every(scaled(drawn[1])), rows),
         "all entries": (every(scaled(flat)), rows),
         "one entry": (every(scaled(first)), rows),

@@ -66,6 +66,8 @@ def test_the_form_of_pfl(monkeypatch):
             return Statistics({name: self[name] + other[name] for name in self}, 1.0)
 
     class Mechanism:
+        apart = 1
+
         def constrain_sensitivity(self, user, seed):
             norm = np.sqrt(sum((array**2).sum() for array in user.values()))
             return Statistics({k: v / max(norm, 1.0) for k, v in user.items()}, 1.0), None
@@ -79,11 +81,10 @@ def test_the_form_of_pfl(monkeypatch):
             return Statistics(noisy, 1.0), None
 
     module = types.ModuleType("pfl.stats")
-    module.MappedVectorStatistics = Statistics
+    monkeypatch.setattr(module, "MappedVectorStatistics", Statistics, raising=False)
     monkeypatch.setitem(sys.modules, "pfl", types.ModuleType("pfl"))
     monkeypatch.setitem(sys.modules, "pfl.stats", module)
     mechanism = Mechanism()
-    mechanism.apart = 1
     assert failed(conform(of_pfl(mechanism, **CLAIM), trials=100)) == set()
     mechanism.apart = 0  # one seed for both arrays
     assert {"noise: independence of arrays", "game: one entry"} <= failed(

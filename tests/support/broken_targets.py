@@ -5,42 +5,50 @@ Each class or function is written as its author would: nothing here says what is
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from broken_examples import Example
 
+from fl_epe.auditing.games import AuditedMechanism
+from fl_epe.checks import Floats
 from fl_epe.conformance import Target
+
+Rng = np.random.Generator
+Choose = Callable[[int, int, Rng], Any]
 
 DIM, Z, DELTA = 12, 1.0, 1e-5
 
 
-def finite(updates):
+def finite(updates: Floats) -> Floats:
     """The updates, if all are finite."""
     if not np.isfinite(updates).all():
         raise ValueError("Expected finite updates.")
     return np.asarray(updates, np.float64)
 
 
-def cut(updates, order=2, limit=1.0):
+def cut(updates: Floats, order: float = 2, limit: float = 1.0) -> Floats:
     """Each row scaled down to a norm."""
     updates = finite(updates)
     norms = np.linalg.norm(updates, order, axis=1, keepdims=True)
-    return updates * (limit / np.maximum(norms, limit))
+    return np.asarray(updates * (limit / np.maximum(norms, limit)))
 
 
-def gaussian(name=None, **more):
+def gaussian(**more: Any) -> dict[str, Any]:
     return {"delta": DELTA, "noise": "gaussian", "noise_multiplier": Z} | more
 
 
-def laplace(scale):
-    def release(updates, rng):
+def laplace(scale: float) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = cut(updates, order=1).sum(axis=0)
         return total + rng.laplace(0, scale, total.size)
 
     return Target(release, epsilon=1.0, norm="l1", noise="laplace")
 
 
-def laplace_of_uniforms(draw):
-    def release(updates, rng):
+def laplace_of_uniforms(draw: Callable[[Rng, int], Any]) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = cut(updates, order=1).sum(axis=0)
         u = draw(rng, total.size) - 0.5
         return total - np.sign(u) * np.log1p(-2 * np.abs(u))
@@ -48,20 +56,20 @@ def laplace_of_uniforms(draw):
     return Target(release, epsilon=1.0, norm="l1", noise="laplace")
 
 
-def clipping(clip):
-    def release(updates, rng):
+def clipping(clip: Callable[[Floats], Floats]) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = clip(finite(updates)).sum(axis=0)
         return total + rng.normal(0, Z, total.size)
 
     return Target(release, **gaussian())
 
 
-def by_entry(updates):
+def by_entry(updates: Floats) -> Floats:
     return np.clip(updates, -1.0, 1.0)
 
 
-def by_layer(share):
-    def clip(updates):
+def by_layer(share: float) -> Callable[[Floats], Floats]:
+    def clip(updates: Floats) -> Floats:
         return np.hstack([cut(part, limit=share) for part in np.split(updates, 2, axis=1)])
 
     return clip
@@ -70,19 +78,19 @@ def by_layer(share):
 class Batches:
     """Training steps on batches of a data set."""
 
-    def __init__(self, choose):
+    def __init__(self, choose: Choose) -> None:
         self.choose, self.step = choose, 0
 
-    def start(self):
+    def start(self) -> None:
         self.step = 0
 
-    def release(self, updates, rng):
+    def release(self, updates: Floats, rng: Rng) -> Any:
         chosen = self.choose(len(updates), self.step % 4, rng)
         self.step += 1
         return cut(updates[chosen]).sum(axis=0) + rng.normal(0, Z, updates.shape[1])
 
     @classmethod
-    def target(cls, choose):
+    def target(cls, choose: Choose) -> Target:
         one = cls(choose)
         return Target(
             one.release,
@@ -95,16 +103,16 @@ class Batches:
         )
 
 
-def in_order(count, step, rng):
+def in_order(count: int, step: int, rng: Rng) -> Any:
     return np.array_split(np.arange(count), 4)[step]
 
 
-def by_coins(count, step, rng):
+def by_coins(count: int, step: int, rng: Rng) -> Any:
     return np.flatnonzero(rng.random(count) < 0.25)
 
 
-def shards(draw):
-    def release(updates, rng):
+def shards(draw: Callable[[Rng, int], list[Floats]]) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = cut(updates).sum(axis=0)
         halves = np.split(total, 2)
         return np.concatenate(
@@ -114,38 +122,39 @@ def shards(draw):
     return Target(release, **gaussian())
 
 
-def one_seed(rng, size):
+def one_seed(rng: Rng, size: int) -> list[Floats]:
     seed = int(rng.integers(2**62))
     return [np.random.default_rng(seed).normal(0, Z, size) for _ in range(2)]
 
 
-def two_seeds(rng, size):
+def two_seeds(rng: Rng, size: int) -> list[Floats]:
     return [np.random.default_rng(int(rng.integers(2**62))).normal(0, Z, size) for _ in range(2)]
 
 
 class Accumulation:
     """Noise for the steps of an accumulated batch."""
 
-    def __init__(self, fresh):
-        self.fresh, self.noise = fresh, None
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+        self.noise: Floats | None = None
 
-    def start(self):
+    def start(self) -> None:
         self.noise = None
 
-    def release(self, updates, rng):
+    def release(self, updates: Floats, rng: Rng) -> Any:
         total = cut(updates).sum(axis=0)
         if self.fresh or self.noise is None:
             self.noise = rng.normal(0, Z, total.size)
         return total + self.noise
 
     @classmethod
-    def target(cls, fresh):
+    def target(cls, fresh: bool) -> Target:
         one = cls(fresh)
         return Target(one.release, **gaussian(), steps=3, reset=one.start)
 
 
-def microbatches(each):
-    def release(updates, rng):
+def microbatches(each: bool) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         updates = cut(updates) if each else finite(updates)
         total = np.zeros(updates.shape[1])
         for first in range(0, len(updates), 2):
@@ -156,8 +165,8 @@ def microbatches(each):
     return Target(release, **gaussian())
 
 
-def noisy_max(scale):
-    def release(votes, rng):
+def noisy_max(scale: float) -> Target:
+    def release(votes: Floats, rng: Rng) -> int:
         return int(np.argmax(votes.sum(axis=0) + rng.laplace(0, scale, votes.shape[1])))
 
     return Target(
@@ -172,8 +181,8 @@ def noisy_max(scale):
     )
 
 
-def truncated(limit, epsilon=1.0):
-    def release(updates, rng):
+def truncated(limit: float, epsilon: float = 1.0) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = cut(updates, order=1).sum(axis=0)
         noise = rng.laplace(0, 1 / epsilon, total.size)
         while np.any(far := np.abs(noise) > limit / epsilon):
@@ -183,8 +192,8 @@ def truncated(limit, epsilon=1.0):
     return Target(release, epsilon=epsilon, norm="l1", noise="laplace")
 
 
-def truncated_gaussian(limit):
-    def release(updates, rng):
+def truncated_gaussian(limit: float) -> Target:
+    def release(updates: Floats, rng: Rng) -> Any:
         total = cut(updates).sum(axis=0)
         noise = rng.normal(0, Z, total.size)
         while np.any(far := np.abs(noise) > limit * Z):
@@ -194,8 +203,8 @@ def truncated_gaussian(limit):
     return Target(release, **gaussian())
 
 
-def exponential(factor):
-    def release(scores, rng):
+def exponential(factor: float) -> Target:
+    def release(scores: Floats, rng: Rng) -> int:
         total = scores.sum(axis=0)
         return int(np.argmax(factor * total + rng.gumbel(0, 1, total.size)))
 
@@ -210,8 +219,8 @@ def exponential(factor):
     )
 
 
-def randomised_response(truth):
-    def release(bit, rng):
+def randomised_response(truth: float) -> Target:
+    def release(bit: Floats, rng: Rng) -> int:
         told = rng.random() < truth
         return int(bit[0, 0] > 0) if told else 1 - int(bit[0, 0] > 0)
 
@@ -228,11 +237,11 @@ def randomised_response(truth):
     )
 
 
-def geometric(scale):
+def geometric(scale: float) -> Target:
     """Two-sided geometric noise on counts, in whole numbers."""
     p = 1 - math.exp(-scale)
 
-    def release(counts, rng):
+    def release(counts: Floats, rng: Rng) -> Any:
         total = np.clip(np.rint(counts), 0, 1).sum(axis=0)
         noise = rng.geometric(p, total.size) - rng.geometric(p, total.size)
         return total + noise
@@ -270,7 +279,7 @@ PAIRS = {
 """By name: the broken one and the right one."""
 
 
-def from_example(example, mechanism):
+def from_example(example: Example, mechanism: AuditedMechanism) -> Target:
     """A target that is an entry of the collection of broken mechanisms."""
     from noise_bugs import PrefixSums
     from sensitivity_bugs import AdaptiveSum
@@ -278,7 +287,7 @@ def from_example(example, mechanism):
     adaptive = isinstance(mechanism, AdaptiveSum)
     free = isinstance(mechanism, PrefixSums) or adaptive
 
-    def release(updates, rng):
+    def release(updates: Floats, rng: Rng) -> Any:
         return mechanism.release(updates, rng)
 
     return Target(
@@ -292,15 +301,15 @@ def from_example(example, mechanism):
         participations=example.participations,
         reset=mechanism.reset,
         others=example.others,
-        clip_rule=(0.5, lambda: mechanism.clip_norm) if adaptive else None,
+        clip_rule=(0.5, lambda: mechanism.clip_norm) if adaptive else None,  # type: ignore[attr-defined]
     )
 
 
-def own_randomness(target):
+def own_randomness(target: Target) -> Target:
     """The same mechanism, with noise from a generator of its own."""
     rng = np.random.default_rng(5)
 
-    def release(updates):
+    def release(updates: Floats) -> Any:
         return target.release(updates, rng)
 
     return dataclasses.replace(target, release=release)
