@@ -23,6 +23,10 @@ _RARE = 1e-3
 _UNEQUAL = 0.1  # of what canaries add, by which their scores differ
 _WEAK = 0.5  # of what canaries should add
 _OFTEN = 0.1  # of the rounds with canaries
+_NOISE = (
+    "Noise: cannot be told, as the strategy releases models alone: its noise and the sum of the"
+    " updates are not seen apart."
+)
 _ON_THE_SERVER = (
     "Canaries are made on the server: what clients do to their own updates before they send them,"
     " such as adding noise, is not in them (it is with canary_mod)."
@@ -120,6 +124,7 @@ def _findings(run: AuditedRun) -> Findings:
     return Findings(
         plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
+        noise=(_NOISE,),
         last_model_is_finite=run.last_is_finite,
         client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,

@@ -54,8 +54,8 @@ def between_rounds(seen: Seen, level: float) -> Check:
     name, claim = "independence of rounds", "each round has noise of its own"
     if seen.rounds < 2:
         return Check(name, "passed", claim, "there is one round")
-    signs = np.sign(np.array(seen.sketch)).astype(np.float32)
-    found = [_twins(np.abs(seen.marks)), _pair(signs), _lag(signs, seen)]
+    signs = np.sign(seen.rows("sketch")).astype(np.float32)
+    found = [_twins(np.abs(seen.rows("marks"))), _pair(signs), _lag(signs, seen)]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
     sure = (one for one in found if one[0] + tests < math.log(level))
     chance, rho, measured = next(sure, min(found))
@@ -66,7 +66,7 @@ def between_rounds(seen: Seen, level: float) -> Check:
 def seed(seen: Seen, level: float) -> Check:
     """First values of arrays against those of generators with seeds that are small or popular."""
     texts, tree = seeded(seen.law.name.lower(), "torch" in sys.modules)
-    heads = np.abs(np.concatenate(seen.heads))
+    heads = np.abs(seen.rows("heads").reshape(-1, PREFIX))
     heads = heads[np.isfinite(heads).all(axis=1)]
     claim, chance, measured, how = "nobody can guess the noise", 0.0, f"none of {len(texts):,}", ""
     if len(heads):

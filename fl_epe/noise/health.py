@@ -78,7 +78,7 @@ class NoiseHealth:
             raise_invalid("distribution", distribution, f"to be one of {', '.join(LAWS)}")
         check_probability("level", level)
         self._law, self._level, self._std = LAWS[distribution], level, std
-        self._unusable: list[str] = []
+        self._unusable, self._reason = 0, ""
         self._seen: Seen | None = None
         if arrays is not None:
             self._begin({name: int(np.prod(shape)) for name, shape in arrays.items()})
@@ -107,9 +107,12 @@ class NoiseHealth:
         std = self._std if std is None else std
         claimed = [std.get(name) if isinstance(std, Mapping) else std for name in names]
         if not names or not all(one is not None and 0 < one < np.inf for one in claimed):
-            self._unusable.append("no standard deviation above 0 is claimed for its noise")
+            self._skip("no standard deviation above 0 is claimed for its noise")
         elif not seen.add([parts[name] for name in names], np.array(claimed, np.float64)):
-            self._unusable.append("its noise has NaN or infinite entries")
+            self._skip("its noise has NaN or infinite entries")
+
+    def _skip(self, reason: str) -> None:
+        self._unusable, self._reason = self._unusable + 1, self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> Seen:
         self._seen = Seen(Layout.of(sizes), self._law)
@@ -131,30 +134,30 @@ class NoiseHealth:
         if self._seen is not None and self._seen.rounds:
             level = self._level / len(_CHECKS)
             found = [check(self._seen, level) for check in _CHECKS]
-        if unusable := self._unusable or ([] if found else ["no round was seen"]):
-            rounds = f"{len(self._unusable)} rounds could not be checked"
-            why = f"Of the first of them, {unusable[0]}" if self._unusable else unusable[0]
-            found.append(
-                Check("rounds", "unknown", "the noise of each round is known", rounds, why)
-            )
+        if self._unusable or not found:
+            claim, measured = "the noise of each round is seen", f"{self._unusable} rounds were not"
+            why = f"Of the first of them, {self._reason}" if self._reason else "No round was seen"
+            found.append(Check("rounds", "unknown", claim, measured, why))
         return found
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What a run that is resumed needs, as named arrays."""
-        seen = {} if self._seen is None or not self._seen.rounds else self._seen.state()
-        return {**seen, "unusable": np.array(self._unusable, np.str_)}
+        found = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
+        if self._seen is None:
+            return found
+        layout = {"names": np.array(self._seen.layout.names), "sizes": self._seen.layout.sizes}
+        return found | layout | self._seen.state()
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned, so that noise that repeats after it is found, too.
 
         Raises:
-            ValueError: if it is of other arrays, or no sizes of arrays were given.
+            ValueError: if that is of other arrays.
         """
-        self._unusable = state["unusable"].tolist()
-        if "rounds" in state:
-            if self._seen is None:
-                raise_invalid("arrays", None, "to be known before a state is restored")
-            self._seen.restore(state)
+        self._unusable, self._reason = int(state["unusable"]), str(state["reason"])
+        if "names" in state:
+            sizes = dict(zip(state["names"].tolist(), state["sizes"].tolist(), strict=True))
+            (self._seen or self._begin(sizes)).restore(state)
 
 
 def _flat(array: Any) -> NDArray[Any]:

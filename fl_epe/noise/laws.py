@@ -8,7 +8,7 @@ Examples:
     >>> float(LAWS["laplace"].scales(LAWS["laplace"].amounts(values).sum(), 4))
     1.4142135623730951
     >>> round(float(LAWS["gaussian"].below(10_000, 0.98)), 4)  # so small a scale by chance
-    0.0017
+    0.0023
 """
 
 import dataclasses

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, Floats
+from fl_epe.checks import Floats, raise_invalid
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
 HEAD = 256
@@ -18,7 +18,8 @@ EQUAL = 16
 
 _BLOCK = 1 << 15
 _ARRAYS = 256  # that are compared with each other
-_SKETCH = 1024  # coordinates of a round, and rounds
+_SKETCH = 1024  # coordinates of a round
+_ROUNDS = 512  # rounds of which they are kept
 _MARKS = 16  # coordinates of every round
 _SEEDED = 4  # rounds whose seeds are looked for
 _STILL = 1 << 18  # coordinates without noise that are followed
@@ -77,21 +78,31 @@ class Seen:
         still: entries without any noise so far, counted from the first of all arrays.
         agree: sums of products of signs of two arrays' first values, ``(B, B)``.
         apart: largest difference of sizes of their first values, ``(B, B)``.
-        sketch: chosen entries of the first rounds, ``(rounds, K)``.
-        marks: some of them of all rounds, ``(rounds, ≤ 16)``.
-        heads: first values of arrays in the first rounds, NaN where there are fewer.
+
+    The `rows` of rounds: the "sketch" is the chosen entries of the first rounds, ``(rounds, K)``;
+    "marks" are some of them in all rounds, ``(rounds, ≤ 16)``; "heads" are the first values of the
+    arrays in the first rounds, and of all in a row, ``(rounds, B + 1, 8)``, NaN where there are
+    fewer.
     """
 
     def __init__(self, layout: Layout, law: Law) -> None:
         self.layout, self.law, self.rounds = layout, law, 0
-        arrays, compared = len(layout.sizes), len(layout.compared)
+        arrays, compared, width = len(layout.sizes), len(layout.compared), len(layout.chosen)
         self.amounts, self.largest = np.zeros(arrays), np.zeros(arrays)
         self.worst = np.array([1.0, 0.0, arrays, 1.0])
         self.still = np.empty(0, np.int64)
         self.agree, self.apart = np.zeros((compared, compared)), np.zeros((compared, compared))
-        self.sketch: list[Floats] = []
-        self.marks: list[Floats] = []
-        self.heads: list[Floats] = []
+        self._marked = np.unique(np.linspace(0, width - 1, min(_MARKS, width)).astype(np.int64))
+        self._rows: dict[str, list[Floats]] = {name: [] for name in self._shapes()}
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the rows of what is kept of each round."""
+        heads = len(self.layout.compared) + 1, PREFIX
+        return {"sketch": self.layout.chosen.shape, "marks": self._marked.shape, "heads": heads}
+
+    def rows(self, name: str) -> Floats:
+        """The "sketch", "marks" or "heads" of all rounds that have them, one after another."""
+        return np.array(self._rows[name], np.float64).reshape(-1, *self._shapes()[name])
 
     def add(self, parts: Sequence[NDArray[Any]], claims: Floats) -> bool:
         """Take in a round; nothing of it where a value is not finite, which is returned.
@@ -100,10 +111,9 @@ class Seen:
             parts: the noise of each array, flat.
             claims: standard deviations that are claimed, ``(A,)``.
         """
-        sizes, found = (
-            self.layout.sizes,
-            [self._measured(*one) for one in zip(parts, claims, strict=True)],
-        )
+        sizes = self.layout.sizes
+        with np.errstate(all="ignore"):
+            found = [self._measured(*one) for one in zip(parts, claims, strict=True)]
         amounts, largest = np.array(found).reshape(-1, 2).T
         if not np.isfinite(amounts.sum() + largest.sum()):
             return False
@@ -149,10 +159,9 @@ class Seen:
     def _keep(self, parts: Sequence[NDArray[Any]], claims: Floats) -> None:
         layout = self.layout
         kept = self._entries(parts, layout.chosen) / claims[layout.groups]
-        places = np.unique(np.linspace(0, len(kept) - 1, min(_MARKS, len(kept))).astype(int))
-        self.marks.append(kept[places])
-        if self.rounds < _SKETCH:
-            self.sketch.append(kept)
+        self._rows["marks"].append(kept[self._marked])
+        if self.rounds < _ROUNDS:
+            self._rows["sketch"].append(kept)
         heads = np.full((len(layout.compared), HEAD), np.nan)
         for row, number in zip(heads, layout.compared, strict=True):
             head = parts[number][:HEAD]
@@ -161,7 +170,7 @@ class Seen:
             whole = heads[:, :PREFIX]
             first = whole[np.isfinite(whole)][:PREFIX]  # of all arrays in a row
             padded = np.append(first, np.full(PREFIX - len(first), np.nan))
-            self.heads.append(np.concatenate([whole, padded[None]]))
+            self._rows["heads"].append(np.concatenate([whole, padded[None]]))
         signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
         self.agree += signs @ signs.T
         few = np.abs(heads[:, :EQUAL])
@@ -170,7 +179,8 @@ class Seen:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that was kept, as named arrays."""
-        return {name: np.array(getattr(self, name)) for name in ("rounds", *_KEPT)}
+        found = {name: np.array(getattr(self, name)) for name in ("rounds", *_SUMS, "still")}
+        return found | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` returned.
@@ -178,16 +188,15 @@ class Seen:
         Raises:
             ArgumentError: if that is of other arrays.
         """
-        for name in _KEPT:
-            kept, mine = state[name], getattr(self, name)
-            if not isinstance(mine, list) and name != "still" and kept.shape != mine.shape:
-                raise ArgumentError(
-                    f"Expected the {name} of {mine.shape} arrays, not {kept.shape}."
-                )
-            setattr(self, name, list(kept) if isinstance(mine, list) else kept.copy())
-        self.rounds = int(state["rounds"])
+        wanted = {name: getattr(self, name).shape for name in _SUMS} | self._shapes()
+        for name, shape in wanted.items():
+            found = state[name].shape if name in _SUMS else state[name].shape[1:]
+            if found != shape or state[name].dtype.kind != "f":
+                raise_invalid(f"{name}.shape", found, f"to be {shape}, of real numbers")
+        for name in _SUMS:
+            setattr(self, name, state[name].copy())
+        self._rows = {name: list(state[name]) for name in self._rows}
+        self.still, self.rounds = state["still"].astype(np.int64), int(state["rounds"])
 
 
-_KEPT = (
-    "amounts", "largest", "worst", "still", "agree", "apart", "sketch", "marks", "heads"
-)  # fmt: skip
+_SUMS = ("amounts", "largest", "worst", "agree", "apart")

@@ -29,7 +29,7 @@ def repeated(seen: Seen) -> tuple[int, float, float]:
         Their number; that expected on the finest grid that a check finds, at most; and the
         probability of the likeliest value, at most, if the noise is on a grid.
     """
-    rows = np.array(seen.sketch)
+    rows = seen.rows("sketch")
     rows = np.round(rows[: max(_TIES // max(rows.shape[1], 1), 1)], 5)
     count, pairs = 0, 0.0
     for group in range(len(seen.layout.sizes)):
@@ -41,7 +41,7 @@ def repeated(seen: Seen) -> tuple[int, float, float]:
 
 def evened(seen: Seen) -> Floats:
     """Values of the sketch; where a round's or array's scale is another, over that scale."""
-    rows, groups = np.array(seen.sketch), seen.layout.groups
+    rows, groups = seen.rows("sketch"), seen.layout.groups
     rows = _over_scale(seen, rows[np.any(rows != 0, axis=1)])
     columns = [_over_scale(seen, rows[:, groups == g].reshape(1, -1)) for g in np.unique(groups)]
     values = np.concatenate([each.ravel() for each in columns if np.any(each)] or [np.empty(0)])

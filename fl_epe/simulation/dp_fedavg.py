@@ -26,6 +26,7 @@ from fl_epe import schedules
 from fl_epe.checks import Floats
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise
+from fl_epe.noise import NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
 
@@ -126,9 +127,15 @@ def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
 
 
 def next_round(
-    config: RunConfig, seeds: Seeds, state: ServerState, sums: ClippedSums
+    config: RunConfig,
+    seeds: Seeds,
+    state: ServerState,
+    sums: ClippedSums,
+    health: NoiseHealth | None = None,
 ) -> tuple[ServerState, dict[str, Floats]]:
     """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
+
+    The noise is also given to ``health``; correlated noise, before it is correlated.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
@@ -137,8 +144,12 @@ def next_round(
     deviation, strategy, kept = config.sum_noise_multiplier(), config.strategy(), state.noise
     if strategy is None:
         mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation * state.clip_norm)
+        if health is not None:
+            health.add(mean, deviation * state.clip_norm)
     else:
         fresh = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+        if health is not None:
+            health.add(fresh, deviation)
         kept, mean = strategy.next(t, kept, fresh)
         mean *= state.clip_norm
     mean += sums.total

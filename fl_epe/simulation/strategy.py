@@ -28,6 +28,7 @@ from fl_epe.auditing import (
 from fl_epe.config import RunConfig
 from fl_epe.flower import pack, read_only
 from fl_epe.mechanism import ServerSGD
+from fl_epe.noise import NoiseHealth, fault, sentences
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation.checkpoint import check_arrays
@@ -82,6 +83,7 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
+        self._noise = NoiseHealth(level=5e-4)
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
@@ -170,7 +172,7 @@ class DPFedAvg(Strategy):
         t = before.rounds_done
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
         found = add_up(answers.values(), len(before.theta), separate=self.config.full_knowledge)
-        self._state, released = next_round(self.config, self.seeds, before, found)
+        self._state, released = next_round(self.config, self.seeds, before, found, self._noise)
         self.log.close_round(
             [self._instructions[node] for node in answers], found, before.clip_norm
         )
@@ -214,6 +216,7 @@ class DPFedAvg(Strategy):
         if config.stop_when is not None and self.rounds_done < config.rounds and not secret:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
+        checks = self._noise.checks()
         return self.auditor.record(
             ids,
             read_only(arrays["theta"]).astype(np.float64),
@@ -221,7 +224,11 @@ class DPFedAvg(Strategy):
             clients=self.log.clients(),
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=Design.of(settings),
-            findings=Findings(plan=tuple(config.canary_plan())),
+            findings=Findings(
+                plan=tuple(config.canary_plan()),
+                step_faults=tuple(filter(None, [fault(checks)])),
+                noise=sentences(checks),
+            ),
             provenance=Provenance(
                 dataclasses.asdict(self.seeds),
                 self.config.canary_kind,
@@ -272,6 +279,7 @@ class DPFedAvg(Strategy):
             **self.log.state(),
             **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
             **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
+            **{f"health.{name}": value for name, value in self._noise.state().items()},
         }
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -305,6 +313,7 @@ class DPFedAvg(Strategy):
             raise ValueError(f"client_ids are not in [0, {config.clients})")
         if clip_norm <= 0:
             raise ValueError(f"clip_norm={clip_norm} is not > 0")
+        self._noise.restore(_under(state, "health."))
         self._start = state["start"]
         self._state = dataclasses.replace(
             first, clip_norm=clip_norm, optimizer=optimizer, noise=state["noise"], rounds_done=done

@@ -25,7 +25,7 @@ SHAPES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
     "tiny arrays": (20, {"a": (1,), "b": (1,), "c": (2,), "d": (3, 1)}),
     "a network": (30, {"w": (40, 20), "b": (20,), "v": (20, 10), "c": (10,), "scale": (1,)}),
     "60 arrays": (3, {f"layer {i}": (1 + 7 * i,) for i in range(60)}),
-    "2,000 rounds": (2000, {"w": (4, 5), "b": (5,)}),
+    "500 rounds": (500, {"w": (4, 5), "b": (5,)}),
     "a large model": (2, {"w": (300, 300), "b": (300,)}),
 }
 """Rounds, and arrays of a round, by name."""

@@ -658,6 +658,7 @@ def test_a_step_that_is_not_as_claimed_is_named(name):
 def test_right_steps_have_no_fault():
     audit = digits_like()
     assert audit.findings == StepFindings()
+    assert audit.record().findings.noise[0] == "Noise: as claimed."
     assert {one.code for one in summarize(audit.record()).warnings} <= {"load"}
 
 

@@ -72,7 +72,9 @@ def test_who_is_attacked_by_whom(screen):
     assert ("the adversary does not know its rounds" in text) is secret
     assert ("on average, drawn in secret" in text) is secret
     assert ("†" in text) is (name == "extrapolated")
-    assert ("At the stricter δ = 1e-05: ε ≈" in text) is (name in ("large-delta", "no-noise", "unknown-noise"))
+    assert ("At the stricter δ = 1e-05: ε ≈" in text) is (
+        name in ("large-delta", "no-noise", "unknown-noise")
+    )
     for answer in summary.answers:
         assert f"{answer.estimate.high:.3g}" in text.replace(",", "")
     assert ("∞" in text) is (name == "no-noise")

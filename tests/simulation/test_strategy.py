@@ -38,6 +38,25 @@ def _run(task=None, config=SMALL, seeds=SEEDS, **options):
     return simulate(Job(task or Tiny(), config, seeds), **options)
 
 
+def _stuck(rng, dim, std):
+    return std * np.random.default_rng(7**30).standard_normal(dim)
+
+
+@pytest.mark.parametrize(
+    ("noise", "mechanism"),
+    [(None, "independent"), (None, "banded:bands=2"), (_stuck, "independent")],
+    ids=["right", "correlated", "stuck"],
+)
+def test_the_noise_is_checked(noise, mechanism, monkeypatch):
+    if noise is not None:
+        monkeypatch.setattr("fl_epe.simulation.dp_fedavg.gaussian_noise", noise)
+    found = _run(config=dataclasses.replace(SMALL, rounds=4, mechanism=mechanism)).findings
+    assert found.noise[0] == f"Noise: {'as claimed' if noise is None else 'not as claimed'}."
+    assert [("rounds 1 and 2 have the same noise" in text) for text in found.step_faults] == (
+        [] if noise is None else [True]
+    )
+
+
 def _final_model(config, workers):
     """The model that a run ends with, caught on its way to the evaluation."""
     caught = []
