@@ -34,6 +34,7 @@ HEAVY = {
 MAY_IMPORT = {
     "accounting": {"dp_accounting"},
     "auditing": {"pyarrow"},
+    "conformance": {"dp_accounting", "flwr", "torch"},
     "data": {"datasets", "pyarrow", "h5py", "google"},
     "dp_sgd": {"torch", "opacus"},
     "flower": {"flwr"},

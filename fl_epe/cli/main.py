@@ -32,6 +32,7 @@ COMMANDS = {
     "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
     "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
     "estimate": ("report:Estimate", "every estimate and bound that a file of scores allows"),
+    "conform": ("conform:Conform", "check a mechanism against its privacy claim"),
     "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
     "new": ("data:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),

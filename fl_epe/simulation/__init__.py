@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
+from fl_epe.simulation.flower_internals import ensure_task_identity
 from fl_epe.simulation.grids import InProcessGrid, RunStoppedError, StopRequest
 from fl_epe.simulation.strategy import DPFedAvg
 
@@ -30,6 +31,7 @@ __all__ = [
     "Progress",
     "RunStoppedError",
     "StopRequest",
+    "ensure_task_identity",
     "has_checkpoint",
     "load_job",
     "remove_checkpoint",

@@ -1,0 +1,116 @@
+"""What a claim says of error rates, and what error rates say of a claim.
+
+A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair, of
+Gaussian mechanisms with a noise multiplier, sampled or not, it is the whole curve δ(ε), which is
+how few trials disprove a claim of ε = 4 at δ = 1e-5. Error rates are limited by Clopper and Pearson
+(1934); which of them no profile allows: Kairouz et al. (2015).
+
+Examples:
+    >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
+    >>> float(claim.excess(*limits(5, 400, 1000, 0.01))) > 0  # P(S) is 0.6 and 0.005
+    True
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import scipy
+from numpy.typing import ArrayLike
+
+from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon
+from fl_epe.checks import Floats
+from fl_epe.conformance.target import Target
+
+_GRID = np.linspace(0.0, 12.0, 61)
+
+
+def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tuple[Floats, Floats]:
+    """Upper limits of FPR and FNR, of as many trials of each world, which hold together.
+
+    Args:
+        false: runs without the canary that were taken for runs with it.
+        missed: runs with the canary that were taken for runs without it.
+        count: trials of each world.
+        level: probability at most that one of the rates is above its limit.
+    """
+
+    def upper(errors: ArrayLike) -> Floats:
+        wrong = np.asarray(errors, np.float64)
+        rest = count - wrong
+        found = scipy.special.betaincinv(wrong + 1, np.maximum(rest, 1), 1 - level / 2)
+        return np.where(rest > 0, found, 1.0)
+
+    return upper(false), upper(missed)
+
+
+def epsilon_of(fpr: ArrayLike, fnr: ArrayLike, delta: float) -> Floats:
+    """The ε at δ below which no mechanism has these error rates."""
+    return np.maximum(_log_ratios(np.asarray(fpr), np.asarray(fnr), np.array(delta)), 0.0)
+
+
+def _log_ratios(fpr: Floats, fnr: Floats, deltas: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        one = np.log(np.maximum(1 - deltas - fnr, 0)) - np.log(fpr)
+        other = np.log(np.maximum(1 - deltas - fpr, 0)) - np.log(fnr)
+    return np.asarray(np.fmax(one, other))
+
+
+@functools.lru_cache(maxsize=64)
+def _sampled(noise: float, rate: float, steps: int) -> Floats:
+    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling."""
+    from dp_accounting.pld import privacy_loss_distribution  # slow to import
+
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=1e-3
+    )
+    return np.asarray(one.self_compose(steps).get_delta_for_epsilon(_GRID))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Profile:
+    """A claim.
+
+    Attributes:
+        epsilons: shape (p,).
+        deltas: of these, shape (p,).
+        delta: at which a Gaussian claim is stated; ``None`` for other claims.
+    """
+
+    epsilons: Floats
+    deltas: Floats
+    delta: float | None
+
+    @classmethod
+    def of(cls, target: Target) -> Profile:
+        """What a target claims."""
+        z = target.noise_multiplier
+        epsilons: ArrayLike = ()
+        deltas: ArrayLike = ()
+        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
+            epsilons, deltas = _GRID, _sampled(z, target.sampling_rate, target.taken)
+        elif z is not None and target.sampling_rate == 1:
+            shift = math.sqrt(target.taken) / z
+            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
+        elif target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
+            epsilons = _GRID[target.claimed > _GRID]
+            deltas = -np.expm1((epsilons - target.claimed) / 2)
+        stated = np.append(epsilons, target.claimed), np.append(deltas, target.delta)
+        gaussian = z is not None and target.sampling_rate == 1
+        return cls(*stated, target.delta if gaussian else None)
+
+    def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
+        """By how much, in nats, rates are beyond the claim at its weakest pair; below 0 within."""
+        one, other = (np.asarray(x, np.float64)[..., None] for x in (fpr, fnr))
+        return np.asarray((_log_ratios(one, other, self.deltas) - self.epsilons).max(axis=-1))
+
+    def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
+        """ε that the rates prove; of a claim of Gaussian mechanisms, read as of one."""
+        found = float(epsilon_of(fpr, fnr, delta))
+        mu = -float(scipy.special.ndtri(fpr) + scipy.special.ndtri(fnr))
+        if self.delta is None or not mu > 0:
+            return found
+        return max(found, gaussian_epsilon(1 / mu, self.delta))

@@ -1,0 +1,176 @@
+"""The game with several canaries and statistics, of which nobody has to name the right one.
+
+A quarter of the runs of a game fits the statistics, a quarter chooses one and its threshold, and
+the other half proves: the error rates at that threshold. The level is split over the canaries.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from fl_epe.checks import Floats
+from fl_epe.conformance.claim import Profile, limits
+from fl_epe.conformance.statistics import Score, fitted
+from fl_epe.conformance.target import ORDERS, Target
+from fl_epe.noise import Check, Severity
+from fl_epe.seeding import generator
+
+ORDINARY = "no longer than the clip norm"
+_SHORT, _SOME_WAY, _LONG = 0.999, 3.0, 100.0  # lengths in clip norms
+_THRESHOLDS = 60
+_STRICTER = 0.2  # level at which a statistic is chosen
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Game:
+    """Two worlds.
+
+    Attributes:
+        name: of the canary.
+        canary: its update in each step, zero where it takes no part, shape (s, d).
+        others: updates of the others, shape (n, d).
+    """
+
+    name: str
+    canary: Floats
+    others: Floats
+
+    def worlds(self, target: Target, step: int = 0) -> tuple[Floats, Floats]:
+        """The updates of a step with the canary, which is last, and without it."""
+        own = self.canary[step][None]
+        if not own.any():
+            return self.others, self.others
+        absent = {"add-or-remove": own[:0], "zero-out": target.none, "substitute": -own}
+        gone = absent[target.adjacency]
+        return np.vstack([self.others, own]), np.vstack([self.others, gone])
+
+
+def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
+    """The games that suit a target.
+
+    Args:
+        target: is played against.
+        quiet: an entry of the array with the least noise.
+        seed: of random canaries.
+    """
+    dim, rows, steps = target.dim, target.rows, np.arange(target.steps)[:, None]
+    long, against, short = (
+        target.clip_norm * (1.0 if target.inputs == "clipped" else length)
+        for length in (_LONG, _SOME_WAY, _SHORT)
+    )
+
+    def scaled(vector: Floats, length: float = long) -> Floats:
+        return np.asarray(vector * (length / np.linalg.norm(vector, ORDERS[target.norm])))
+
+    def every(vector: Floats) -> Floats:
+        return np.where(steps < target.taken, vector, 0.0)
+
+    drawn = generator(seed, 1).standard_normal((target.steps + 2, dim))
+    drawn = np.abs(drawn) if target.nonnegative else drawn
+    flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
+    apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
+    rest = -apart if not target.nonnegative else flat - first if dim > 1 else flat
+    found = {
+        ORDINARY: (every(scaled(drawn[0], short)), rows),
+        "random": (every(scaled(drawn[1])), rows),
+        "all entries": (every(scaled(flat)), rows),
+        "one entry": (every(scaled(first)), rows),
+        "least noised array": (every(scaled(least)), rows),
+    }
+    if len(rows):
+        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], scaled(rest, against)])
+    if target.taken > 1:
+        canary = np.array([scaled(vector) for vector in drawn[2:]])
+        found["another in each step"] = every(canary), rows
+        found["in one step"] = np.where(steps == 0, scaled(first), 0.0), rows
+    different = {c.tobytes() + o.tobytes(): Game(n, c, o) for n, (c, o) in reversed(found.items())}
+    return list(different.values())[::-1]
+
+
+def observed(target: Target, game: Game, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """What was released in each run with the canary and without it, each of shape (m, s, d)."""
+    data = [game.worlds(target, step) for step in range(target.steps)]
+    ours = not target.draws_batches and target.sampling_rate < 1
+    seen: tuple[list[Floats], list[Floats]] = ([], [])
+    for side in rng.permutation(np.repeat([0, 1], target.trials)):
+        target.restart()
+        rows = []
+        for worlds in data:
+            updates = worlds[side]
+            if ours and rng.random() >= target.sampling_rate:
+                updates = game.others
+            rows.append(target(updates.copy(), rng))
+        seen[side].append(np.array(rows[-1:] if target.adversary == "last" else rows))
+    present, absent = map(np.array, seen)
+    return present, absent
+
+
+def play(
+    target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
+) -> Check:
+    """One game, and what it proves at this level."""
+    name, claim = f"game: {game.name}", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
+    try:
+        with np.errstate(all="ignore"):
+            runs = observed(target, game, rng)
+    except Exception as error:  # noqa: BLE001 (whatever the target raises)
+        return Check(name, "unknown", claim, f"refused: {describe(error)}", "no run to compare")
+    if not np.isfinite(runs).all():
+        why = "what is not a number may tell who took part, and ends the training"
+        return Check(name, "failed", claim, "NaN or infinity was released", why, "theoretical")
+    fit, choose, prove = (
+        (present, absent)
+        for present, absent in zip(
+            *(np.split(x, quarters(target.trials)) for x in runs), strict=True
+        )
+    )
+    canary = game.canary[-1:] if target.adversary == "last" else game.canary
+    statistics = fitted(*fit, canary, target.arrays, categories=target.categories)
+    tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)
+    _, statistic, score, threshold = max(tried, key=lambda one: one[0])
+    one, other = (score(side) for side in prove)
+    count, false, missed = len(one), int((other >= threshold).sum()), int((one < threshold).sum())
+    fpr, fnr = (float(limit) for limit in limits(false, missed, count, level))
+    proved = profile.epsilon(fpr, fnr, target.delta)
+    rates = f"{count - missed} and {false} of {count} runs with and without it, by {statistic}"
+    if not profile.excess(fpr, fnr) > 0:
+        return Check(name, "passed", claim, f"ε ≥ {proved:.2f} proved: {rates}")
+    perfect = false == missed == 0
+    severity = "critical" if perfect else severity_of(proved / max(target.claimed, 1e-12))
+    words = "told apart in every run: " if perfect else f"ε ≥ {proved:.2f} proved: "
+    why = "these error rates are not possible if the claim holds"
+    return Check(name, "failed", claim, words + rates, why, severity)
+
+
+def quarters(trials: int) -> list[int]:
+    """Where trials that choose a statistic and its threshold begin, and those that prove."""
+    return [trials // 4, trials // 2]
+
+
+def severity_of(ratio: float) -> Severity:
+    """Of an ε or a sensitivity that is as many times the claimed one."""
+    return "critical" if ratio >= 2 else "negligible" if ratio <= 1.01 else "theoretical"
+
+
+def describe(error: Exception) -> str:
+    """An error in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
+
+
+def _chosen(
+    name: str, score: Score, runs: tuple[Floats, Floats], profile: Profile, level: float
+) -> tuple[float, str, Callable[[Floats], Floats], float]:
+    """How far beyond the claim a statistic gets at its best threshold, itself, and that."""
+    one, other = (np.sort(score(side)) for side in runs)
+    values = np.unique(np.concatenate([one, other]))
+    if len(values) > 2 * _THRESHOLDS:  # close to each other in both tails
+        steps = np.geomspace(1, len(values) / 2, _THRESHOLDS).astype(int)
+        values = values[np.unique(np.concatenate([steps - 1, len(values) - steps]))]
+    middle = np.append(values[:-1] + np.diff(values) / 2, values[-1:])
+    false = len(other) - np.searchsorted(other, middle)
+    missed = np.searchsorted(one, middle)
+    count = len(one)
+    excess = profile.excess(*limits(2 * false, 2 * missed, 2 * count, _STRICTER * level))
+    best = int(np.argmax(excess))
+    return float(excess[best]), name, score, float(middle[best])

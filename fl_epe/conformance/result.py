@@ -1,0 +1,87 @@
+"""What a conformance suite found, as a table, JSON and HTML."""
+
+import dataclasses
+import html
+from typing import Any, get_args
+
+from fl_epe.noise import Check, Severity
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
+<title>Conformance of {title}</title>
+<style>body{{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem}}
+table{{border-collapse:collapse}}th,td{{text-align:left;vertical-align:top;padding:.3rem .8rem;
+border-bottom:1px solid #ccc}}.failed{{background:#fbe3e0}}.unknown{{color:#666}}</style>
+<h1>Conformance of {title}</h1><p>{summary}</p><table><tr>{head}</tr>{rows}</table></html>
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConformanceResult:
+    """What `conform` found.
+
+    Attributes:
+        target: "module:name" of the target, or empty.
+        claimed: ε of the claim.
+        delta: δ of the claim.
+        checks: in the order in which they were made.
+        largest_epsilon: the largest ε at δ that a game of so many trials could have shown, of an
+            attack that is never wrong.
+        trials: runs of each world in each game.
+    """
+
+    target: str
+    claimed: float
+    delta: float
+    checks: list[Check]
+    largest_epsilon: float
+    trials: int
+
+    @property
+    def failed(self) -> list[Check]:
+        """What was found."""
+        return [one for one in self.checks if one.outcome == "failed"]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found, which proves nothing."""
+        return not self.failed
+
+    @property
+    def summary(self) -> str:
+        """The result in a sentence or two."""
+        could = f"{self.trials:,} trials could have shown ε up to {self.largest_epsilon:.2f}"
+        if self.passed:
+            unknown = sum(one.outcome == "unknown" for one in self.checks)
+            rest = f", of which {unknown} could not tell" if unknown else ""
+            return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
+        worst = min(get_args(Severity).index(one.severity) for one in self.failed)
+        rank = get_args(Severity)[worst]
+        return f"{len(self.failed)} of {len(self.checks)} checks failed ({rank}); {could}."
+
+    def table(self) -> str:
+        """Each check in a line, failed ones first with why and how to show them again."""
+        width = max(len(one.name) for one in self.checks)
+        lines = [f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.", self.summary]
+        for one in sorted(self.checks, key=lambda one: one.outcome != "failed"):
+            word = f"{one.severity or one.outcome:11}"
+            lines.append(f"  {one.name:{width}}  {word}  {one.measured}  (claim: {one.claim})")
+            if one.outcome != "passed":
+                lines.append(f"  {'':{width}}  {'':11}  {one.why}")
+        again = dict.fromkeys(one.reproduce for one in self.failed)
+        return "\n".join([*lines, *(f"Again: {command}" for command in again)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Values for JSON."""
+        return {**dataclasses.asdict(self), "passed": self.passed, "summary": self.summary}
+
+    def as_html(self) -> str:
+        """A self-contained page."""
+        names = [field.name for field in dataclasses.fields(Check)]
+        rows = [
+            f'<tr class="{one.outcome}">'
+            + "".join(f"<td>{html.escape(getattr(one, name) or '')}</td>" for name in names)
+            for one in self.checks
+        ]
+        head = "".join(f"<th>{name}</th>" for name in names)
+        title, summary = html.escape(self.target or "a target"), html.escape(self.summary)
+        return _PAGE.format(title=title, summary=summary, head=head, rows="\n".join(rows))

@@ -1,0 +1,121 @@
+"""`conform`: every check that suits a target, with its level split beforehand."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import scipy
+
+from fl_epe.checks import Floats, check_probability
+from fl_epe.conformance import noise_checks, probes
+from fl_epe.conformance.claim import Profile, epsilon_of, limits
+from fl_epe.conformance.games import describe, games_of, play, quarters, severity_of
+from fl_epe.conformance.result import ConformanceResult
+from fl_epe.conformance.target import Target
+from fl_epe.noise import Check
+from fl_epe.seeding import generator
+
+_GAMES, _NOISE, _REST = 0.7, 0.2, 0.1  # shares of the level
+_CLIP_RUNS, _CLIP_STEPS = 20, 20
+
+
+def conform(
+    target: Target, *, trials: int | None = None, level: float = 0.01, seed: int = 0
+) -> ConformanceResult:
+    """Check whether a mechanism does what its claim says.
+
+    A mechanism that is right fails with probability ``level`` at most, all checks together: what
+    is measured at random has a share of it each, and what is exact needs none.
+
+    Args:
+        target: the mechanism and its claim.
+        trials: runs of each world in each game; those of the target where ``None``.
+        level: probability of a false alarm of the whole suite.
+        seed: of canaries, trials and, where the target takes a generator, its noise.
+
+    Raises:
+        ValueError: if an argument is out of range, or the target fails with ordinary updates.
+    """
+    target = target if trials is None else dataclasses.replace(target, trials=trials)
+    check_probability("level", level)
+    _try(target, seed)
+    profile, found = Profile.of(target), list(_accounted(target))
+    quiet, spread = 0, 0.0
+    if not target.categories:
+        alone = noise_checks.noise_alone(target, seed)
+        found += noise_checks.checks(target, alone, _NOISE * level)
+        quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
+    games = games_of(target, quiet, seed)
+    if not target.categories:
+        found.append(probes.sensitivity(target, games, seed))
+    found += probes.probes(target, spread, seed)
+    if target.clip_rule is not None:
+        found.append(_clip_rule(target, *target.clip_rule, _REST * level, seed))
+    each = _GAMES * level / len(games)
+    for i, game in enumerate(games):
+        found.append(play(target, game, profile, each, generator(seed, 2, i)))
+    again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
+    if target.where:
+        options = f"--trials {target.trials} --level {level} --seed {seed}"
+        again = f"fl-epe conform {target.where} {options}"
+    shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
+    rates = limits(0, 0, target.trials - quarters(target.trials)[1], each)
+    largest = float(epsilon_of(*rates, target.delta))
+    name, claimed, delta = target.where, target.claimed, target.delta
+    return ConformanceResult(name, claimed, delta, shown, largest, target.trials)
+
+
+def _try(target: Target, seed: int) -> None:
+    """Refuse a target that cannot be run at all: refusing odd inputs is right, all is not."""
+    present = games_of(target, 0, seed)[0].worlds(target)[0]
+    for name, updates in (("ordinary updates", present), ("zeros", target.zeros)):
+        try:
+            target.restart()
+            released = target(updates.copy(), generator(seed, 8))
+        except Exception as error:
+            wanted = f"Expected a target that releases something of {updates.shape} {name}"
+            raise ValueError(f"{wanted}, got {describe(error)}.") from error
+        if not np.isfinite(released).all() or (target.categories and released.size != 1):
+            raise ValueError(f"Expected finite numbers or one category of {name}, got {released}.")
+
+
+def _accounted(target: Target) -> Iterator[Check]:
+    """The claimed ε against that of the claimed noise by theory."""
+    if target.theory is None or target.epsilon is None:
+        return
+    claim, measured = f"ε = {target.epsilon:.4g}", f"{target.theory:.4g} by theory"
+    ratio = target.theory / max(target.epsilon, 1e-12)
+    if ratio <= 1.001:
+        yield Check("accountant", "passed", claim, measured)
+    else:
+        why = f"noise_multiplier={target.noise_multiplier} does not give the claimed ε"
+        yield Check("accountant", "failed", claim, measured, why, severity_of(ratio))
+
+
+def _quietest(target: Target, spread: Floats) -> tuple[int, float]:
+    """An entry of the array with the least noise, and the deviation of all noise."""
+    ends = np.cumsum(target.arrays)
+    if len(spread) != target.dim:
+        return 0, float(spread.max())
+    stds = [part.mean() for part in np.split(spread, ends[:-1])]
+    return int(ends[np.argmin(stds)]) - 1, float(spread.max())
+
+
+def _clip_rule(
+    target: Target, quantile: float, read: Callable[[], float], level: float, seed: int
+) -> Check:
+    """Whether the clip norm comes nearer to its quantile in more than half of the runs."""
+    rng, strayed = generator(seed, 7), 0
+    goal = np.log(np.quantile(np.linalg.norm(target.rows, axis=1), quantile))
+    for _ in range(_CLIP_RUNS):
+        target.restart()
+        before = abs(np.log(read()) - goal)
+        for _ in range(_CLIP_STEPS):
+            target(target.rows.copy(), rng)
+        strayed += abs(np.log(read()) - goal) > before
+    name, claim = "clip norm", f"comes nearer to the {quantile:g} quantile of norms"
+    measured = f"went away from it in {strayed} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
+    if scipy.stats.binom.sf(strayed - 1, _CLIP_RUNS, 0.5) > level:
+        return Check(name, "passed", claim, measured)
+    why = "no leak, as noise follows the clip norm, but training drowns in noise or stands still"
+    return Check(name, "failed", claim, measured, why, "theoretical")

@@ -1,0 +1,187 @@
+"""What is tested: a mechanism, and what is claimed of it.
+
+Examples:
+    >>> def noisy_sum(updates, rng):
+    ...     norms = np.linalg.norm(updates, axis=1, keepdims=True)
+    ...     total = (updates / np.maximum(norms, 1.0)).sum(axis=0)
+    ...     return total + rng.normal(0, 1.0, total.size)
+    >>> target = Target(noisy_sum, noise_multiplier=1.0, delta=1e-5, noise="gaussian")
+    >>> round(target.claimed, 2), target.noise_std
+    (4.38, 1.0)
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fl_epe.accounting import poisson_epsilon
+from fl_epe.auditing import games
+from fl_epe.checks import Floats, check_count, check_probability, check_rate, raise_invalid
+
+Norm = Literal["l1", "l2", "linf"]
+Inputs = Literal["any", "finite", "clipped"]
+Pair = tuple[Any, Any]
+ORDERS: Mapping[str, float] = {"l1": 1, "l2": 2, "linf": math.inf}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+    """A mechanism with its claim.
+
+    Attributes:
+        release: from the updates of one step, shape (n, d), to what is released: numbers, shape
+            (d,), or with ``categories`` a whole number. With a second argument it gets a
+            `numpy.random.Generator` for all its noise; without, it draws its own.
+        epsilon: claimed ε of all steps; ``None`` for that of ``noise_multiplier``.
+        delta: claimed δ, in [0, 1).
+        clip_norm: to which updates are clipped, in ``norm``.
+        norm: "l1", "l2" or "linf".
+        inputs: which updates the mechanism must stand: "any", also NaN and infinite ones, "finite",
+            or "clipped", as its caller clips them.
+        nonnegative: whether no entry of an update is below 0, as of votes.
+        adjacency: "add-or-remove", "zero-out" or "substitute": what the claim's neighbours are.
+        nothing: length, in clip norms, of the update that stands for none in "zero-out": above 0
+            for a mechanism that fails with zeros.
+        arrays: number of entries of each array of an update; they add up to d.
+        others: updates of the other records, shape (n, d); nine random ones where ``None``.
+        categories: whether a category is released.
+        noise: law of the noise in each entry, independent between entries and steps; ``None`` if
+            it is another or there is none to be had alone.
+        noise_multiplier: z of a claim of Gaussian mechanisms, sampled or not.
+        sensitivity: claimed change of a step's release between neighbours, in ``norm``; where
+            ``None``, the clip norm, and twice that for "substitute".
+        steps: of one run, which is what ε is of.
+        participations: in how many of these steps a record may be; all where ``None``.
+        sampling_rate: probability of a record to be in a step.
+        draws_batches: whether the mechanism samples the updates itself; if not, this is done here.
+        adversary: sees the release of "every" step, or of the "last" one alone.
+        reset: called before each run, for a mechanism with a state.
+        probes: odd inputs of its own by name: the input of `release` with something odd and that
+            without it.
+        clip_rule: for an adaptive clip norm: the quantile of the updates' norms that it should
+            follow, and a function that returns the present clip norm.
+        trials: runs of each world in a game, by default.
+        where: "module:name" of this target, for commands that show a failure again.
+    """
+
+    release: Callable[..., ArrayLike]
+    epsilon: float | None = None
+    delta: float = 0.0
+    clip_norm: float = 1.0
+    norm: Norm = "l2"
+    inputs: Inputs = "any"
+    nonnegative: bool = False
+    adjacency: games.Adjacency = "add-or-remove"
+    nothing: float = 0.0
+    arrays: tuple[int, ...] = (6, 6)
+    others: ArrayLike | None = None
+    categories: bool = False
+    noise: Literal["gaussian", "laplace"] | None = None
+    noise_multiplier: float | None = None
+    sensitivity: float | None = None
+    steps: int = 1
+    participations: int | None = None
+    sampling_rate: float = 1.0
+    draws_batches: bool = False
+    adversary: Literal["every", "last"] = "every"
+    reset: Callable[[], object] | None = None
+    probes: Mapping[str, Pair] = dataclasses.field(default_factory=dict)
+    clip_rule: tuple[float, Callable[[], float]] | None = None
+    trials: int = 4000
+    where: str = ""
+
+    def __post_init__(self) -> None:
+        if self.delta != 0:
+            check_probability("delta", self.delta)
+        if self.epsilon is None and self.noise_multiplier is None:
+            raise_invalid("epsilon", None, "to be claimed, or noise_multiplier with delta")
+        if self.noise_multiplier is not None and not (self.noise_multiplier > 0 and self.delta):
+            raise_invalid("noise_multiplier", self.noise_multiplier, "> 0, with delta > 0")
+        if not self.clip_norm > 0 or not self.arrays or min(self.arrays) < 1 or self.trials < 40:
+            raise_invalid("clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40")
+        check_count("steps", self.steps)
+        check_rate("sampling_rate", self.sampling_rate)
+
+    @property
+    def dim(self) -> int:
+        """Entries of an update."""
+        return sum(self.arrays)
+
+    @property
+    def taken(self) -> int:
+        """Steps in which the canary is."""
+        return min(self.participations or self.steps, self.steps)
+
+    @functools.cached_property
+    def theory(self) -> float | None:
+        """ε of ``noise_multiplier`` by theory; ``None`` without one."""
+        if self.noise_multiplier is None:
+            return None
+        return poisson_epsilon(self.noise_multiplier, self.sampling_rate, self.taken, self.delta)
+
+    @property
+    def claimed(self) -> float:
+        """The claimed ε of all steps."""
+        return float(self.theory if self.epsilon is None else self.epsilon)  # type: ignore[arg-type]
+
+    @property
+    def allowed(self) -> float:
+        """The claimed sensitivity of a step's release, in ``norm``."""
+        twice = 1 + (self.adjacency == "substitute")
+        return self.clip_norm * twice if self.sensitivity is None else self.sensitivity
+
+    @property
+    def noise_std(self) -> float | None:
+        """Claimed standard deviation of the noise in each entry; ``None`` if none is claimed."""
+        if self.noise == "gaussian" and self.noise_multiplier is not None:
+            return self.noise_multiplier * self.allowed
+        if self.noise == "laplace" and self.epsilon and self.sampling_rate == 1:
+            return math.sqrt(2) * self.allowed * self.taken / self.epsilon
+        return None
+
+    @functools.cached_property
+    def none(self) -> Floats:
+        """The update that stands for none, shape (1, d)."""
+        return np.full((1, self.dim), self.nothing * self.clip_norm / self.dim)
+
+    @functools.cached_property
+    def rows(self) -> Floats:
+        """Updates of the other records, shape (n, d)."""
+        if self.others is not None:
+            return np.array(self.others, np.float64).reshape(-1, self.dim)
+        rows = np.random.default_rng(2022).standard_normal((9, self.dim))
+        rows = np.abs(rows) if self.nonnegative else rows
+        length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
+        scale = self.clip_norm * (0.9 if self.inputs == "clipped" else 3)
+        return np.asarray(rows / length * scale)
+
+    @functools.cached_property
+    def zeros(self) -> Floats:
+        """Updates of which what is released is noise alone, shape (n, d)."""
+        rows = len(self.rows) + (self.adjacency != "add-or-remove")
+        return np.repeat(self.none, max(rows, 1), axis=0)
+
+    @functools.cached_property
+    def draws_its_own(self) -> bool:
+        """Whether `release` takes no generator."""
+        try:
+            second = list(inspect.signature(self.release).parameters.values())[1]
+        except (TypeError, ValueError, IndexError):  # some compiled functions have no signature
+            return True
+        return second.name != "rng" and second.default is not second.empty
+
+    def restart(self) -> None:
+        """Begin a run."""
+        if self.reset is not None:
+            self.reset()
+
+    def __call__(self, updates: Any, rng: np.random.Generator) -> Floats:
+        """What one step releases of updates that it may change, shape (d,) or (1,)."""
+        made = self.release(updates) if self.draws_its_own else self.release(updates, rng)
+        return np.asarray(made, np.float64).reshape(-1)
