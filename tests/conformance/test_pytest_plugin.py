@@ -27,7 +27,7 @@ TESTS = """
 
 def test_marker_and_fixture(tmp_path):
     (tmp_path / "test_mechanism.py").write_text(textwrap.dedent(TESTS))
-    plugin = ["-p", "no:cacheprovider", "-p", "fl_epe.conformance.pytest_plugin"]
+    plugin = ["-p", "no:cacheprovider"]  # pytest finds it by its entry point
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--strict-markers", *plugin, str(tmp_path)],
         capture_output=True,
