@@ -23,10 +23,12 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import importlib.machinery
 import importlib.metadata
+import io
 import logging
 import random
 import sys
@@ -112,7 +114,8 @@ def examine(lead: Lead, observations: int, seed: int) -> Finding:
     """Play a lead's game and compare the bound with the claim."""
     began = time.perf_counter()
     seed_globals(seed)
-    scores = lead.game(min(observations, lead.most), seed)
+    with contextlib.redirect_stdout(io.StringIO()):  # what libraries print
+        scores = lead.game(min(observations, lead.most), seed)
     evidence = find_evidence(scores, lead.claim, lead.delta, CONFIDENCE, method=lead.method)
     return Finding(lead, evidence.lower_bound, time.perf_counter() - began)
 
