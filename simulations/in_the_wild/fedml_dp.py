@@ -53,7 +53,7 @@ def arguments(kind: str, **options: Any) -> Any:
         "comm_round": 10,
         "client_num_per_round": 5,
         "client_num_in_total": 5,
-        "train_data_num_in_total": 5,
+        "train_data_num_in_total": 100,
         "federated_optimizer": "FedAvg",
     }
     return SimpleNamespace(**(values | options))
@@ -149,6 +149,7 @@ def leads() -> list[wild.Lead]:
             clip,
             wild.played(direct(4.0, (1000,)), 1000 * flat),
             defect=True,
+            method="gdp",
             note="only if called directly",
         ),
         wild.Lead(
@@ -156,6 +157,7 @@ def leads() -> list[wild.Lead]:
             clip,
             wild.played(direct(1.0, (DIM, DIM)), two),
             defect=True,
+            method="gdp",
             note="only if called directly",
         ),
         by_hooks("cdp", note="for a sensitivity that is the user's word"),
