@@ -31,7 +31,7 @@ import wild
 from fl_epe.auditing.games import Adjacency
 from fl_epe.checks import Floats
 
-DIM, OTHERS = 60, 49
+DIM, OTHERS = 24, 19
 
 
 def one_round(
@@ -81,13 +81,13 @@ def leads() -> list[wild.Lead]:
 
     accountant = FlClientLevelAccountantPoissonSampling(1.0, 1.0)
     claim, units = float(accountant.get_epsilon(1, wild.DELTA)), np.eye(DIM)[1 : OTHERS + 1]
-    advised = (OTHERS + 1) / 20
+    advised = 10.0  # a twentieth of 200
 
     def lead(name: str, game: wild.Game, **options: Any) -> wild.Lead:
         return wild.Lead(name, claim, game, method="gdp", **options)
 
     def falling(quantile: float) -> wild.Game:
-        options = {"clipping_quantile": quantile, "clipping_noise_multiplier": advised}
+        options = {"clipping_quantile": quantile, "clipping_noise_multiplier": 2.5}
         return one_round(0.1 * units, "zero-out", (1.0, 0.0), **options)
 
     def counted(noise: float) -> wild.Game:  # all others are clipped, so the clip norm rises

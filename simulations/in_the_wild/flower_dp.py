@@ -35,6 +35,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
+from fl_epe.simulation.flower_internals import ensure_task_identity
 
 DIM = 8
 
@@ -83,6 +84,7 @@ def local(epsilon: float, sensitivity: float) -> wild.Release:
 
 def leads() -> list[wild.Lead]:
     """Unequal and equal weights, and local DP for small and large ε."""
+    ensure_task_identity(0)
     canary, claim = 5 * np.eye(DIM)[0], gaussian_epsilon(1.0, wild.DELTA)
 
     def weighed(name: str, sizes: Floats, **options: Any) -> wild.Lead:
