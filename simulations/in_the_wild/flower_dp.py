@@ -52,7 +52,8 @@ def wrapped(sizes: Floats) -> wild.Release:
         strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, len(sizes))
         strategy.current_arrays = record(np.zeros(DIM))
         replies = []
-        for update, size in zip(updates, sizes, strict=True):
+        for values, size in zip(updates, sizes, strict=True):
+            update = values if values.any() else np.full(DIM, 1e-9)  # it divides by the norm
             sent = Message(RecordDict(), dst_node_id=1, message_type="train")
             metrics = MetricRecord({"num-examples": float(size)})
             content = RecordDict({"arrays": record(update), "metrics": metrics})
