@@ -1,13 +1,13 @@
-"""FLSim 0.1.0: a sensitivity multiplied where it must be divided, and a seed used in every round.
+"""FLSim 0.1.0: weights that the noise does not know, and a seed used in every round.
 
     pip install --no-deps --target build/wild/flsim flsim==0.1.0 hydra-core omegaconf \\
         antlr4-python3-runtime==4.9.3
     PYTHONPATH=build/wild/flsim python simulations/in_the_wild/flsim_dp.py
 
-`WeightedDPRoundReducer` with its default "unbiased" estimator computes, for weights from
-``min_weight`` to ``max_weight``, C·max/n·min, where its docstring has (C·max)/(min·n). For weights
-between 0.1 and 1 the noise is a hundredth of what the docstring asks for. With the default bounds,
-1e-6 and infinity, the noise is infinite; so whoever uses it sets them.
+`WeightedDPRoundReducer` has a method for the sensitivity of a weighted average, and nothing calls
+it: the noise is that of unweighted clients, z·C over the sum of weights. A client with a weight of w
+has w times the sensitivity, and up to ``max_weight`` is allowed. (The method itself multiplies by
+``min_weight`` where its docstring divides.) Weights of at most 1 are safe.
 
 The servers attach the privacy engine anew in every round, which seeds its generator: with a
 ``noise_seed`` each round has the same noise, and a difference of two rounds has none. The setting
@@ -59,8 +59,8 @@ def older_dataclasses() -> Iterator[None]:
         dataclasses.dataclass = ours
 
 
-def reduced(least: float, most: float, sizes: Floats) -> tuple[wild.Release, float]:
-    """A round of the weighted reducer with weights ``sizes``, and the ε that it reports."""
+def reduced(most: float) -> tuple[wild.Release, float]:
+    """A round of the weighted reducer, whose last user has the largest weight, and its ε."""
     import torch
     from flsim.privacy.common import PrivacySetting
     from flsim.reducers.base_round_reducer import ReductionType
@@ -71,13 +71,15 @@ def reduced(least: float, most: float, sizes: Floats) -> tuple[wild.Release, flo
         module.weight.data = torch.tensor(values[None], dtype=torch.float32)
         return SimpleNamespace(fl_get_module=lambda: module)
 
+    sizes = [1.0] * (USERS - 1) + [most]
+
     def made() -> Any:
         return WeightedDPRoundReducer(
             global_model=model(np.zeros(DIM)),
             num_users_per_round=USERS,
             total_number_of_users=USERS,
             reduction_type=ReductionType.WEIGHTED_AVERAGE,
-            min_weight=least,
+            min_weight=1.0,
             max_weight=most,
             mean_weight=most,
             privacy_setting=PrivacySetting(
@@ -88,7 +90,7 @@ def reduced(least: float, most: float, sizes: Floats) -> tuple[wild.Release, flo
     def run(reducer: Any, updates: Floats) -> Any:
         reducer.reset(reducer.ref_model)
         for update, size in zip(updates, sizes, strict=True):
-            reducer.collect_update(model(update), float(size))
+            reducer.collect_update(model(update), size)
         module, _ = reducer.reduce()
         return module
 
@@ -130,8 +132,8 @@ def leads() -> list[wild.Lead]:
 
     canary, others = np.eye(DIM)[0], 0.1 * np.eye(DIM)[1 + np.arange(USERS - 1) % (DIM - 1)]
 
-    def weighed(name: str, least: float, sizes: Floats, **options: Any) -> wild.Lead:
-        release, claim = reduced(least, 1.0, sizes)
+    def weighed(name: str, most: float, **options: Any) -> wild.Lead:
+        release, claim = reduced(most)
         game = wild.played(release, canary, others=others, adjacency="zero-out")
         return wild.Lead(name, claim, game, method="gdp", most=1000, **options)
 
@@ -140,9 +142,9 @@ def leads() -> list[wild.Lead]:
         return wild.Lead(name, claim, wild.played(release, canary), most=1000, **options)
 
     return [
-        weighed("weights from 0.1 to 1, all at 0.1", 0.1, np.full(USERS, 0.1), defect=True),
-        weighed("weights from 0.5 to 1, all at 0.5", 0.5, np.full(USERS, 0.5), defect=True),
-        weighed("weights from 1 to 1", 1.0, np.ones(USERS)),
+        weighed("weights from 1 to 10, the canary at 10", 10.0, defect=True),
+        weighed("weights from 1 to 3, the canary at 3", 3.0, defect=True),
+        weighed("weights from 1 to 1", 1.0),
         twice("two rounds, noise_seed=1", 1, defect=True, note="a setting for debugging"),
         twice("two rounds without a seed", None),
     ]
