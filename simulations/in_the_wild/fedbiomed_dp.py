@@ -6,8 +6,8 @@
 With ``dp_args={"type": "central", "sigma": σ, "clip": C}`` a node clips gradients of examples to C
 in each step, and adds noise of standard deviation σ·C once, to its model after the round. What that
 noise must hide is what one record moved the model by: up to η·C/B in each step with SGD at a rate
-of η and batches of B. Neither the rate nor the number of steps nor the batch size enters, so that it
-is too much at a small rate, and too little at a large one.
+of η and batches of B. Neither the rate nor the number of steps nor the batch size enters, so that
+it is too much at a small rate, and too little at a large one.
 
 The claim is that of the documentation's recipe, which the library's tutorial uses for record-level
 central DP: Opacus's accountant for one step a round, at the sampling rate of a batch. A record is
@@ -40,7 +40,9 @@ def leads() -> list[wild.Lead]:
 
     wild.skip_init("fedbiomed", "fedbiomed.common")
     sys.modules["fedbiomed"].__version__ = "6.4.1"  # type: ignore[attr-defined]
-    wild.placeholders("fedbiomed.common.optimizers", "fedbiomed.common.optimizers.generic_optimizers")
+    wild.placeholders(
+        "fedbiomed.common.optimizers", "fedbiomed.common.optimizers.generic_optimizers"
+    )
     from fedbiomed.common.privacy import DPController
 
     def node(rate: float) -> wild.Release:

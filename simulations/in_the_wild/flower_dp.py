@@ -91,7 +91,7 @@ def leads() -> list[wild.Lead]:
     def weighed(name: str, sizes: Floats, **options: Any) -> wild.Lead:
         others = 0.1 * np.eye(DIM)[1 + np.arange(len(sizes) - 1) % (DIM - 1)]
         game = wild.played(wrapped(sizes), canary, others=others, adjacency="zero-out")
-        return wild.Lead(name, claim, game, most=2000, method="gdp", **options)
+        return wild.Lead(name, claim, game, most=200, method="gdp", **options)
 
     def own(epsilon: float, sensitivity: float, **options: Any) -> wild.Lead:
         name = f"LocalDpMod, ε = {epsilon:g}, sensitivity {sensitivity:g}·C"

@@ -5,8 +5,8 @@
     PYTHONPATH=build/wild/flsim python simulations/in_the_wild/flsim_dp.py
 
 `WeightedDPRoundReducer` has a method for the sensitivity of a weighted average, and nothing calls
-it: the noise is that of unweighted clients, z·C over the sum of weights. A client with a weight of w
-has w times the sensitivity, and up to ``max_weight`` is allowed. (The method itself multiplies by
+it: the noise is that of unweighted clients, z·C over the sum of weights. A client with a weight of
+w has w times the sensitivity, and up to ``max_weight`` is allowed. (The method itself multiplies by
 ``min_weight`` where its docstring divides.) Weights of at most 1 are safe.
 
 The servers attach the privacy engine anew in every round, which seeds its generator: with a
@@ -82,9 +82,7 @@ def reduced(most: float) -> tuple[wild.Release, float]:
             min_weight=1.0,
             max_weight=most,
             mean_weight=most,
-            privacy_setting=PrivacySetting(
-                noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS
-            ),
+            privacy_setting=PrivacySetting(noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS),
         )
 
     def run(reducer: Any, updates: Floats) -> Any:
@@ -109,7 +107,9 @@ def two_rounds(seed: int | None) -> tuple[wild.Release, float]:
     from flsim.privacy.common import PrivacySetting
     from flsim.privacy.privacy_engine import GaussianPrivacyEngine
 
-    setting = PrivacySetting(noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS, noise_seed=seed)
+    setting = PrivacySetting(
+        noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS, noise_seed=seed
+    )
 
     def run(updates: Floats) -> tuple[Floats, Any]:
         engine, seen = GaussianPrivacyEngine(setting, USERS, USERS), []

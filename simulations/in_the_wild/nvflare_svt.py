@@ -8,19 +8,24 @@
 ε·(2c)^⅔ for c uploaded entries, and each uploaded value its own ``noise_var``, all of it anew in
 every upload. 2.9.0 divides its noise among c values, and keeps an account of the choice and the
 values over uploads, which says 0.1 + 0.1·c for the defaults: much, but no less than the truth, as
-far as this game can tell. So the lead is refuted for 2.9.0, which mended it.
+far as this game can tell. So the lead is refuted for 2.9.0, which fixed it.
 
 0-d arrays are uploaded as they are in both; 2.9.0 says so in the metadata of each upload.
 
 Neighbours are any two updates of one client; δ is 0.
 
-Expected, 2.9.0::
+Expected with `--quick`, 2.9.0::
 
-@@@
+                                                  claimed   proved by       severity
+    one upload                                       50.1     2.47 weighted none found
+    four uploads                                      200     4.24 weighted none found
 
 and 2.7.1::
 
-@@@
+                                                  claimed   proved by       severity
+    one upload                                        0.1     3.22 weighted critical
+    four uploads                                      0.1     4.81 weighted critical
+    a 0-d array                                       0.1     5.07 weighted critical
 """
 
 from __future__ import annotations
@@ -78,10 +83,10 @@ def leads() -> list[wild.Lead]:
         game = wild.played(release, canary, adjacency="substitute", weights=weights)
         return wild.Lead(name, claim, game, delta=0.0, most=1000, **options)
 
-    mended = "accounted in 2.9.0" if new else "mended in 2.9.0"
+    status = "accounted in 2.9.0" if new else "fixed in 2.9.0"
     return [
-        lead("one upload", defect=not new, note=mended),
-        lead("four uploads", 4, defect=not new, note=mended),
+        lead("one upload", defect=not new, note=status),
+        lead("four uploads", 4, defect=not new, note=status),
         *([] if new else [lead("a 0-d array", scalar=True, defect=True, note="as it is: ε = ∞")]),
     ]
 

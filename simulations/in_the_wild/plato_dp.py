@@ -5,12 +5,12 @@
 
 `feature_gaussian` computes 2·ln(1.25/δ)·S²/ε², which is the variance of the classical Gaussian
 mechanism, and hands it to `numpy.random.normal` as the standard deviation. Where that is below 1
-there is too little noise: at ε = 1 and a sensitivity of 0.05 a quarter of it, at 0.01 a twentieth. At a
-large sensitivity there is too much.
+there is too little noise: at ε = 1 and a sensitivity of 0.05 a quarter of it, at 0.01 a
+twentieth. At a large sensitivity there is too much.
 
 `unary_encoding.randomize` flips each bit with the probability that gives ε to two bits that differ,
-as between two one-hot vectors. `feature_randomized_response` and `model_randomized_response` give it
-the signs of all features or weights, any of which may differ: ε is d/2 times the claim.
+as between two one-hot vectors. The processors `feature_randomized_response` and
+`model_randomized_response` give it the signs of all features or weights, any of which may differ: ε is d/2 times the claim.
 
 The trainer `diff_privacy` calibrates its noise for the configured ε anew in each call of
 `train_model`, that is in each round in which a client takes part. That was read, not run: it needs

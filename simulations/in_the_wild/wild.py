@@ -100,7 +100,7 @@ class Finding:
         return "critical" if self.proved >= CRITICAL * self.lead.claim else "theoretical"
 
     @property
-    def expected(self) -> bool:
+    def as_expected(self) -> bool:
         """Whether a defect was found where one is known, and only there."""
         return (self.severity != "none found") == self.lead.defect
 
@@ -217,8 +217,8 @@ def print_table(leads: Iterable[Lead], observations: int, seeds: Sequence[int]) 
     for lead in leads:
         first = examine(lead, observations, seeds[0])
         rest = [] if lead.defect else [examine(lead, observations, seed) for seed in seeds[1:]]
-        well &= first.expected and all(each.expected for each in rest)
-        passed = sum(each.expected for each in (first, *rest))
+        well &= first.as_expected and all(each.as_expected for each in rest)
+        passed = sum(each.as_expected for each in (first, *rest))
         print(f"{first}{f'  {passed} of {len(seeds)} seeds pass' if rest else ''}", flush=True)
     return well
 
