@@ -5,11 +5,11 @@
 
 `enable_dp: true` with `dp_solution_type: nbafl` or `dp_clip` makes an object that clips and adds
 noise, and no hook calls it: the server's hooks ask for "cdp", the client's for "ldp". One round
-runs here through the hooks of `ClientTrainer` and `ServerAggregator`, as cross-silo training calls them.
-The "sp" simulator calls none of these hooks whatever is configured.
+runs here through the hooks of `ClientTrainer` and `ServerAggregator`, as cross-silo training calls
+them. The "sp" simulator calls none of these hooks whatever is configured.
 
-If `dp_clip` is called directly, `DP_Clip` passes its clip norm as the order of the norm, and divides its
-noise scale by the number of examples again for every array: here it is audited with a clip norm
+If `dp_clip` is called directly, `DP_Clip` passes its clip norm as the order of the norm, and divides
+its noise scale by the number of examples again for every array: here it is audited with a clip norm
 of 4 (an L4 norm), and with two arrays. `add_global_noise` then returns nothing, so nobody can have
 used it. "ldp" adds noise and clips nothing: ``sensitivity`` is the user's word.
 

@@ -1,6 +1,6 @@
-"""FLSim 0.1.0: weights that the noise does not know, and a seed used in every round.
+r"""FLSim 0.1.0: weights that the noise does not know, and a seed used in every round.
 
-    pip install --no-deps --target build/wild/flsim flsim==0.1.0 hydra-core omegaconf \\
+    pip install --no-deps --target build/wild/flsim flsim==0.1.0 hydra-core omegaconf \
         antlr4-python3-runtime==4.9.3
     PYTHONPATH=build/wild/flsim python simulations/in_the_wild/flsim_dp.py
 
@@ -13,9 +13,9 @@ The servers attach the privacy engine anew in every round, which seeds its gener
 ``noise_seed`` each round has the same noise, and a difference of two rounds has none. The setting
 is marked as one for debugging.
 
-The lead that FLSim's adaptive clipping is wrong as Opacus's is refuted for this release, the newest:
-it has none. FLSim was written for Python 3.10 and older, whose data classes take defaults that later
-ones refuse; here they are made hashable while it is imported.
+The lead that FLSim's adaptive clipping is wrong as Opacus's is refuted for this release, the
+newest: it has none. FLSim was written for Python 3.10 and older, whose data classes take defaults
+that later ones refuse; here they are made hashable while it is imported.
 
 Expected::
 
@@ -126,7 +126,7 @@ def two_rounds(seed: int | None) -> tuple[wild.Release, float]:
 
 
 def leads() -> list[wild.Lead]:
-    """The weighted reducer with unequal and equal bounds, and two rounds with and without a seed."""
+    """Unequal and equal weights, and two rounds with and without a seed."""
     with older_dataclasses():
         import flsim.reducers.weighted_dp_round_reducer  # noqa: F401
 

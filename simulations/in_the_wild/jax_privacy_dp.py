@@ -1,6 +1,6 @@
-"""JAX Privacy 2.0.0: clipping and noise of a step, which seem sound.
+r"""JAX Privacy 2.0.0: clipping and noise of a step, which seem sound.
 
-    pip install --no-deps --target build/wild/jax jax-privacy==2.0.0 jax jaxlib ml_dtypes \\
+    pip install --no-deps --target build/wild/jax jax-privacy==2.0.0 jax jaxlib ml_dtypes \
         opt_einsum optax chex absl-py toolz drjax jaxtyping wadler_lindig einshape
     PYTHONPATH=build/wild/jax python simulations/in_the_wild/jax_privacy_dp.py --seeds 20
 

@@ -16,8 +16,8 @@ smallest value, z/2, μ is twice the claim.
 Until 1.5.4 the optimizer also kept the larger multiplier of the gradient alone as its own, so that
 the accountant left the count out altogether. 1.6.0 accounts it.
 
-Claims are those of Opacus's PRV accountant (its default) for one step with all examples, from what its hook
-reads of the optimizer.
+Claims are those of Opacus's PRV accountant (its default) for one step with all examples,
+from what its hook reads of the optimizer.
 
 Expected, 1.6.0::
 

@@ -10,7 +10,8 @@ twentieth. At a large sensitivity there is too much.
 
 `unary_encoding.randomize` flips each bit with the probability that gives ε to two bits that differ,
 as between two one-hot vectors. The processors `feature_randomized_response` and
-`model_randomized_response` give it the signs of all features or weights, any of which may differ: ε is d/2 times the claim.
+`model_randomized_response` give it the signs of all features or weights, any of which may differ: ε
+is d/2 times the claim.
 
 The trainer `diff_privacy` calibrates its noise for the configured ε anew in each call of
 `train_model`, that is in each round in which a client takes part. That was read, not run: it needs

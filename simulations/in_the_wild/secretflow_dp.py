@@ -1,6 +1,6 @@
-"""SecretFlow 1.13.0b0: noise of a federated average that is divided twice, and in the wrong unit.
+r"""SecretFlow 1.13.0b0: noise of a federated average that is divided twice, and in the wrong unit.
 
-    pip download --no-deps --python-version 3.10 --only-binary :all: -d build/wild \\
+    pip download --no-deps --python-version 3.10 --only-binary :all: -d build/wild \
         secretflow==1.13.0b0
     python -m zipfile -e build/wild/secretflow-1.13.0b0-*.whl build/wild/secretflow
     PYTHONPATH=build/wild/secretflow python simulations/in_the_wild/secretflow_dp.py
