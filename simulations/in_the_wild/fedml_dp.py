@@ -8,10 +8,10 @@ noise, and no hook calls it: the server's hooks ask for "cdp", the client's for 
 runs here through the hooks of `ClientTrainer` and `ServerAggregator`, as cross-silo training calls
 them. The "sp" simulator calls none of these hooks whatever is configured.
 
-If `dp_clip` is called directly, `DP_Clip` passes its clip norm as the order of the norm, and divides
-its noise scale by the number of examples again for every array: here it is audited with a clip norm
-of 4 (an L4 norm), and with two arrays. `add_global_noise` then returns nothing, so nobody can have
-used it. "ldp" adds noise and clips nothing: ``sensitivity`` is the user's word.
+If `dp_clip` is called directly, `DP_Clip` passes its clip norm as the order of the norm, and
+divides its noise scale by the number of examples again for every array: here it is audited with a
+clip norm of 4 (an L4 norm), and with two arrays. `add_global_noise` then returns nothing, so nobody
+can have used it. "ldp" adds noise and clips nothing: ``sensitivity`` is the user's word.
 
 The claims: ``epsilon`` of the configuration at its δ of 1e-5; for `dp_clip` ε of its noise
 multiplier, of 4.
