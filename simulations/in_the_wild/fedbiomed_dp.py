@@ -13,7 +13,7 @@ The claim is that of the documentation's recipe, which the library's tutorial us
 central DP: Opacus's accountant for one step a round, at the sampling rate of a batch. A record is
 in a whole round, though, and not only in a share q of it, so that no sampling hides it.
 
-Here 20 records are trained in batches of 2, with SGD at rates of 0.02 and 1, for 20 steps.
+Here 20 records are trained in batches of 2, with SGD at rates of 0.02 and 4, for 20 steps.
 
 Expected::
 
@@ -80,7 +80,7 @@ def leads() -> list[wild.Lead]:
         game = wild.played(node(rate), canary, others=others, adjacency="zero-out")
         return wild.Lead(f"central, rate {rate:g}", claim, game, most=1000, **options)  # type: ignore[arg-type]
 
-    return [lead(1.0, defect=True, note="20 steps a round"), lead(0.02, note="20 steps a round")]
+    return [lead(4.0, defect=True, note="20 steps a round"), lead(0.02, note="20 steps a round")]
 
 
 if __name__ == "__main__":

@@ -17,9 +17,12 @@ The lead that FLSim's adaptive clipping is wrong as Opacus's is refuted for this
 newest: it has none. FLSim was written for Python 3.10 and older, whose data classes take defaults
 that later ones refuse; here they are made hashable while it is imported.
 
-Expected::
+Expected, with 60 observations::
 
-@@@
+                                                  claimed   proved by       severity
+    weights from 1 to 10, the canary at 10           1.01      6.2 gdp      critical
+
+The other rows were not run to the end: a round takes tens of milliseconds here.
 """
 
 from __future__ import annotations

@@ -19,7 +19,15 @@ a configuration on the command line. It also reads its clip norm only if another
 
 Expected::
 
-@@@
+                                                  claimed   proved by       severity
+    feature_gaussian, ε = 1, sensitivity 0.05           1     2.68 gdp      critical
+    feature_gaussian, ε = 1, sensitivity 0.01           1     23.8 gdp      critical
+    randomized response, 64 features                    1     4.58 weighted critical
+    feature_gaussian, ε = 1, sensitivity 10             1        0 gdp      none found
+    randomized response, two features                   1    0.778 weighted none found
+    feature_laplace, ε = 1                              1    0.556 weighted none found
+
+The last four with `--quick`.
 """
 
 from __future__ import annotations
