@@ -54,12 +54,13 @@ def leads() -> list[wild.Lead]:
     coefficients = toeplitz.optimal_max_error_strategy_coefs(ROUNDS)
     matrix = toeplitz.materialize_lower_triangular(coefficients, ROUNDS)
     matrix = np.asarray(matrix) / np.linalg.norm(np.asarray(matrix)[:, 0])
+    inverse = jnp.asarray(np.linalg.inv(matrix))
     whitened = matrix @ np.eye(ROUNDS)[0]  # of a client in the first round
 
     @jax.jit
     def all_rounds(total: Any, seed: Any) -> Any:
         privatizer = noise_addition.matrix_factorization_privatizer(
-            jnp.linalg.inv(matrix), stddev=1.0, prng_key=jax.random.key(seed)
+            inverse, stddev=1.0, prng_key=jax.random.key(seed)
         )
         state, seen = privatizer.init(total), []
         for t in range(ROUNDS):
