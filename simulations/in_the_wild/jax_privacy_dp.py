@@ -7,9 +7,11 @@ r"""JAX Privacy 2.0.0: clipping and noise of a step, which seem sound.
 A step sums clipped gradients of examples and adds noise, independent or correlated by a Toeplitz
 matrix; the claim is ε of one participation by the Gaussian mechanism with that noise multiplier.
 
-Expected::
+Expected with 150 observations::
 
-@@@
+                                                  claimed   proved by       severity
+    clipped_grad, gaussian_privatizer                4.38     1.02 weighted none found
+    matrix_factorization_privatizer                  4.38     1.38 weighted none found
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def leads() -> list[wild.Lead]:
     gradients = clipping.clipped_grad(lambda w, x: jnp.vdot(w, x), l2_clip_norm=1.0)
     stddev = float(gradients.sensitivity())
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def one_step(batch: Any, mask: Any, seed: Any) -> Any:
         total = gradients(jnp.zeros(DIM), batch, is_padding_example=mask)
         privatizer = noise_addition.gaussian_privatizer(
@@ -57,7 +59,7 @@ def leads() -> list[wild.Lead]:
     inverse = jnp.asarray(np.linalg.inv(matrix))
     whitened = matrix @ np.eye(ROUNDS)[0]  # of a client in the first round
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def all_rounds(total: Any, seed: Any) -> Any:
         privatizer = noise_addition.matrix_factorization_privatizer(
             inverse, stddev=1.0, prng_key=jax.random.key(seed)

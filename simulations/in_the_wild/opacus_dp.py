@@ -64,7 +64,7 @@ def step(make: Callable[[Any], Any], counted: bool) -> tuple[wild.Release, float
         gradients = updates[:, :DIM]
         parameter.grad_sample = torch.tensor(gradients, dtype=torch.float32)
         optimizer.step()
-        summed = -parameter.detach().numpy().astype(np.float64)
+        summed = -np.asarray(parameter.detach().numpy(), np.float64)
         if not counted:
             return summed
         share = -np.log(float(optimizer.max_grad_norm)) + optimizer.target_unclipped_quantile
