@@ -199,7 +199,7 @@ def told(audit: DPSGDAudit) -> tuple[str, ...]:
 
 def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, int]:
     """How many of so many right runs are found fault with; batches of 62.5 on average."""
-    rng, found = np.random.default_rng(0), dict[str, int]()
+    rng, found = np.random.default_rng(5**20), dict[str, int]()  # no seed that is looked for
     sizes = {"weight": 2000, "bias": 10, "head": 400}
     for _ in range(runs):
         health = NoiseHealth(sizes, 1.0, level=5e-4)

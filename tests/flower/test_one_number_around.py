@@ -26,13 +26,15 @@ def test_every_output_says_the_same(name, tmp_path):
     metrics = result.train_metrics_clientapp
     for sees, found in zip(("final", "all"), estimates, strict=True):
         values = [metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")]
-        assert values == [found.epsilon, found.low, found.high]
+        # But for the last bit: a sum of BLAS depends on where in memory its numbers are.
+        assert values == pytest.approx([found.epsilon, found.low, found.high], rel=1e-14)
     if name != "adam":  # a round before it is of the same client, who has taken part once less
         before = float(str(metrics[ROUNDS - 1]["epsilon-all"]))
         assert 0.7 < before / estimates[1].epsilon < 1.1
     printed = audit.report(tmp_path)
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))["answer"]
-    assert [one["epsilon"] for one in report] == [found.epsilon for found in estimates]
+    told = [found.epsilon for found in estimates]
+    assert [one["epsilon"] for one in report] == pytest.approx(told, rel=1e-14)
     for row, found in zip(("final model ", "every round "), estimates, strict=True):
         line = next(line for line in printed.splitlines() if line.startswith(row))
         assert line.split()[2].rstrip("†") == number(found.epsilon)
