@@ -69,7 +69,8 @@ def test_every_strategy_is_audited_to_a_valid_record(name):
     for name, answer in zip(("final", "all"), answers(record), strict=True):
         assert (f"epsilon-{name}" in metrics[ROUNDS]) == (answer.estimate is not None)
         if answer.estimate is not None:
-            assert metrics[ROUNDS][f"epsilon-{name}"] == answer.estimate.epsilon
+            epsilon = pytest.approx(answer.estimate.epsilon, rel=1e-14)
+            assert metrics[ROUNDS][f"epsilon-{name}"] == epsilon
             assert metrics[ROUNDS][f"epsilon-{name}-high"] == answer.estimate.high
     assert all(metrics[t]["epsilon-all-low"] <= metrics[t]["epsilon-all"] for t in metrics)
     assert "every round" in as_text(summarize(record))
