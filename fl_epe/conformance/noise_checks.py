@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
-import scipy
 
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
-from fl_epe.noise import Check, check_noise
+from fl_epe.noise import LAWS, Check, check_noise
 from fl_epe.seeding import generator
 
 _RUNS, _FIRST = 4000, 1000  # at most, and of these the first, to which most checks are put
@@ -44,9 +43,13 @@ def checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
 
 
 def _largest(sizes: Floats, law: str, level: float) -> Check:
-    """Whether so many draws reach as far as they should: truncated noise does not."""
-    most = float(sizes.max())
-    beyond = 2 * scipy.special.ndtr(-most) if law == "gaussian" else np.exp(-np.sqrt(2) * most)
+    """Whether so many draws reach as far as they should: truncated noise does not.
+
+    They may be smaller than claimed, all of them: that is a question of the scale.
+    """
+    scale = float(LAWS[law].scales(LAWS[law].amounts(sizes).sum(), sizes.size))
+    most = float(sizes.max()) / min(scale or 1.0, 1.0)
+    beyond = LAWS[law].beyond(np.array(most))
     with np.errstate(divide="ignore"):
         chance = float(np.exp(sizes.size * np.log1p(-beyond)))
     name, claim = "noise: truncation", f"the largest of {sizes.size:,} draws, as {law} ones"

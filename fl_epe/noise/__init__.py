@@ -13,8 +13,10 @@ Examples:
 
 from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, told
 from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
+from fl_epe.noise.laws import LAWS
 
 __all__ = [
+    "LAWS",
     "Check",
     "Distribution",
     "NoiseHealth",

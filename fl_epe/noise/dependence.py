@@ -34,14 +34,16 @@ def between_arrays(seen: Seen, level: float) -> Check:
         return Check(name, "passed", claim, "there is one array")
     common, here = np.minimum(sizes[:, None], sizes), seen.largest[layout.compared] > 0
     pairs = np.triu(here[:, None] & here, 1)
+    if not pairs.any():
+        return Check(name, "passed", claim, "no two arrays have noise")
     counts = np.minimum(common, HEAD) * seen.rounds
     same = _near(seen.apart, np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2))
     tests = math.log(len(sizes) * (len(sizes) - 1))
-    chances = np.where(pairs, np.minimum(same, _agreeing(seen.agree, counts)), 0.0)
+    chances = np.where(pairs, np.minimum(same, _agreeing(seen.agree, counts)), np.inf)
     worst = np.unravel_index(int(chances.argmin()), chances.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
     rho = _correlation(seen.agree[worst] / counts[worst])
-    measured = f"largest correlation: {rho:.2g}, of {names}"
+    measured = f"least likely correlation: {rho:.2g}, of {names}"
     equal = pairs & (seen.apart <= _NEAR) & (same + tests < math.log(level))
     if equal.any():
         rho, measured = 1.0, f"equal in {equal.sum()} pairs of arrays, such as {names}"
@@ -118,7 +120,7 @@ def _pair(signs: NDArray[np.float32]) -> tuple[float, float, str]:
     sums, width = np.triu(signs @ signs.T, 1), signs.shape[1]
     worst = np.unravel_index(int(np.abs(sums).argmax()), sums.shape)
     rho = _correlation(float(sums[worst]) / width)
-    text = f"largest correlation: {rho:.2g}, of rounds {worst[0] + 1} and {worst[1] + 1}"
+    text = f"least likely correlation: {rho:.2g}, of rounds {worst[0] + 1} and {worst[1] + 1}"
     return float(_agreeing(sums[worst], width)), rho, text
 
 
