@@ -7,11 +7,15 @@ from typing import Any, get_args
 from fl_epe.noise import Check, Severity
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
-<title>Conformance of {title}</title>
-<style>body{{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem}}
-table{{border-collapse:collapse}}th,td{{text-align:left;vertical-align:top;padding:.3rem .8rem;
-border-bottom:1px solid #ccc}}.failed{{background:#fbe3e0}}.unknown{{color:#666}}</style>
-<h1>Conformance of {title}</h1><p>{summary}</p><table><tr>{head}</tr>{rows}</table></html>
+<meta name="viewport" content="width=device-width"><title>Conformance of {title}</title>
+<style>
+body{{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem}}
+h1{{font-size:1.4rem;overflow-wrap:anywhere}}pre{{white-space:pre-wrap}}
+table{{border-collapse:collapse}}.failed{{background:#fbe3e0}}.unknown{{color:#666}}
+th,td{{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid #ccc}}
+</style>
+<h1>Conformance of {title}</h1><p>{summary}</p>{again}
+<table><tr><th>check<th>outcome<th>measured<th>claim</tr>{rows}</table></html>
 """
 
 
@@ -56,19 +60,24 @@ class ConformanceResult:
             return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
         worst = min(get_args(Severity).index(one.severity) for one in self.failed)
         rank = get_args(Severity)[worst]
-        return f"{len(self.failed)} of {len(self.checks)} checks failed ({rank}); {could}."
+        return f"{len(self.failed)} of {len(self.checks)} checks failed (worst: {rank}); {could}."
+
+    @property
+    def ranked(self) -> list[Check]:
+        """The checks, the most severe failures first, then what is unknown, then what passed."""
+        ranks = [*get_args(Severity), "unknown", "passed"]
+        return sorted(self.checks, key=lambda one: ranks.index(one.severity or one.outcome))
 
     def table(self) -> str:
         """Each check in a line, failed ones first with why and how to show them again."""
         width = max(len(one.name) for one in self.checks)
         lines = [f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.", self.summary]
-        for one in sorted(self.checks, key=lambda one: one.outcome != "failed"):
+        for one in self.ranked:
             word = f"{one.severity or one.outcome:11}"
             lines.append(f"  {one.name:{width}}  {word}  {one.measured}  (claim: {one.claim})")
             if one.outcome != "passed":
                 lines.append(f"  {'':{width}}  {'':11}  {one.why}")
-        again = dict.fromkeys(one.reproduce for one in self.failed)
-        return "\n".join([*lines, *(f"Again: {command}" for command in again)])
+        return "\n".join([*lines, *self._again()])
 
     def as_json(self) -> dict[str, Any]:
         """Values for JSON."""
@@ -76,12 +85,18 @@ class ConformanceResult:
 
     def as_html(self) -> str:
         """A self-contained page."""
-        names = [field.name for field in dataclasses.fields(Check)]
-        rows = [
-            f'<tr class="{one.outcome}">'
-            + "".join(f"<td>{html.escape(getattr(one, name) or '')}</td>" for name in names)
-            for one in self.checks
-        ]
-        head = "".join(f"<th>{name}</th>" for name in names)
-        title, summary = html.escape(self.target or "a target"), html.escape(self.summary)
-        return _PAGE.format(title=title, summary=summary, head=head, rows="\n".join(rows))
+        rows = []
+        for one in self.ranked:
+            why = f". {one.why}" if one.why else ""
+            cells = one.name, one.severity or one.outcome, f"{one.measured}{why}", one.claim
+            row = "".join(f"<td>{html.escape(cell)}" for cell in cells)
+            rows.append(f'<tr class="{one.outcome}">{row}</tr>')
+        return _PAGE.format(
+            title=html.escape(self.target or "a target"),
+            summary=html.escape(self.summary),
+            again="".join(f"<pre>{html.escape(line)}</pre>" for line in self._again()),
+            rows="\n".join(rows),
+        )
+
+    def _again(self) -> list[str]:
+        return [f"Again: {one}" for one in dict.fromkeys(one.reproduce for one in self.failed)]
