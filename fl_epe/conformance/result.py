@@ -87,7 +87,7 @@ class ConformanceResult:
         """A self-contained page."""
         rows = []
         for one in self.ranked:
-            why = f". {one.why}" if one.why else ""
+            why = f". {one.why[:1].upper()}{one.why[1:]}" if one.why else ""
             cells = one.name, one.severity or one.outcome, f"{one.measured}{why}", one.claim
             row = "".join(f"<td>{html.escape(cell)}" for cell in cells)
             rows.append(f'<tr class="{one.outcome}">{row}</tr>')
