@@ -1,8 +1,7 @@
 """What keeps a command from doing harm: signals, and a second process.
 
-`signals_stop` makes Ctrl-C, SIGTERM and
-SIGHUP end a command alike, a run so that its rounds are kept; `locked` keeps a second process out
-of a run's folder for as long as the first lives.
+`signals_stop` makes Ctrl-C, SIGTERM and SIGHUP end a command alike, a run so that its rounds are
+kept; `locked` keeps a second process out of a run's folder for as long as the first lives.
 """
 
 from __future__ import annotations

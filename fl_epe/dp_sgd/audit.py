@@ -33,7 +33,7 @@ from fl_epe.checks import Vector
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.mechanism import norm
-from fl_epe.noise import NoiseHealth, sentences
+from fl_epe.noise import Check, NoiseHealth, sentences
 from fl_epe.schedules import Cohort
 
 logger = logging.getLogger("fl_epe.dp_sgd")
@@ -199,10 +199,13 @@ class DPSGDAudit:
     @property
     def findings(self) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
+        return self._found(self._noise.checks())
+
+    def _found(self, noise: list[Check]) -> StepFindings:
         steps = self._steps
         rate = steps.sample_rate or self._design["sample_rate"]
         size = steps.batch_size if steps.batch_size > 1 else math.nan
-        return check_steps(self._seen, self._noise.checks(), rate=rate, batch_size=size)
+        return check_steps(self._seen, noise, rate=rate, batch_size=size)
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -212,7 +215,8 @@ class DPSGDAudit:
         """
         if not self._hooks:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
-        mechanism, found = self._mechanism(), self.findings
+        mechanism, noise = self._mechanism(), self._noise.checks()
+        found = self._found(noise)
         unbounded, knowing = None, self._design["full_knowledge"]
         if knowing and found.unbounded:
             unbounded = f"{found.unbounded}, so ε of every round is infinite"
@@ -224,7 +228,7 @@ class DPSGDAudit:
                 plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
                 not_measured=self._stopped,
                 step_faults=found.faults,
-                noise=sentences(self._noise.checks()),
+                noise=sentences(noise),
                 unbounded=unbounded,
             ),
         )
