@@ -44,8 +44,8 @@ class Check:
 
 
 def severity_of(ratio: float) -> Severity:
-    """Of noise that is only so large a part of the claimed one where it is least."""
-    return "critical" if ratio <= 0.5 else "negligible" if ratio >= 0.99 else "theoretical"
+    """Of noise that is only so large a part of the claimed one where it is least, to a percent."""
+    return "critical" if ratio <= 0.505 else "negligible" if ratio >= 0.99 else "theoretical"
 
 
 def judged(
