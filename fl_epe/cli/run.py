@@ -314,5 +314,5 @@ def _text(progress: Progress) -> str:
     shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
     if found is not None:
         epsilon, low, high = (number(v) for v in (found.epsilon, found.low, found.high))
-        shown = f"ε {epsilon} ({low} – {high})"
-    return f"{loss}{held_out}  {shown}  canaries {progress.canaries_seen}  {left}"
+        shown = f"ε every round {epsilon} ({low} – {high})"
+    return f"{loss}{held_out}  {shown}  {left}"

@@ -23,8 +23,10 @@ LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
 SCOPE = (
-    "ε is that of an update at the clip norm, in a random direction: with a linear server it "
-    "measures the implementation and the schedule, not whether this training data is easy to attack"
+    "ε is that of an update in a random direction, as long as clipping allows, which the adversary "
+    "knows. Clients with shorter updates, or with updates that nobody can guess, leak less; how "
+    "much less is not measured. With a linear server, ε measures the implementation and the "
+    "schedule, not whether this training data is easy to attack"
 )
 """What the answer does and does not say about real clients' data, without its full stop."""
 
@@ -95,15 +97,17 @@ def exposure(summary: Summary) -> str:
     if not found:
         return ""
     often = [_often(one, summary.delta) for one, _ in found]
-    blind = [""] * 2 if ALWAYS in often[0] else ["; a blind guess: 50%", ""]
-    each = [
-        f"whoever has {SEES[one.adversary.sees]} can tell {right} (ε ≈ "
-        f"{number(estimate.epsilon)}{_up_to(one, estimate.epsilon)}{guess})"
-        for (one, estimate), right, guess in zip(found, often, blind, strict=False)
+    told = [
+        f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate.epsilon)}" for one, estimate in found
     ]
-    each[0] = each[0].replace(" (ε", f" whether one {summary.unit} took part (ε", 1)
-    each[1:] = [text.replace(" can tell", ",") for text in each[1:]]
-    return f"by this audit, {'; '.join(each)}"
+    who = [f"whoever has {SEES[one.adversary.sees]}" for one, _ in found]
+    blind = "" if ALWAYS in often[0] else "; a blind guess: 50%"
+    text = f"{who[0]} can tell {often[0]} whether one {summary.unit} took part ({told[0]}{blind})"
+    for right, person, numbers in zip(often[1:], who[1:], told[1:], strict=True):
+        such = ", such as another client" * (summary.unit == "client")
+        also = f"so can {person}{such}" if right == often[0] else f"{person}{such}, {right}"
+        text += f"; {also} ({numbers})"
+    return f"by this audit, {text}"
 
 
 def _often(one: Answer, delta: float) -> str:
@@ -209,11 +213,11 @@ def table_note(summary: Summary) -> str:
         f"clipping allows, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} its "
         "rounds."
     )
-    if any(
-        a.estimate is not None and a.estimate.high > (a.analytical.epsilon or math.inf)
-        for a in summary.answers
-    ):
-        text += " Estimates may exceed theory by chance."
+    found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
+    above = [e.low > limit for e, limit in found if e is not None and e.epsilon > limit]
+    if above:
+        within = " ε above theory is within its sampling error."
+        text += " An estimate may exceed theory by chance." if any(above) else within
     if marked_cells(summary.answers[0])[3].endswith("*"):
         text += " * That of every round, which holds here too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
@@ -227,7 +231,7 @@ def table_note(summary: Summary) -> str:
     if told:
         limit = summary.at_small_delta[1].analytical.epsilon
         allows = "" if limit is None else f", theory ≤ {number(limit)}"
-        text += f" At the stricter δ = {SMALL_DELTA:.0e}: ε ≈ {told}{allows}."
+        text += f" At δ = {SMALL_DELTA:.0e}, usual elsewhere: ε ≈ {told}{allows}."
     return text
 
 
@@ -250,15 +254,21 @@ def fault_line(summary: Summary) -> str | None:
 
 def meaning(summary: Summary) -> list[str]:
     """What the ε of this run mean for a guess, in sentences."""
+    found = [(one, one.estimate.epsilon) for one in summary.answers if one.estimate is not None]
+    often = [share(guess_limit(max(epsilon, 0.0), summary.delta)) for _, epsilon in found]
+    each = [f"with {SEES[one.adversary.sees]} (ε = {number(epsilon)})" for one, epsilon in found]
+    told = [f"{right} {text}" for right, text in zip(often, each, strict=True)]
+    if len(set(often)) == 1:
+        told = [f"{often[0]}, {' and '.join(each)}"]
+    scale = [f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}" for epsilon in (1, 3)]
     lines = [
-        f"ε = {number(epsilon)}, {SEES[one.adversary.sees]}: whoever guesses whether one "
-        f"{summary.unit} took part, with yes as likely as no beforehand, is right "
-        f"{share(guess_limit(epsilon, summary.delta))}; 50% is a blind guess."
-        for one in summary.answers
-        if one.estimate is not None and (epsilon := one.estimate.epsilon) >= 0
+        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no beforehand, "
+        f"is right {' and '.join(told)}.",
+        f"For scale: {' and '.join(scale)}; 50% is a blind guess. Which ε is small enough is for "
+        "whoever answers for the data to decide.",
     ]
     return [
-        *lines,
+        *(lines if each else []),
         "ε is an estimate of what this attack achieves, and no bound on others; what is proved and "
         "what theory allows are bounds on the same ε from below and from above.",
     ]
