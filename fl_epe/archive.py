@@ -262,3 +262,8 @@ def _array(content: bytes, name: str) -> NDArray[Any]:
     if kind.kind not in _KINDS or not kind.itemsize:  # without, a header may claim any shape
         raise ValueError(f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts")
     return np.asarray(array, kind.newbyteorder("="), order="C")
+
+
+def under(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """The arrays whose names begin with a prefix, by what follows it."""
+    return {n.removeprefix(prefix): each for n, each in arrays.items() if n.startswith(prefix)}

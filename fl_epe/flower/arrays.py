@@ -171,6 +171,12 @@ class Layout:
         parts = [values[theirs[name]].reshape(-1)[::step] for name in self._moved_names()]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
+    def split(self, flat: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+        """The moved arrays of a flat vector ``(dim,)`` by name, each without its shape; views."""
+        shapes = zip(self.shapes, self.moved, strict=True)
+        ends = np.cumsum([math.prod(shape) for shape, moved in shapes if moved])
+        return dict(zip(self._moved_names(), np.split(flat, ends[:-1]), strict=True))
+
     def form(
         self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model"
     ) -> Callable[[NDArray[np.floating]], ArrayRecord]:

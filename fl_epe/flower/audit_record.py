@@ -117,7 +117,12 @@ def _findings(run: AuditedRun) -> Findings:
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     ids, _ = run.seen.log(run.index)
     plan = run.plan.sentences() if run.plan else ()
+    noise, faults = Findings.noise, tuple[str, ...]()
+    if run.wrapped.noise_std() is not None:
+        noise, faults = run.noise.findings()
     return Findings(
+        step_faults=faults,
+        noise=noise,
         plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,

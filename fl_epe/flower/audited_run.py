@@ -19,6 +19,7 @@ from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
+from fl_epe.flower.seen_noise import SeenNoise
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
 from fl_epe.flower.state import AuditState, RoundState, logger
@@ -42,6 +43,7 @@ class AuditedRun(AuditState):
         last: the newest model that could be read, as a vector.
         last_is_finite: whether the newest model has no NaN or infinite entries.
         over: why no more rounds are audited; ``None`` while they are.
+        noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
@@ -53,6 +55,7 @@ class AuditedRun(AuditState):
         self.last: Vector | None = None
         self.last_is_finite = True
         self.over: str | None = None
+        self.noise = SeenNoise()
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -150,6 +153,8 @@ class AuditedRun(AuditState):
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
+        if done == saved.audit.index:
+            self.noise.restore(saved.scores)
         self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
@@ -274,6 +279,9 @@ class AuditedRun(AuditState):
                     self._settle_canaries(state)
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
+                if state is not None and theta is not None:
+                    with self.goes_on("the noise could not be checked"):
+                        self.noise.note(state, theta)
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
                 self.auditor.observe(theta, facts, vectors)
         finally:

@@ -248,7 +248,10 @@ class CanaryAudit(Strategy):
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
                 used = stack.enter_context(watching.real_metrics_only(base, state.synthetic))
-                if not self._wrapped.averages and len(self._wrapped.layers) > 1:
+                state.noise_std = self._wrapped.noise_std()
+                if state.noise_std or (
+                    not self._wrapped.averages and len(self._wrapped.layers) > 1
+                ):
                     state.seen = stack.enter_context(watching.watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)

@@ -70,6 +70,7 @@ class RoundState:
         played: those with canaries, in the order of ``facts.present``.
         used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         seen: what the innermost strategy was given and made; ``None`` if that was not seen.
+        noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
         facts: what the auditor is told.
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
         sits_out: whether no canary may join, and the round is the strategy's alone.
@@ -90,6 +91,7 @@ class RoundState:
     played: list[Message] = dataclasses.field(default_factory=list)
     used: set[int] | None = None
     seen: Aggregation | None = None
+    noise_std: float | None = None
     facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     heaviest: tuple[float, float] = (math.nan, math.nan)
     sits_out: bool = False
@@ -97,7 +99,7 @@ class RoundState:
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
         self.synthetic, self.played, self.replies = [], [], []
-        self.vectors = self.used = None
+        self.vectors = self.used = self.noise_std = None
         self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
 
     def settle(self, shares: Mapping[int, float] | None) -> int:

@@ -35,6 +35,8 @@ class Wrapped:
         description: class names, such as "DifferentialPrivacyServerSideFixedClipping(FedAvg)".
         clips_on_server: whether the server clips what it receives.
         plain_layers: whether all layers around the innermost are Flower's own DP wrappers.
+        noise_is_apart: whether all that the outermost does to what the other one makes is to add
+            its noise.
         averages: whether the arrays are averaged by weight, so that a canary's share is known. What
             a subclass does that has an ``aggregate_train`` of its own is seen when it runs, see
             `shares_of`.
@@ -56,6 +58,8 @@ class Wrapped:
         self.description = "(".join(names) + ")" * (len(names) - 1)
         self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
         self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
+        own = vars(strategy).keys() & {"aggregate_train", "_add_noise_to_aggregated_arrays"}
+        self.noise_is_apart = len(layers) == 2 and type(strategy) in _FLOWER_DP and not own
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
         known = type(self.base).__module__.startswith("flwr.") or self._averaging_base
@@ -69,6 +73,13 @@ class Wrapped:
     def clip_norm(self) -> float:
         """The clip norm of the coming aggregation; NaN where none is known."""
         return float(self._first("clipping_norm", math.nan))
+
+    def noise_std(self) -> float | None:
+        """Claimed standard deviation of the coming noise; ``None`` if it cannot be seen apart."""
+        z, expected = self.noise_multipliers()[1], self.expected_replies()
+        if not self.noise_is_apart or not z or not expected:
+            return None
+        return z * self.clip_norm() / expected
 
     def target_clipped(self) -> float | None:
         """The share of updates that an adaptive clip norm wants clipped; ``None`` if it stays."""

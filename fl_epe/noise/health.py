@@ -104,11 +104,12 @@ class NoiseHealth:
         std = self._std if std is None else std
         claimed = [std.get(name) if isinstance(std, Mapping) else std for name in names]
         if not names or not all(one is not None and 0 < one < np.inf for one in claimed):
-            self._skip("no standard deviation above 0 is claimed for its noise")
+            self.skip("no standard deviation above 0 is claimed for its noise")
         elif not seen.add([parts[name] for name in names], np.array(claimed, np.float64)):
-            self._skip("its noise has NaN or infinite entries")
+            self.skip("its noise has NaN or infinite entries")
 
-    def _skip(self, reason: str) -> None:
+    def skip(self, reason: str) -> None:
+        """Count a round whose noise cannot be seen, for a reason; only the first one is kept."""
         self._unusable, self._reason = self._unusable + 1, self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> Seen:

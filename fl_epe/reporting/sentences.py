@@ -262,8 +262,8 @@ def meaning(summary: Summary) -> list[str]:
         told = [f"{often[0]}, {' and '.join(each)}"]
     scale = [f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}" for epsilon in (1, 3)]
     lines = [
-        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no beforehand, "
-        f"is right {' and '.join(told)}.",
+        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
+        f"beforehand, is right {' and '.join(told)}.",
         f"For scale: {' and '.join(scale)}; 50% is a blind guess. Which ε is small enough is for "
         "whoever answers for the data to decide.",
     ]

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe import auditing
+from fl_epe.archive import under
 from fl_epe.config import RunConfig
 from fl_epe.flower import pack, read_only
 from fl_epe.mechanism import ServerSGD
@@ -267,13 +268,13 @@ class DPFedAvg(Strategy):
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
         self.log.restore(state)
-        self._noise.restore(_under(state, "health."))
+        self._noise.restore(under(state, "health."))
         theta, self._start, done = state["theta"], state["start"], self.rounds_done
-        optimizer, noise = _under(state, "optimizer."), state["noise"]
+        optimizer, noise = under(state, "optimizer."), state["noise"]
         self._state = dp_fedavg.ServerState(
             theta, float(state["clip_norm"]), optimizer, noise, done
         )
-        self.auditor.restore(_under(state, "auditor."), done, start=self._start, last=theta)
+        self.auditor.restore(under(state, "auditor."), done, start=self._start, last=theta)
 
 
 def _planned_client(config: RunConfig) -> auditing.PlannedClient:
@@ -282,9 +283,3 @@ def _planned_client(config: RunConfig) -> auditing.PlannedClient:
     schedule = config.canary_schedule() if secret else config.client_schedule()
     rate = schedule.participations() / schedule.rounds
     return auditing.PlannedClient(rate, schedule.unknown_rounds if secret and rate < 1 else None)
-
-
-def _under(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    return {
-        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
-    }
