@@ -225,7 +225,6 @@ def ray_node(processes: Processes, name: str, *options: str, cpus: int = 1) -> P
         "start",
         "--block",
         f"--num-cpus={cpus}",
-        "--include-dashboard=false",
         "--disable-usage-stats",
         "--dashboard-agent-listen-port=0",
         "--min-worker-port=0",  # any, so that two nodes fit on one machine

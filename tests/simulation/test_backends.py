@@ -60,7 +60,8 @@ def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
     address = f"127.0.0.1:{processes.ports.take()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # paths of sockets must be short
-        ray_node(processes, "ray-head", "--head", f"--port={address[10:]}", f"--temp-dir={folder}")
+        head = ("--head", f"--port={address[10:]}", "--include-dashboard=false")
+        ray_node(processes, "ray-head", *head, f"--temp-dir={folder}")
         ray_node(processes, "ray-second", f"--address={address}")
         record = simulate(job, backend="ray", workers=2)
         ray = importlib.import_module("ray")
