@@ -335,7 +335,7 @@ def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> Au
         except grids.RunStoppedError as stop:
             stops.append(stop)
 
-    ray = {"include_dashboard": False, "log_to_driver": False}
+    ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     if "RAY_ADDRESS" not in os.environ:  # a cluster that was started has CPUs of its own
         ray["num_cpus"] = workers
     gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several

@@ -38,7 +38,7 @@ def _digits() -> Images:
         raise RuntimeError("Expected scikit-learn to be installed, which has the digits.")
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)
-    return table[:, :-1] / 16, table[:, -1].astype(np.int64)
+    return table[:, :-1] / np.float32(16), table[:, -1].astype(np.int64)
 
 
 def test_images() -> Images:
