@@ -56,7 +56,7 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
     adjacency = adjacency_of(record)
     if z is None:
         return Analytical(None, known, adjacency, "the noise is not known")
-    if record.rounds == 0 or not math.isfinite(client.participations):
+    if record.rounds == 0 or not 0 < client.participations < math.inf:
         return Analytical(None, known, adjacency, "nobody took part")
     if z == 0:
         return Analytical(math.inf, known, adjacency, "there is no noise")

@@ -138,6 +138,6 @@ def _expected(record: AuditRecord) -> float:
 
 def typical_rounds(client: AuditedClient, rounds: int) -> Floats:
     """How likely the client is to be in each round, ``(T,)``."""
-    if client.patterns.shape[1]:
+    if client.patterns.any():
         return np.asarray(client.patterns.mean(axis=1))
     return np.full(rounds, client.participations / max(rounds, 1))

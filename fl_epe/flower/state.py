@@ -300,7 +300,9 @@ class AuditState:
                 answered.add(int(identity(node)))
         silent = len(state.sent) - len(replies)
         if silent > 0:
-            text = f"{silent} of {len(state.sent)} clients did not answer"
+            missing = [f"node {node}" for about, node in asked.items() if about not in heard]
+            who = f": {', '.join(missing)}" if len(missing) == silent else ""
+            text = f"{silent} of {len(state.sent)} clients did not answer{who}"
             self.fault(state.index, text, FaultKind.NO_ANSWER, silent)
         return answered
 

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -304,7 +305,8 @@ def simulate(
 
     Args:
         job: what to do.
-        backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker).
+        backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker, on the
+            cluster that the environment's ``RAY_ADDRESS`` names, if it names one).
         workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
             the model and every score are the same to the last bit with any number of workers. Only
             the mean training loss, a sum of rounded numbers, may differ in its last bits.
@@ -333,7 +335,9 @@ def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> Au
         except grids.RunStoppedError as stop:
             stops.append(stop)
 
-    ray = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False}
+    ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    if "RAY_ADDRESS" not in os.environ:  # a cluster that was started has CPUs of its own
+        ray["num_cpus"] = workers
     gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
     simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe import assert_private, epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND, NotMeasured
+from fl_epe.auditing import EVERY_ROUND, FaultKind, NotMeasured
+from fl_epe.flower.state import AuditState
 
 
 def test_error_replies_do_not_stop_the_audit():
@@ -21,6 +23,26 @@ def test_error_replies_do_not_stop_the_audit():
     assert record.clients.absent.tolist() == [0] * 3 + [1] * 3
     assert "client 3 is broken" in record.provenance.faults[0]
     assert np.all(record.presence.sum(axis=0) == 1)
+
+
+@pytest.mark.parametrize(
+    ("numbered", "named"),
+    [pytest.param(True, ": node 12, node 13", id="named"), pytest.param(False, "", id="counted")],
+)
+def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, named):
+    sent = [
+        SimpleNamespace(metadata=SimpleNamespace(message_id=f"m{i}" * numbered, dst_node_id=10 + i))
+        for i in range(4)
+    ]
+    about = [
+        SimpleNamespace(reply_to_message_id=f"m{i}" * numbered, src_node_id=10 + i)
+        for i in range(2)
+    ]
+    replies = [SimpleNamespace(metadata=a, has_error=lambda: False) for a in about]
+    state = AuditState(seed=1, rounds=3, kind=None)
+    state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
+    assert state.faults == [f"round 1, 2 of 4 clients did not answer{named}"]
+    assert state.fault_counts == {FaultKind.NO_ANSWER: 2}
 
 
 def test_a_round_that_a_dp_wrapper_skips_is_no_participation():

@@ -1,14 +1,15 @@
 """The same app under Ray, under `flwr run`, and on a real SuperLink with two SuperNodes."""
 
-import contextlib
+import importlib
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_processes import flwr_run, flwr_start, superlink, supernode
+from flower_processes import flwr_run, flwr_start, ray_node, server_apps, superlink, supernode
 
 from fl_epe import AuditRecord
 from fl_epe.config import RunConfig
@@ -51,6 +52,28 @@ def test_ray_with_two_workers(job, in_process):
     assert np.array_equal(record.observed.final, in_process.observed.final)  # to the last bit
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
+def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
+    """Both on this machine, each with one CPU."""
+    address = f"127.0.0.1:{processes.ports.take()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # paths of sockets must be short
+        head = ("--head", f"--port={address[10:]}", "--include-dashboard=false")
+        ray_node(processes, "ray-head", *head, f"--temp-dir={folder}")
+        ray_node(processes, "ray-second", f"--address={address}")
+        record = simulate(job, backend="ray", workers=2)
+        ray = importlib.import_module("ray")
+        ray.init(address=address, log_to_driver=False)
+        nodes = ray.nodes()
+        ray.shutdown()
+        processes.end_all()
+    assert [node["Resources"]["CPU"] for node in nodes if node["Alive"]] == [1, 1]
+    _assert_same_run(record, in_process)
+    assert np.array_equal(record.observed.final, in_process.observed.final)  # to the last bit
+
+
 def _run_app(processes, tmp_path, *options):
     app = shutil.copytree(APP, tmp_path / "app")
     output = tmp_path / "out"
@@ -78,17 +101,6 @@ def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
     _assert_same_run(_run_app(processes, tmp_path), in_process)
 
 
-def _server_apps(home):
-    """Numbers of the processes that run a server app for the SuperLink of these processes."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes()
-            if b"serverapp" in words and str(home).encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.superlink
 def test_a_server_app_that_is_killed_on_a_superlink_goes_on(processes, tmp_path, in_process):
@@ -100,7 +112,7 @@ def test_a_server_app_that_is_killed_on_a_superlink_goes_on(processes, tmp_path,
     flwr_start(processes, app, settings)
     kept = output / "checkpoint-previous.npz"  # of a round, beside the one before the first
     processes.wait_until(kept.exists, "run", "keep a round")
-    killed = _server_apps(processes.home)
+    killed = server_apps(processes)
     for process in killed:
         os.kill(process, signal.SIGKILL)
     assert killed

@@ -1,4 +1,4 @@
-"""Real Flower processes for tests: a SuperLink, SuperNodes, `flwr run`; ended by their ids."""
+"""Real Flower processes on loopback: a SuperLink, SuperNodes, `flwr run`; ended by their ids."""
 
 from __future__ import annotations
 
@@ -64,19 +64,27 @@ class Ports:
         raise OSError(f"Expected a free port from {self.FIRST} to {self.LAST - 1}, found none.")
 
     def release(self) -> None:
+        """Let others have them."""
         for lock in self._locks:
             os.close(lock)
         self._locks.clear()
 
 
 class Processes:
-    """Starts processes, each with a log of its own, and ends all of them in the end."""
+    """Starts processes, each with a log of its own, and ends all of them in the end.
+
+    Args:
+        home: Flower's, and that of the logs.
+
+    Attributes:
+        latest: the newest process of each name.
+    """
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.ports = Ports()
         self._running: list[Popen] = []
-        self._latest: dict[str, Popen] = {}
+        self.latest: dict[str, Popen] = {}
 
     def start(self, name: str, *command: str) -> Popen:
         """Start a process; one that is started again under its name continues the log."""
@@ -89,10 +97,11 @@ class Processes:
                 start_new_session=True,
             )
         self._running.append(process)
-        self._latest[name] = process
+        self.latest[name] = process
         return process
 
     def log(self, name: str) -> str:
+        """What a process has logged so far."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def wait_for(self, name: str, text: str, times: int = 1) -> None:
@@ -107,7 +116,7 @@ class Processes:
         """Wait for what a process does; fails at once where it has ended without doing it."""
         end = time.monotonic() + PATIENCE
         while True:
-            ended = self._latest[name].poll() is not None  # before the last look, not after it
+            ended = self.latest[name].poll() is not None  # before the last look, not after it
             if condition():
                 return
             if ended or time.monotonic() > end:
@@ -125,22 +134,35 @@ class Processes:
             process.wait(15)
 
     def end_all(self) -> None:
+        """End what still runs, the newest first."""
         for process in reversed(self._running):
             self.end(process)
         self.ports.release()
 
 
-def superlink(processes: Processes, *options: str) -> str:
-    """Start a SuperLink on loopback; returns its address, which "here" stands for in `flwr run`."""
-    port = processes.ports.take()
+def superlink(
+    processes: Processes, *options: str, certificates: Path | None = None, port: int = 0
+) -> str:
+    """Start a SuperLink on loopback; returns its address, which "here" stands for in `flwr run`.
+
+    Args:
+        processes: among which it runs.
+        options: more of them for the command.
+        certificates: folder with ``ca.pem``, ``server.pem`` and ``server.key``; without one there
+            is no TLS.
+        port: of the API; 0 for any that is free.
+    """
+    port = port or processes.ports.take()
     address = f"127.0.0.1:{port}"
-    (processes.home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "{address}"\ninsecure = true\n'
-    )
+    connection(processes, "here", address, certificates)
+    secure = ["--insecure"]
+    if certificates is not None:
+        files = {"ca-certfile": "ca.pem", "certfile": "server.pem", "keyfile": "server.key"}
+        secure = [x for name, f in files.items() for x in (f"--ssl-{name}", str(certificates / f))]
     processes.start(
         "superlink",
         "flower-superlink",
-        "--insecure",
+        *secure,
         "--disable-runtime-dependency-installation",
         "--host",
         "127.0.0.1",
@@ -152,20 +174,66 @@ def superlink(processes: Processes, *options: str) -> str:
     return address
 
 
-def supernode(processes: Processes, address: str, partition: int, partitions: int) -> Popen:
-    """Start a SuperNode that holds one partition."""
+def connection(processes: Processes, name: str, address: str, certificates: Path | None) -> None:
+    """Let ``name`` stand for a SuperLink in commands of `flwr`."""
+    trust = "insecure = true"
+    if certificates is not None:
+        trust = f'root-certificates = "{certificates / "ca.pem"}"'
+    path = processes.home / "config.toml"
+    known = path.read_text() if path.exists() else ""
+    if f"[superlink.{name}]" not in known:
+        path.write_text(f'{known}[superlink.{name}]\naddress = "{address}"\n{trust}\n')
+
+
+def supernode(
+    processes: Processes,
+    address: str,
+    partition: int,
+    partitions: int,
+    *options: str,
+    config: str = "",
+) -> Popen:
+    """Start a SuperNode that holds one partition.
+
+    Args:
+        processes: among which it runs.
+        address: of the SuperLink.
+        partition: number of the partition; the node's log is called after it.
+        partitions: how many there are.
+        options: how it is to connect; without any there is no TLS.
+        config: more of the node's configuration.
+    """
     port = processes.ports.take()
     return processes.start(
         f"supernode-{partition}",
         "flower-supernode",
-        "--insecure",
+        *(options or ["--insecure"]),
         "--superlink",
         address,
         "--port",
         str(port),
         "--node-config",
-        f"partition-id={partition} num-partitions={partitions}",
+        f"partition-id={partition} num-partitions={partitions} {config}".strip(),
     )
+
+
+def ray_node(processes: Processes, name: str, *options: str, cpus: int = 1) -> Popen:
+    """Start a node of a Ray cluster, and wait until it runs."""
+    process = processes.start(
+        name,
+        "ray",
+        "start",
+        "--block",
+        f"--num-cpus={cpus}",
+        "--disable-usage-stats",
+        "--dashboard-agent-listen-port=0",
+        "--min-worker-port=0",  # any, so that two nodes fit on one machine
+        "--max-worker-port=0",
+        f"--object-store-memory={200_000_000}",
+        *options,
+    )
+    processes.wait_for(name, "Ray runtime started")
+    return process
 
 
 def flwr_start(
@@ -185,6 +253,18 @@ def flwr_run(processes: Processes, app: Path, settings: dict[str, object], *opti
     """`flwr run` an app to its end; returns what it printed."""
     flwr_start(processes, app, settings, *options).wait(PATIENCE)
     return processes.log("run")
+
+
+def server_apps(processes: Processes) -> list[int]:
+    """Numbers of the processes that run a server app for the SuperLink of these processes."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            home = str(processes.home).encode()
+            if b"serverapp" in words and home in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def _listens(port: int) -> bool:
