@@ -19,7 +19,8 @@ class Terminal(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        # In a notebook rich would show text as HTML, and leave a file that it was given empty.
+        super().__init__(markup=False, emoji=False, force_jupyter=False, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
