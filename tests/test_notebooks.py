@@ -24,7 +24,7 @@ def test_notebooks_are_short_and_hold_no_outputs(path):
     nbformat.validate(book)
     assert len(book.cells) <= 16
     assert outputs(book) == []
-    assert not any(cell.get("execution_count") for cell in book.cells)
+    assert not any(cell.get("execution_count") or cell.metadata for cell in book.cells)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS)
