@@ -153,7 +153,7 @@ def test_links_pictures_and_named_files_exist(path):
         if path in SITE:  # which has nothing from outside docs
             assert target.resolve().is_relative_to(ROOT / "docs"), link
         assert not anchor or anchor in headings(target), link
-    for name in re.findall(r"`((?:simulations|benchmarks|docs|tests)/[\w./-]+)`", text):
+    for name in re.findall(r"`((?:simulations|benchmarks|docs|notebooks|tests)/[\w./-]+)`", text):
         assert (ROOT / name).exists(), name
 
 

@@ -1,5 +1,6 @@
 """The terminal, on which text from outside is only text, and tables for it."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,7 +20,13 @@ class Terminal(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        # In a notebook, whose stream claims to be a terminal, rich would write HTML past any file.
+        notebook = type(sys.stdout).__module__.startswith("ipykernel")
+        plain: dict[str, Any] = {
+            "force_jupyter": False,
+            "force_terminal": False if notebook else None,
+        }
+        super().__init__(markup=False, emoji=False, **plain | options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

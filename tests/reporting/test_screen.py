@@ -50,6 +50,12 @@ def test_it_is_one_screen(screen):
     assert max(map(len, lines)) <= 80
 
 
+def test_in_a_notebook_a_report_is_text_too(monkeypatch):
+    """Where rich would show it at once as HTML, and there would be no text to return."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert "theory allows" in as_text(summarize(limit()))
+
+
 def test_the_status_and_its_reason_come_first(screen):
     name, summary, text = screen
     assert summary.status == STATUS.get(name, "ok")
