@@ -200,6 +200,7 @@ class CanaryAudit(Strategy):
                 arrays, metrics = result
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
+                self._run.log(state, result[1])
         return result
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
@@ -265,9 +266,7 @@ class CanaryAudit(Strategy):
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
         out = MetricRecord(dict(metrics.items()) if metrics else {})
-        for name, estimate in self._run.epsilons().items():
-            values = {"": estimate.epsilon, "-low": estimate.low, "-high": estimate.high}
-            out.update({f"epsilon-{name}{end}": value for end, value in values.items()})
+        out.update(self._run.epsilons())
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))
