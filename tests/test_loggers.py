@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import killed_logging
 import numpy as np
 import pytest
 from flower_audits import PLAIN, fixed, run
 from flwr.serverapp import strategy as flower
+from killed_logging import tell
 from small_run import SEED, SMALL
 from wandb_file import read_wandb
 
@@ -21,7 +23,6 @@ from fl_epe import AuditRecord, audit_dp_sgd
 from fl_epe.auditing import answer_metrics, answers
 from fl_epe.cli.main import main
 from fl_epe.dp_sgd import PlainDPSGD
-from fl_epe.loggers import Loggers
 
 PATIENCE = 600  # seconds to wait for another process
 CLOSING = {"status": "ok", "epsilon-final": 1.5}
@@ -63,24 +64,13 @@ class Fails(Notes):
         raise self.error
 
 
-def tell(log_to, folder, rounds, resumed):
-    loggers = Loggers([log_to], folder, pytest.fail)
-    for t in rounds:
-        values = {"epsilon-all": 1.5 * t, "train_loss": math.nan, "clip_norm": math.inf}
-        loggers.log(t, values, resumed=resumed)
-    return loggers
-
-
-def told_twice(log_to, folder):
+def told_twice(logger, folder):
     """A run of five rounds that was killed after the third, and went on after the first."""
-    code = "import os, pathlib, signal, sys; from test_loggers import tell; "
-    code += "tell(sys.argv[1], pathlib.Path(sys.argv[2]), range(4), False); "
-    code += "os.kill(os.getpid(), signal.SIGKILL)"
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    command = [sys.executable, "-c", code, log_to, str(folder), "--seed", SEED]
+    command = [sys.executable, killed_logging.__file__, logger, str(folder), "--seed", SEED]
+    path = str(Path(__file__).parents[1])
     killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False)
     assert killed.returncode == -signal.SIGKILL
-    tell(log_to, folder, range(1, 6), True).close(CLOSING, folder)
+    tell(logger, folder, range(1, 6), resumed=True).close(CLOSING, folder)
 
 
 def wait_for(condition):
@@ -123,7 +113,7 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     assert (made.info.status, made.data.tags["status"]) == ("FINISHED", "ok")
     assert made.data.tags["report"] == str(tmp_path / "report.html")
     assert set(made.data.metrics) == {"epsilon-all"}
-    tell("mlflow", tmp_path, range(2), False)  # a new run in the same folder
+    tell("mlflow", tmp_path, range(2), resumed=False)  # a new run in the same folder
     assert len(client.search_runs([made.info.experiment_id])) == 2
 
 
