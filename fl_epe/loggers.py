@@ -39,6 +39,7 @@ LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 _PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
 _PATIENCE = 60.0  # seconds that an upload may take at the end of a run
+_FLUSH = 0.5  # seconds after which Weights & Biases writes what it was told
 
 
 class RunLogger(Protocol):
@@ -265,6 +266,7 @@ class _WandB:
                 x_disable_machine_info=True,
                 x_disable_meta=True,
                 x_disable_stats=True,
+                x_transaction_log_flush_interval=_FLUSH,
             ),
         )
 

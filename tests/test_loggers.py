@@ -64,12 +64,15 @@ class Fails(Notes):
         raise self.error
 
 
-def told_twice(logger, folder):
+def told_twice(logger, folder, is_kept=lambda: True):
     """A run of five rounds that was killed after the third, and went on after the first."""
     command = [sys.executable, killed_logging.__file__, logger, str(folder), "--seed", SEED]
     path = str(Path(__file__).parents[1])
-    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    environment = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout.readline() == b"told\n"
+        wait_for(is_kept)
+        killed.kill()
     tell(logger, folder, range(1, 6), resumed=True).close(CLOSING, folder)
 
 
@@ -122,10 +125,12 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     for name in ("WANDB_MODE", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    told_twice("wandb", tmp_path)
-    paths = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
-    wait_for(lambda: 3 in read_wandb(paths[0])[1])  # its own process outlives the killed one
-    (known, before, _), (same, after, summary) = map(read_wandb, paths)
+
+    def found():
+        return [read_wandb(path) for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))]
+
+    told_twice("wandb", tmp_path, lambda: 3 in found()[0][1])  # which its own process writes
+    (known, before, _), (same, after, summary) = found()
     assert known == same == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
     assert sorted([*before, *after]) == list(range(6))
     assert {t: row["epsilon_all"] for t, row in (before | after).items()} == {

@@ -23,6 +23,8 @@ def _records(path: Path) -> Iterator[Any]:
         size, kind = struct.unpack("<HB", data[at + 4 : at + _HEAD])
         whole += data[at + _HEAD : at + _HEAD + size]
         at += _HEAD + size
+        if at > len(data):
+            return  # it is being written
         if kind in _LAST:
             record = Record()
             record.ParseFromString(whole)
