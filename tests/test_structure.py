@@ -30,6 +30,9 @@ HEAVY = {
     "datasets",
     "dp_accounting",
     "opacus",
+    "tensorboard",
+    "mlflow",
+    "wandb",
 }
 MAY_IMPORT = {
     "accounting": {"dp_accounting"},
@@ -41,6 +44,7 @@ MAY_IMPORT = {
     "models": {"torch"},
     "reporting": {"matplotlib", "jinja2"},
     "limit": {"matplotlib", "jinja2"},
+    "loggers": {"tensorboard", "mlflow", "wandb"},
     "schedules": {"pyarrow"},
     "simulation": {"flwr", "torch", "ray"},
     "tasks": {"torch", "sklearn", "datasets"},

@@ -10,7 +10,7 @@ Examples:
 """
 
 from fl_epe.auditing.analytical import Analytical, analytical
-from fl_epe.auditing.answer import Answer, answer, answers, client_epsilon
+from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
 from fl_epe.auditing.assumptions import LEAST_FOR_NULL, Dependence, dependence, null_misfit
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
@@ -24,6 +24,7 @@ from fl_epe.auditing.epsilon_estimate import (
     EpsilonEstimate,
     Sees,
     epsilon_difference,
+    epsilon_metrics,
 )
 from fl_epe.auditing.epsilon_so_far import PlannedClient, epsilon_by_round
 from fl_epe.auditing.estimators import (
@@ -96,6 +97,7 @@ __all__ = [
     "View",
     "analytical",
     "answer",
+    "answer_metrics",
     "answers",
     "assert_private",
     "bare_scores",
@@ -110,6 +112,7 @@ __all__ = [
     "epsilon_from_record",
     "epsilon_from_scores",
     "epsilon_lower_bound",
+    "epsilon_metrics",
     "epsilon_of",
     "find_evidence",
     "installed_versions",

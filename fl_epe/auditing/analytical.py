@@ -14,6 +14,7 @@ import dataclasses
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe.accounting import (
     gaussian_epsilon,
@@ -24,6 +25,7 @@ from fl_epe.accounting import (
 )
 from fl_epe.auditing.audited_client import AuditedClient, schedule_of, typical_rounds
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_parts import Mechanism
 from fl_epe.checks import Floats
 
 
@@ -60,7 +62,8 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         return Analytical(None, known, adjacency, "nobody took part")
     if z == 0:
         return Analytical(math.inf, known, adjacency, "there is no noise")
-    if (shares := _shares(record)) is None:
+    shares = _shares(record.mechanism, record.presence, record.design.noise_is_for)
+    if shares is None:
         return Analytical(None, known, adjacency, "what a client adds is not known")
     if not known:
         return _unknown(record, delta, z / max(1.0, float(shares.max())), client, adjacency)
@@ -68,22 +71,51 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
     return Analytical(epsilon, True, adjacency, "the adversary knows the client's rounds")
 
 
+def analytical_so_far(
+    z: float,
+    mechanism: Mechanism,
+    presence: NDArray[np.bool_],
+    noise_is_for: float | None,
+    participations: float,
+    delta: float,
+) -> float:
+    """ε of a client of known rounds after the rounds so far, with independent noise.
+
+    Args:
+        z: noise multiplier.
+        mechanism: of the rounds so far.
+        presence: ``(T, k)``, which canaries took part.
+        noise_is_for: as in `Design`.
+        participations: of the client, any number, spread evenly over the rounds.
+        delta: target δ.
+
+    Returns:
+        NaN where nothing is known.
+    """
+    shares = _shares(mechanism, presence, noise_is_for)
+    if shares is None or not participations > 0:
+        return math.nan
+    size = math.sqrt(participations * float(np.mean(shares**2)))
+    return gaussian_epsilon(z / size, delta) if z else math.inf
+
+
 def adjacency_of(record: AuditRecord) -> str:
     """Which two runs ε of a client tells apart, in its participation schedule."""
     return "add-or-remove" if record.mechanism.participation == "poisson" else "zero-out"
 
 
-def _shares(record: AuditRecord) -> Floats | None:
+def _shares(
+    mechanism: Mechanism, presence: NDArray[np.bool_], expected: float | None
+) -> Floats | None:
     """What a canary of median weight adds, over what the noise is for, ``(T,)``."""
-    mechanism, expected = record.mechanism, record.design.noise_is_for
     if mechanism.contributions is None or not expected:
-        return np.ones(record.rounds)
+        return np.ones(len(presence))
     shares = mechanism.contributions * expected / mechanism.clip_norms
-    shares = np.where(record.presence.any(axis=1), shares, np.nan)
+    shares = np.where(presence.any(axis=1), shares, np.nan)
     if not np.isfinite(shares).any():
         return None
     if (weights := mechanism.canary_weights) is not None:
-        shares = shares * float(np.median(weights[record.presence]))
+        shares = shares * float(np.median(weights[presence]))
     return np.where(np.isfinite(shares), shares, float(np.nanmax(shares)))
 
 

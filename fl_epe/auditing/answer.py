@@ -40,7 +40,12 @@ from fl_epe.auditing.assumptions import check_sign
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_of_shift
+from fl_epe.auditing.epsilon_estimate import (
+    Adversary,
+    EpsilonEstimate,
+    epsilon_metrics,
+    epsilon_of_shift,
+)
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
@@ -102,6 +107,21 @@ def answers(
     every = claim_adversary(record)
     final = dataclasses.replace(every, sees="final")
     return answer(record, final, delta, confidence), answer(record, every, delta, confidence)
+
+
+def answer_metrics(found: tuple[Answer, Answer]) -> dict[str, float]:
+    """What `answers` returned, under its names in a run's metrics; NaN where nothing is known.
+
+    What theory allows is the same against both adversaries.
+    """
+    final, every = found
+    proved = {"epsilon-final-proved": final.proved, "epsilon-all-proved": every.proved}
+    rest = {**proved, "epsilon-analytical": every.analytical.epsilon}
+    return {
+        **epsilon_metrics("final", final.estimate),
+        **epsilon_metrics("all", every.estimate),
+        **{name: math.nan if value is None else value for name, value in rest.items()},
+    }
 
 
 def answer(

@@ -81,6 +81,17 @@ class EpsilonEstimate:
     adversary: Adversary | None = None
 
 
+def epsilon_metrics(name: str, found: EpsilonEstimate | None) -> dict[str, float]:
+    """ε and its interval under their names in a run's metrics; NaN where nothing is known.
+
+    Examples:
+        >>> epsilon_metrics("all", EpsilonEstimate(1.0, 0.5, 2.0, 1e-5, 0.95, "displacement"))
+        {'epsilon-all': 1.0, 'epsilon-all-low': 0.5, 'epsilon-all-high': 2.0}
+    """
+    ends = {"": "epsilon", "-low": "low", "-high": "high"}
+    return {f"epsilon-{name}{end}": getattr(found, of, math.nan) for end, of in ends.items()}
+
+
 def epsilon_of_shift(shift: float, delta: float) -> float:
     """ε of scores N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
     return float(epsilon_two_gaussians(0.0, 1.0, min(max(shift, 0.0), _HUGE), 1.0, delta))

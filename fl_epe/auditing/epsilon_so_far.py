@@ -209,6 +209,11 @@ class EpsilonSoFar:
         self._first = self._first or variance / max(len(present), 1)
 
     @property
+    def canaries_seen(self) -> int:
+        """How many canaries have taken part so far."""
+        return int(np.count_nonzero(self._counts))
+
+    @property
     def participations(self) -> float:
         """Of the client so far, expected."""
         if self._client is not None:

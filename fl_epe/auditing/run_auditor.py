@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.analytical import analytical_so_far
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar, PlannedClient
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
@@ -231,6 +232,21 @@ class RunAuditor:
         `fl_epe.auditing.answers`.
         """
         return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
+
+    def metrics_so_far(
+        self, z: float | None = None, noise_is_for: float | None = None
+    ) -> dict[str, float]:
+        """Canaries seen, `epsilon_so_far` and what theory allows at known rounds; NaN if not known.
+
+        The noise multiplier z is that of independent noise; ``noise_is_for`` is as in `Design`.
+        """
+        allowed, seen = math.nan, self._so_far.canaries_seen if self.rounds else 0
+        if seen and z is not None and (self._client is None or self._client.law is None):
+            mechanism = self._rounds.mechanism(self._server, np.arange(self._count))
+            presence, times = self._rounds["presence"], self._so_far.participations
+            allowed = analytical_so_far(z, mechanism, presence, noise_is_for, times, self.delta)
+        found = epsilon_metrics("all", self.epsilon_so_far())
+        return {"canaries_seen": seen, "epsilon-analytical": allowed, **found}
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.

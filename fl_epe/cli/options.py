@@ -87,9 +87,9 @@ def add_options(
 ) -> None:
     """Add an option for each field of a dataclass.
 
-    Types: ``int``, ``float``, ``str`` and ``Path``, a tuple of one of them (several values),
-    ``Literal`` (a choice), ``float | Literal`` (a number or a word), ``bool`` (a flag) and
-    ``Mapping`` (NAME=VALUE, repeatable). A field of another type gets no option.
+    Types: ``int``, ``float``, ``str`` and ``Path``, a tuple of one of them (several values,
+    repeatable), ``Literal`` (a choice), ``float | Literal`` (a number or a word), ``bool`` (a flag)
+    and ``Mapping`` (NAME=VALUE, repeatable). A field of another type gets no option.
 
     Args:
         parser: of the command. Names of options that are not the field's are in its ``names``.
@@ -177,7 +177,7 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
         return {"action": "append", "type": name_and_value, "metavar": "NAME=VALUE"}
     if typing.get_origin(kind) is tuple:
         how = _how_to_read(typing.get_args(kind)[0])
-        return how and how | {"nargs": "+"}
+        return how and how | {"nargs": "+", "action": "extend"}
     if words and float in kinds:
         return {"type": _number(float, words), "metavar": "|".join(("X", *words))}
     if words:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, remove_parts
+from fl_epe.loggers import LoggerName, Loggers, check_loggers
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from fl_epe.simulation import Job, Progress
 
+_FINAL = "epsilon-final"  # which there is after the last round alone
 _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
@@ -108,6 +111,7 @@ class _Machine:
             by then counts as absent.
         save_model: write the final model to model.pt, which your model's load_state_dict takes.
         details: print all that report.html says in words, not only the answer and warnings.
+        log_to: where to log each round and the answer, besides run.log; can be given repeatedly.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
@@ -116,13 +120,17 @@ class _Machine:
     round_timeout: float = 3600.0
     save_model: bool = False
     details: bool = False
+    log_to: tuple[LoggerName, ...] = ()
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers)
         check_count("checkpoint_every", self.checkpoint_every)
         check_positive("round_timeout", self.round_timeout)
+        check_loggers(self.log_to)
 
-    def _carry_out(self, job: Job, output: Path, words: Sequence[str]) -> int:
+    def _carry_out(
+        self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
+    ) -> int:
         """Train in a folder that nobody else works in, keep the record, and report on it."""
         from fl_epe.flower import simulate
         from fl_epe.simulation import (
@@ -136,13 +144,16 @@ class _Machine:
         log, started, command = RunLog(output, _warn), now(), command_line(words)
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
+        loggers = Loggers(self.log_to, output, _warn)
         own = ["--task", job.task.reference] if ":" in job.task.reference else []
+        own += [word for name in self.log_to for word in ("--log-to", name)]
         resume = command_line(["resume", str(output), *own])
 
         def tell(done: Progress) -> None:
-            ended = done.final is not None
+            ended = _FINAL in done.epsilons
             line.show("round", done.round, done.rounds, _text(done), last=ended)
             log.progress(done)
+            loggers.log(done.round, done.metrics(), resumed=resumed)
 
         def keep_model(theta: NDArray[np.float32]) -> None:
             try:
@@ -170,12 +181,14 @@ class _Machine:
         except RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
+            loggers.close({"status": "stopped"})
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
             console.print_whole("", f"Stopped {where}. Go on with: {resume}")
             return status
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
+            loggers.close({"status": "failed"})
             if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
                 raise
             console.print_whole("", f"Stopped. Go on with: {resume}")
@@ -197,6 +210,7 @@ class _Machine:
         status = summary.exit_status
         page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
+        loggers.close(summary.metrics(), output)
         return status
 
 
@@ -293,7 +307,7 @@ class Resume(_Machine):
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task)
-            return self._carry_out(job, self.run_dir, words)
+            return self._carry_out(job, self.run_dir, words, resumed=True)
 
 
 def _warn(text: str) -> None:
@@ -305,14 +319,15 @@ def _text(progress: Progress) -> str:
 
     left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
     loss = f"loss {progress.loss:.4g}  " if progress.round else ""
-    value, found, final = progress.accuracy, progress.estimate, progress.final
+    value, found = progress.accuracy, progress.epsilons
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    if final is not None and found is not None:  # after the last round, as in the table
-        both = f"final model {number(final.epsilon)}, every round {number(found.epsilon)}"
-        return f"{loss}{held_out}  ε {both}"
+    every, low, high = (found.get(f"epsilon-all{end}", math.nan) for end in ("", "-low", "-high"))
+    if not math.isnan(every) and not math.isnan(found.get(_FINAL, math.nan)):  # as in the table
+        return (
+            f"{loss}{held_out}  ε final model {number(found[_FINAL])}, every round {number(every)}"
+        )
     shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
-    if found is not None:
-        epsilon, low, high = (number(v) for v in (found.epsilon, found.low, found.high))
-        shown = f"ε every round {epsilon} ({low} – {high})"
+    if not math.isnan(every):
+        shown = f"ε every round {number(every)} ({number(low)} – {number(high)})"
     return f"{loss}{held_out}  {shown}  {left}"

@@ -1,6 +1,6 @@
 """``run.log``: what happens in a run, one JSON object a line, for programs that watch it.
 
-    tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, .epsilon]'
+    tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, ."epsilon-all"]'
 
 Each line has ``time`` (UTC) and ``event``; what else it has is listed in docs/guides/run.md. It
 has no seed. A log that cannot be written is said once, and the run goes on.
@@ -81,15 +81,9 @@ class RunLog:
 
     def progress(self, done: Progress) -> None:
         """Note where the run stands after a round, or before the first one of this process."""
-        known = dict(vars(done))
-        estimates = {"epsilon": known.pop("estimate"), "epsilon_final": known.pop("final")}
-        known["faults"] = done.faults[self._faults :]
-        self._faults = len(done.faults)
-        for name, found in estimates.items():
-            known[name] = found and found.epsilon
-            known[f"{name}_low"] = found and found.low
-            known[f"{name}_high"] = found and found.high
-        self.note("round", **known)
+        more = {name: getattr(done, name) for name in ("rounds", "seconds_left", "fault_counts")}
+        texts, self._faults = done.faults[self._faults :], len(done.faults)
+        self.note("round", round=done.round, **done.metrics(), faults=texts, **more)
 
 
 def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from fl_epe.auditing import (
 from fl_epe.checks import Vector
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
+from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 from fl_epe.noise import Check, NoiseHealth, sentences
 from fl_epe.schedules import Cohort
@@ -62,7 +63,9 @@ class DPSGDAudit:
         cohorts: Callable[[int], Cohort],
         design: dict[str, Any],
         plan: list[str],
+        loggers: Loggers,
     ) -> None:
+        self._loggers = loggers
         self._steps, self._auditor, self._cohorts = steps, auditor, cohorts
         self._design, self._plan = design, plan
         self.delta = auditor.delta
@@ -154,6 +157,10 @@ class DPSGDAudit:
         if undo is not None:
             with self._standing_back("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed)
+                if self._loggers:
+                    values = self._auditor.metrics_so_far() | {"clip_norm": facts.clip_norm}
+                    values["fault_count"] = self._fault_counts.total()
+                    self._loggers.log(self._auditor.rounds, values, resumed=False)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
         ones = np.ones((1, len(cohort)))
@@ -294,6 +301,7 @@ class DPSGDAudit:
                 record.save(Path(directory) / "record.npz")
                 write_report(summary, Path(directory))
                 page.append(f"Report: {Path(directory) / 'report.html'}")
+            self._loggers.close(summary.metrics(), Path(directory) if directory else None)
             return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])

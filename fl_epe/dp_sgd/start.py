@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
 from fl_epe.checks import check_rate, rename_arguments
-from fl_epe.dp_sgd.audit import DPSGDAudit
+from fl_epe.dp_sgd.audit import DPSGDAudit, logger
 from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps
+from fl_epe.loggers import Loggers, RunLogger
 from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
 from fl_epe.seeding import generator
 
@@ -34,6 +37,7 @@ def audit_dp_sgd(
     unobserved: int | None = None,
     full_knowledge: bool = True,
     seed: int | None = None,
+    log_to: str | Sequence[str | RunLogger] = (),
 ) -> DPSGDAudit:
     """An audit to put around a run of DP-SGD: ``with … as audit:``, and train.
 
@@ -58,6 +62,7 @@ def audit_dp_sgd(
             them out of every step, as the definition of DP allows. Otherwise they hide canaries.
         seed: of the canaries and their steps; the operating system's entropy by default. Keep it
             secret until training has ended.
+        log_to: where to log each step, see `fl_epe.loggers`; what they keep is under ``runs``.
 
     Raises:
         TypeError: if ``optimizer`` is none of these.
@@ -100,7 +105,9 @@ def audit_dp_sgd(
         "canary_kind": "rotation",
     }
     cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
-    return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found))
+    folder = Path("runs", time.strftime("dp-sgd-%Y%m%d-%H%M%S"))
+    loggers = Loggers(log_to, folder, logger.warning)
+    return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found), loggers)
 
 
 def _sampling_rate(found: Steps, sample_rate: float | None, participations: float) -> float:

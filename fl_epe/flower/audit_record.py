@@ -39,6 +39,13 @@ def _on_the_server(run: AuditedRun) -> bool:
     return run.settings.clients is None and run.rounds is not None
 
 
+def noise_multipliers(run: AuditedRun) -> tuple[float | None, float | None]:
+    """Claimed noise multiplier, and that of the sum alone; ``None`` if not known."""
+    if (z := run.settings.noise_multiplier) is not None:
+        return z, z
+    return run.wrapped.noise_multipliers(averages=_averages(run))
+
+
 def make_record(run: AuditedRun) -> AuditRecord:
     """What the run leaves behind so far.
 
@@ -50,9 +57,7 @@ def make_record(run: AuditedRun) -> AuditRecord:
         run.auditor.learn_server(ServerSGD())
     if run.layout is not None:
         run.catch_up()
-    claimed, of_sum = run.wrapped.noise_multipliers(averages=averages)
-    if (z := run.settings.noise_multiplier) is not None:
-        claimed = of_sum = z
+    claimed, of_sum = noise_multipliers(run)
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
@@ -199,6 +204,7 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")
+    run.loggers.close(summary.metrics(), None if lost else folder)
     if folder is not None and not lost:
         lost.append(f"Report: {folder / 'report.html'}")
     return "\n".join([as_text(summary, details=details).rstrip(), *lost])
@@ -217,4 +223,5 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
     if folder is not None:
         write_report(summary, folder)
+    run.loggers.close(summary.metrics(), folder)
     return as_text(summary, details=details)

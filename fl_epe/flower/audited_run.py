@@ -5,17 +5,18 @@ import dataclasses
 import functools
 import logging
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from fl_epe.auditing import AuditRecord, EpsilonEstimate, FaultKind, RoundFacts, RunAuditor, answers
+from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, pack
-from fl_epe.flower.audit_record import make_record
+from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
@@ -25,6 +26,7 @@ from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanaries
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 
 _WARN_ABOVE = 0.101  # share of a round's replies
@@ -39,6 +41,7 @@ class AuditedRun(AuditState):
 
     Attributes:
         auditor: scores the canaries.
+        loggers: that are told each round.
         start: the initial model.
         last: the newest model that could be read, as a vector.
         last_is_finite: whether the newest model has no NaN or infinite entries.
@@ -61,6 +64,8 @@ class AuditedRun(AuditState):
         self._awaited: object = None  # a model with which a saved audit goes on
         folder = settings.checkpoint
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
+        folder = folder or Path("runs", time.strftime("audit-%Y%m%d-%H%M%S"))
+        self.loggers = Loggers(settings.log_to, Path(folder), logger.warning)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
         plan, by_server = state.plan, self.settings.clients is None
@@ -317,13 +322,23 @@ class AuditedRun(AuditState):
         self.last = theta
         return theta
 
-    def epsilons(self) -> dict[str, EpsilonEstimate]:
-        """What is known of ε after the round: "all", and after the last one that of the report."""
-        so_far = self.auditor.epsilon_so_far()
-        if so_far is None or self.index != self.rounds:
-            return {} if so_far is None else {"all": so_far}
-        found = zip(("final", "all"), answers(self.record()), strict=True)
-        return {name: answer.estimate for name, answer in found if answer.estimate is not None}
+    def epsilons(self) -> dict[str, float]:
+        """ε after the round and what theory allows, as metrics; at last those of the report."""
+        z, _ = noise_multipliers(self)
+        found = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
+        if self.index == self.rounds and self.auditor.epsilon_so_far() is not None:
+            found = answer_metrics(answers(self.record()))
+        return {n: v for n, v in found.items() if n.startswith("epsilon") and math.isfinite(v)}
+
+    def log(self, state: RoundState | None, metrics: MetricRecord | None) -> None:
+        """Tell the loggers what the strategy and the audit say of the round that is done."""
+        if self.loggers:
+            known = metrics.items() if isinstance(metrics, MetricRecord) else ()
+            values = {name: value for name, value in known if isinstance(value, int | float)}
+            values["clip_norm"] = math.nan if state is None else state.clip_norm
+            values["canaries_seen"] = self.auditor.metrics_so_far()["canaries_seen"]
+            values["fault_count"] = sum(self.fault_counts.values())
+            self.loggers.log(self.index, values, resumed=bool(self.resumed))
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

@@ -35,9 +35,9 @@ class CanaryAudit(Strategy):
     The cosines of every round's model update, and of the final model, with those directions
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
-    ``-low`` and ``-high``, 95%) is added to each round's metrics. After the last round of a run
-    whose length is known it is that of the report (`fl_epe.auditing.answers`), and there is
-    ``epsilon-final``.
+    ``-low`` and ``-high``, 95%) is added to each round's metrics, and ``epsilon-analytical``, what
+    theory allows, if it is known. After the last round of a run whose length is known they are
+    those of the report (`fl_epe.auditing.answers`), and there is ``epsilon-final``.
 
     The first round decides how many canaries there are, at most 10% of replies on average: some
     take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
@@ -200,6 +200,7 @@ class CanaryAudit(Strategy):
                 arrays, metrics = result
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
+                self._run.log(state, result[1])
         return result
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
@@ -268,9 +269,7 @@ class CanaryAudit(Strategy):
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
         out = MetricRecord(dict(metrics.items()) if metrics else {})
-        for name, estimate in self._run.epsilons().items():
-            values = {"": estimate.epsilon, "-low": estimate.low, "-high": estimate.high}
-            out.update({f"epsilon-{name}{end}": value for end, value in values.items()})
+        out.update(self._run.epsilons())
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))

@@ -35,7 +35,7 @@ SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
 _WHAT = "an audit saved by CanaryAudit"
-_FREE = {"seed", "rounds", "identity", "checkpoint", "fresh_seed"}  # may differ
+_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "fresh_seed"}  # may differ
 _JSON = pydantic.TypeAdapter(AuditState)
 
 

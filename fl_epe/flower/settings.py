@@ -10,6 +10,7 @@ from fl_epe.auditing import LEAST_FOR_NULL
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries
+from fl_epe.loggers import RunLogger, check_loggers
 
 ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
@@ -69,6 +70,9 @@ class CanaryAuditSettings:
             another model it is another run: what is in the folder is moved aside, and a new audit
             begins. One folder for one run at a time.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
+        log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
+            or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
+            ``checkpoint``, or else in one of the run under ``runs``.
         fresh_seed: whether the seed was drawn here.
 
     Raises:
@@ -91,6 +95,7 @@ class CanaryAuditSettings:
     max_share: float = _DERIVED
     checkpoint: str | Path | None = None
     canary_kind: CanaryKind = "rotation"
+    log_to: str | Sequence[str | RunLogger] = ()
     fresh_seed: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,6 +106,7 @@ class CanaryAuditSettings:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
+        check_loggers(self.log_to)
         self._check()
 
     def _check(self) -> None:

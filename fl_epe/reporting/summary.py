@@ -26,6 +26,7 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     answer,
+    answer_metrics,
     answers,
 )
 from fl_epe.reporting.numbers import JSON
@@ -86,6 +87,11 @@ class Summary:
     def plan(self) -> tuple[str, ...]:
         """What the audit was going to do, in sentences."""
         return self.record.findings.plan if self.record else tuple(self.settings.get("plan", ()))
+
+    def metrics(self) -> dict[str, float | str]:
+        """The status, and what is known of the answers by their names in a run's metrics."""
+        found = answer_metrics(self.answers).items()
+        return {"status": self.status, **{n: v for n, v in found if math.isfinite(v)}}
 
     def held_out(self) -> list[tuple[str, str]]:
         """Names and last values of the task's metric and of the loss on held-out data."""

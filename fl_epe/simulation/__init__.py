@@ -18,10 +18,11 @@ from fl_epe import lazy_names
 from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
 from fl_epe.simulation.flower_internals import ensure_task_identity
 from fl_epe.simulation.grids import InProcessGrid, RunStoppedError, StopRequest
+from fl_epe.simulation.progress import Progress
 from fl_epe.simulation.strategy import DPFedAvg
 
 if TYPE_CHECKING:
-    from fl_epe.simulation.run import Progress, run_on_grid, simulate
+    from fl_epe.simulation.run import run_on_grid, simulate
     from fl_epe.simulation.worker import worker_app
 
 __all__ = [
@@ -43,7 +44,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(  # what trains, which needs PyTorch
     __name__,
     {
-        "fl_epe.simulation.run": ("Progress", "run_on_grid", "simulate"),
+        "fl_epe.simulation.run": ("run_on_grid", "simulate"),
         "fl_epe.simulation.worker": ("worker_app",),
     },
 )

@@ -1,11 +1,9 @@
 """Run an audited training to its end on any grid: evaluate, checkpoint, resume."""
 
-import dataclasses
 import logging
-import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
-from fl_epe.auditing import AuditRecord, Design, EarlyStop, EpsilonEstimate, FaultKind, answers
+from fl_epe.auditing import AuditRecord, Design, EarlyStop, FaultKind, answer_metrics, answers
 from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.flower import pack
 from fl_epe.simulation import grids
@@ -29,48 +27,13 @@ from fl_epe.simulation.checkpoint import (
     write_checkpoint,
 )
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
+from fl_epe.simulation.progress import Progress
 from fl_epe.simulation.strategy import DPFedAvg
 from fl_epe.simulation.worker import worker_app
 
 logger = logging.getLogger(__name__)
 
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """Where a run stands after a round.
-
-    Attributes:
-        round: rounds done.
-        rounds: rounds in all.
-        loss: mean training loss of the round's clients.
-        accuracy: the last accuracy on held-out data, or the task's other metric; NaN without one.
-        clip_norm: clip norm of the round.
-        canaries_seen: observed canaries that have taken part at least once.
-        seconds_left: expected time until the last round is done.
-        estimate: ε of a client so far, against who sees every round's model, its interval for all
-            rounds at once; after the last round the answer's; ``None`` where nothing is known.
-        final: after the last round the answer's ε against who sees the final model.
-        metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
-        eval_loss: loss of the last evaluation, on held-out data.
-        faults: the first messages about what went wrong.
-        fault_counts: how often each kind of fault happened.
-    """
-
-    round: int
-    rounds: int
-    loss: float
-    accuracy: float
-    clip_norm: float
-    canaries_seen: int
-    seconds_left: float
-    metric: str = "accuracy"
-    estimate: EpsilonEstimate | None = None
-    final: EpsilonEstimate | None = None
-    eval_loss: float = math.nan
-    faults: Sequence[str] = ()
-    fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class _Session:
@@ -186,9 +149,9 @@ class _Session:
     def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
         elapsed, log = time.monotonic() - self._began, self.strategy.log
         if model is None:
-            final, every = None, self.strategy.auditor.epsilon_so_far()
+            epsilons = self.strategy.metrics_so_far()
         else:
-            final, every = (found.estimate for found in answers(self._made(model)))
+            epsilons = answer_metrics(answers(self._made(model)))
         return Progress(
             round=done,
             rounds=rounds,
@@ -198,8 +161,7 @@ class _Session:
             canaries_seen=int(log.canaries_seen().sum()),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
-            estimate=every,
-            final=final,
+            epsilons=epsilons,
             eval_loss=self._series["eval_loss"][-1],
             faults=tuple(log.faults),
             fault_counts=dict(log.fault_counts),

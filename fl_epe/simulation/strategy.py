@@ -87,6 +87,11 @@ class DPFedAvg(Strategy):
         """Rounds aggregated so far."""
         return self.log.rounds_done
 
+    def metrics_so_far(self) -> dict[str, float]:
+        """`RunAuditor.metrics_so_far`."""
+        independent = self.config.mechanism == "independent"
+        return self.auditor.metrics_so_far(self.config.noise_multiplier if independent else None)
+
     def model(self) -> ArrayRecord:
         """The model after the rounds done.
 

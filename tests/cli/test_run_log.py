@@ -9,7 +9,6 @@ import pytest
 from small_run import ROUNDS, SEED, SMALL
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import EpsilonEstimate
 from fl_epe.cli.main import main
 from fl_epe.cli.run_log import RUN_LOG, RunLog, command_line, run_facts
 from fl_epe.simulation import Progress
@@ -41,13 +40,13 @@ def test_a_line_for_everything_that_happens(folder):
 def test_rounds_have_the_numbers_of_the_record(folder):
     record = AuditRecord.load(folder / "record.npz")
     start, *rounds = [line for line in lines(folder) if line["event"] == "round"]
-    assert (start["round"], start["loss"]) == (0, None)
+    assert (start["round"], start["train_loss"]) == (0, None)
     assert [line["round"] for line in rounds] == [1, 2, 3, 4]
-    assert [line["loss"] for line in rounds] == record.metrics["train_loss"].tolist()
+    assert [line["train_loss"] for line in rounds] == record.metrics["train_loss"].tolist()
     assert [line["clip_norm"] for line in rounds] == record.mechanism.clip_norms.tolist()
-    assert rounds[-1]["accuracy"] == record.metrics["eval_accuracy"][-1]
+    assert rounds[-1]["eval_accuracy"] == record.metrics["eval_accuracy"][-1]
     for line in rounds:
-        assert line["epsilon_low"] <= line["epsilon"] <= line["epsilon_high"]
+        assert line["epsilon-all-low"] <= line["epsilon-all"] <= line["epsilon-all-high"]
 
 
 def test_the_last_line_is_the_report(folder):
@@ -140,12 +139,12 @@ def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):
     log = RunLog(tmp_path, pytest.fail)
     log.progress(_progress(1, faults=("one",), fault_counts={"client failed": 1}))
     log.progress(_progress(2, faults=("one",), fault_counts={"client failed": 1}))
-    estimate = EpsilonEstimate(1.0, 0.0, math.inf, 1e-3, 0.95, "so far")
-    more = {"faults": ("one", "two"), "fault_counts": {"client failed": 3}, "estimate": estimate}
+    epsilons = {"epsilon-all": 1.0, "epsilon-all-low": 0.0, "epsilon-all-high": math.inf}
+    more = {"faults": ("one", "two"), "fault_counts": {"client failed": 3}, "epsilons": epsilons}
     log.progress(_progress(3, **more))
     rounds = lines(tmp_path)
-    assert rounds[0]["loss"] is rounds[0]["clip_norm"] is rounds[0]["epsilon"] is None
-    assert (rounds[2]["epsilon"], rounds[2]["epsilon_high"]) == (1.0, None)
+    assert rounds[0]["train_loss"] is rounds[0]["clip_norm"] is None
+    assert (rounds[2]["epsilon-all"], rounds[2]["epsilon-all-high"]) == (1.0, None)
     assert [line["faults"] for line in rounds] == [["one"], [], ["two"]]
     assert rounds[2]["fault_counts"] == {"client failed": 3}
 

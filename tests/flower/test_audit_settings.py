@@ -78,7 +78,7 @@ def test_an_argument_that_there_is_not_is_named():
         CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=10, delta=DELTA, inject="add")
     names = list(inspect.signature(CanaryAudit).parameters)
     assert names[:3] == ["strategy", "delta", "num_canaries"]
-    assert names[-1] == "canary_kind"
+    assert names[-1] == "log_to"
 
 
 def test_more_rounds_than_were_given_are_refused_before_the_first():

@@ -25,6 +25,9 @@ CONFIG = RunConfig(
 )
 
 
+ALL = ("epsilon-all", "epsilon-all-low", "epsilon-all-high")
+
+
 def own_loop():
     rng, theta, said = np.random.default_rng(1), np.zeros(2000, np.float32), []
     auditor = RunAuditor(20, 20, seed=1, delta=1e-5, planned=30.0)
@@ -41,15 +44,15 @@ def own_loop():
 def in_process():
     said = []
     record = simulate(
-        Job(Tiny(), CONFIG, Seeds.derive(7)), on_round=lambda now: said.append(now.estimate)
+        Job(Tiny(), CONFIG, Seeds.derive(7)), on_round=lambda now: said.append(now.epsilons)
     )
-    return record, said
+    known = [now for now in said if not np.isnan(now[ALL[0]])]
+    return record, [tuple(now[name] for name in ALL) for now in known]
 
 
 def _in_metrics(result):
     rounds = result.train_metrics_clientapp
-    names = ("epsilon-all", "epsilon-all-low", "epsilon-all-high")
-    return [tuple(rounds[t][name] for name in names) for t in rounds if names[0] in rounds[t]]
+    return [tuple(rounds[t][name] for name in ALL) for t in rounds if ALL[0] in rounds[t]]
 
 
 def around_a_strategy():

@@ -7,7 +7,7 @@ import pytest
 from tiny import Tiny
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import answers, epsilon_by_round
+from fl_epe.auditing import answer_metrics, answers, epsilon_by_round, epsilon_metrics
 from fl_epe.config import RunConfig
 from fl_epe.reporting import as_text, summarize
 from fl_epe.seeding import Seeds
@@ -46,13 +46,12 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     found = record.findings.stopped
     assert found.after == record.rounds == progress[-1].round
     assert found.estimate.low > 1.5
-    assert all(p.estimate.low <= 1.5 for p in progress[2:-1])
-    assert [p.estimate for p in progress[2:-1]] == [
-        each.estimate for each in epsilon_by_round(record)[1:-1]
-    ]
-    final, every = (each.estimate for each in answers(record))
-    assert (progress[-1].final, progress[-1].estimate) == (final, every)
-    assert epsilon_by_round(record)[-1].estimate == every
+    assert all(p.epsilons["epsilon-all-low"] <= 1.5 for p in progress[2:-1])
+    for before, each in zip(progress[2:-1], epsilon_by_round(record)[1:-1], strict=True):
+        assert epsilon_metrics("all", each.estimate).items() <= before.epsilons.items()
+    found = answers(record)
+    assert progress[-1].epsilons == answer_metrics(found)
+    assert epsilon_by_round(record)[-1].estimate == found[1].estimate
     # Those whose turn did not come are unobserved.
     assert record.num_canaries == 10 * record.rounds
     assert record.unobserved.count == 240 - record.num_canaries

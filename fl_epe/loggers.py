@@ -1,0 +1,290 @@
+"""Where a run is logged: TensorBoard, MLflow, Weights & Biases, or objects of your own.
+
+Whoever runs a training tells `Loggers` what is known after a round, and at the end. A built-in
+logger is asked for by its name, any other `RunLogger` is handed over as an object. A logger that
+fails is said once, and the run goes on without it.
+
+Examples:
+    >>> class Printer:
+    ...     def log(self, round_number, values):
+    ...         print(round_number, values["epsilon-all"])
+    ...
+    ...     def close(self, summary):
+    ...         print(summary["status"])
+    >>> loggers = Loggers([Printer()], Path("runs"), warn=print)
+    >>> loggers.log(1, {"epsilon-all": 0.5}, resumed=False)
+    1 0.5
+    >>> loggers.close({"status": "ok"})
+    ok
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from fl_epe.checks import raise_invalid
+from fl_epe.files import write_json
+
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]
+"""What the built-in loggers are called, which is also the package that each needs."""
+
+_PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
+_PATIENCE = 60.0  # seconds that an upload may take at the end of a run
+_FLUSH = 0.5  # seconds after which Weights & Biases writes what it was told
+
+
+class RunLogger(Protocol):
+    """What is told the numbers of a run while it goes on. It may raise any error."""
+
+    def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        """Take what is known after a round.
+
+        Args:
+            round_number: rounds done.
+            values: finite numbers, by their names in the run's metrics.
+        """
+
+    def close(self, summary: Mapping[str, float | str]) -> None:
+        """Take the answer, when the report was written or the run has stopped.
+
+        Args:
+            summary: "status", and once there is a report the path "report" and the answer.
+        """
+
+
+class Loggers:
+    """All loggers of one run, none of which can end it.
+
+    Args:
+        log_to: a name of a built-in logger, or several and objects.
+        folder: of the run. What TensorBoard shows, and by which ids MLflow and Weights & Biases
+            know the run, is in it.
+        warn: told once of a logger that failed, in a sentence.
+
+    Raises:
+        ValueError: for a name that is not known, or an object that is no logger.
+        ModuleNotFoundError: if the package of a built-in logger is not installed.
+    """
+
+    def __init__(
+        self, log_to: str | Sequence[str | RunLogger], folder: Path, warn: Callable[[str], None]
+    ) -> None:
+        self._left = check_loggers(log_to)
+        self._folder, self._warn = folder, warn
+        self._open: dict[int, RunLogger] = {}
+        self._has_begun = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._left)
+
+    def log(self, round_number: int, values: Mapping[str, float], *, resumed: bool) -> None:
+        """Tell every logger what is known after a round.
+
+        Args:
+            round_number: rounds done.
+            values: by name; those that are not finite are left out.
+            resumed: whether the run goes on with one that was logged before, by another process.
+        """
+        known = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        for one in list(self._left):
+            with self._standing_back(one):
+                self._opened(one, resumed or self._has_begun).log(round_number, known)
+        self._has_begun = True
+
+    def close(self, summary: Mapping[str, float | str], folder: Path | None = None) -> None:
+        """Tell every logger that was told a round the answer, or that the run stopped.
+
+        Args:
+            summary: "status", and the answer by its names in the run's metrics.
+            folder: where the report is.
+        """
+        if folder is not None:
+            summary = {**summary, "report": str((folder / "report.html").resolve())}
+        for one in list(self._left):
+            if id(one) in self._open:
+                with self._standing_back(one):
+                    self._open.pop(id(one)).close(summary)
+
+    def _opened(self, one: str | RunLogger, resumed: bool) -> RunLogger:
+        if id(one) not in self._open:
+            made = _BUILT_IN[one](self._folder, resumed) if isinstance(one, str) else one
+            self._open[id(one)] = made
+        return self._open[id(one)]
+
+    @contextlib.contextmanager
+    def _standing_back(self, one: str | RunLogger) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._left.remove(one)
+            name, why = one if isinstance(one, str) else type(one).__name__, type(error).__name__
+            with contextlib.suppress(Exception):  # of the error's own text
+                why += f": {error}"
+            self._warn(f"logging to {name} failed ({why}); the run goes on without it.")
+
+
+def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogger]:
+    """Each logger that is asked for, once; raises the errors of `Loggers`."""
+    each = [log_to] if isinstance(log_to, str) else list(log_to)
+    for one in each:
+        if not isinstance(one, str):
+            if not all(callable(getattr(one, name, None)) for name in ("log", "close")):
+                raise_invalid("log_to", one, "to have the methods log and close of a RunLogger")
+        elif one not in _BUILT_IN:
+            raise_invalid("log_to", one, f"to be one of {tuple(_BUILT_IN)}, or an object")
+        elif importlib.util.find_spec(one) is None:
+            raise ModuleNotFoundError(
+                f"Logging to {one} needs the package {one}, which is not installed: "
+                "pip install 'fl-epe[loggers]'.",
+                name=one,
+            )
+    return [one for i, one in enumerate(each) if one not in each[:i]]
+
+
+class _TensorBoard:
+    """Event files in the folder ``tensorboard``; rounds that are told again replace the old."""
+
+    def __init__(self, folder: Path, resumed: bool) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(folder / "tensorboard"))
+        self._event, self._summary, self._text = Event, Summary, text_pb
+        self._start: Any = SessionLog(status=SessionLog.START)
+        self._round = 0
+
+    def _add(self, **what: Any) -> None:
+        self._writer.add_event(self._event(wall_time=time.time(), step=self._round, **what))
+
+    def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        self._round = round_number
+        if self._start is not None:  # what is there of this round and later ones is forgotten
+            self._add(session_log=self._start)
+            self._start = None
+        points = [self._summary.Value(tag=n, simple_value=v) for n, v in values.items()]
+        self._add(summary=self._summary(value=points))
+        self._writer.flush()
+
+    def close(self, summary: Mapping[str, float | str]) -> None:
+        lines = [f"| {name} | {value} |" for name, value in summary.items()]
+        table = "\n".join(["| answer | |", "|---|---|", *lines])
+        self._add(summary=self._text("answer", table))
+        self._writer.close()
+
+
+class _SameRun:
+    """By which id a run is known elsewhere, and which rounds it was told, in a file.
+
+    Attributes:
+        id: ``None`` for a new run.
+    """
+
+    def __init__(self, path: Path, resumed: bool) -> None:
+        self._path, self.id, self._round = path, None, -1
+        if resumed and path.exists():
+            known = json.loads(path.read_text("utf-8"))
+            self.id, self._round = str(known["id"]), int(known["round"])
+
+    def is_new(self, round_number: int) -> bool:
+        """Whether a round was not told before; it then counts as told."""
+        if round_number <= self._round:
+            return False
+        self._round = round_number
+        write_json(self._path, {"id": self.id, "round": self._round})
+        return True
+
+
+class _MLflow:
+    """A run in MLflow's own store (``MLFLOW_TRACKING_URI``)."""
+
+    def __init__(self, folder: Path, resumed: bool) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        self._client, self._metric = MlflowClient(), Metric
+        self._same = _SameRun(folder / "mlflow.json", resumed)
+        if self._same.id is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
+            found = self._client.get_experiment_by_name(name)
+            place = self._client.create_experiment(name) if found is None else found.experiment_id
+            self._same.id = self._client.create_run(place, run_name=folder.name).info.run_id
+        else:
+            self._client.update_run(self._same.id, status="RUNNING")
+
+    def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        if self._same.is_new(round_number):
+            now = time.time_ns() // 10**6
+            points = [self._metric(n, v, now, round_number) for n, v in values.items()]
+            self._client.log_batch(self._same.id, metrics=points)
+
+    def close(self, summary: Mapping[str, float | str]) -> None:
+        for name, value in summary.items():
+            self._client.set_tag(self._same.id, name, value)
+        ends = {"stopped": "KILLED", "failed": "FAILED"}
+        self._client.set_terminated(self._same.id, ends.get(str(summary.get("status")), "FINISHED"))
+
+
+class _WandB:
+    """A run of Weights & Biases, offline unless ``WANDB_MODE`` says otherwise.
+
+    Its names have no hyphens. What it would note of the machine and of the command, in which a seed
+    may stand, is off.
+    """
+
+    def __init__(self, folder: Path, resumed: bool) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        self._same = _SameRun(folder / "wandb.json", resumed)
+        self._same.id = self._same.id or secrets.token_hex(8)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", _PROJECT),
+            id=self._same.id,
+            name=folder.name,
+            mode=os.environ.get("WANDB_MODE", "offline"),
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                disable_code=True,
+                disable_git=True,
+                finish_timeout=_PATIENCE,
+                x_disable_machine_info=True,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_transaction_log_flush_interval=_FLUSH,
+            ),
+        )
+
+    def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        if self._same.is_new(round_number):
+            self._run.log(_without_hyphens(values), step=round_number, commit=True)
+
+    def close(self, summary: Mapping[str, float | str]) -> None:
+        self._run.summary.update(_without_hyphens(summary))
+        self._run.finish(1 if summary.get("status") in ("stopped", "failed") else 0)
+
+
+def _without_hyphens(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("-", "_"): value for name, value in values.items()}
+
+
+_BUILT_IN: dict[str, Callable[[Path, bool], RunLogger]] = {
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WandB,
+}
