@@ -144,7 +144,7 @@ def play_game(
         own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
         rest = _rows(others(number) if callable(others) else others, own.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
+            rest = worlds(adjacency, own, rest)[not here]
         return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
 
     number = np.arange(2 * observations)
@@ -236,9 +236,8 @@ def measured_sensitivity(
     """
     changes = []
     for canary in map(_canary, canaries):
-        rest = _rows(others, canary.size)
-        one, other = (np.vstack([rest, x]) for x in (canary[None], _absent(adjacency, canary)))
-        changes.append(_change(mechanism, one, other, seed))
+        both = worlds(adjacency, canary, _rows(others, canary.size))
+        changes.append(_change(mechanism, *both, seed))
     if not changes:
         raise_invalid("canaries", [], "to hold at least one canary")
     if not any(changes):
@@ -265,12 +264,22 @@ def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) 
     return float(np.linalg.norm(changes[0]))
 
 
-def _absent(adjacency: Adjacency, canary: Floats) -> Floats:
-    """The updates that take the canary's place in the other world, shape (0 or 1, d)."""
+def worlds(
+    adjacency: Adjacency, canary: Floats, others: Floats, nothing: float | Floats = 0.0
+) -> tuple[Floats, Floats]:
+    """The updates of a step with the canary, which is last, and those without it.
+
+    Args:
+        adjacency: what takes the canary's place in the other world.
+        canary: its update, shape (d,).
+        others: updates of the other records, shape (n, d).
+        nothing: entries of the update that stands for none in "zero-out".
+    """
     if adjacency not in (known := typing.get_args(Adjacency)):
         raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
-    places = {"add-or-remove": [], "zero-out": [0 * canary], "substitute": [-canary]}
-    return np.array(places[adjacency]).reshape(-1, canary.size)
+    none = np.zeros_like(canary) + nothing
+    places = {"add-or-remove": [], "zero-out": [none], "substitute": [-canary]}
+    return np.vstack([others, canary]), np.vstack([others, *places[adjacency]])
 
 
 def _canary(values: ArrayLike) -> Floats:

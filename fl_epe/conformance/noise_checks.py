@@ -7,10 +7,10 @@ import numpy as np
 
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
-from fl_epe.noise import LAWS, Check, check_noise
+from fl_epe.noise import Check, check_noise
 from fl_epe.seeding import generator
 
-_RUNS, _FIRST = 4000, 1000  # at most, and of these the first, to which most checks are put
+_RUNS = 4000  # at most
 
 
 def noise_alone(target: Target, seed: int) -> Floats:
@@ -35,26 +35,7 @@ def checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
         yield Check(name, "passed", claim, measured)
     if target.noise is None or target.noise_std is None:
         return
-    yield _largest(np.abs(rows) / target.noise_std, target.noise, level / 2)
     cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
-    parts = [np.split(row, cuts) for row in rows[:_FIRST]]
-    for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level / 2):
+    parts = [np.split(row, cuts) for row in rows]
+    for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level):
         yield dataclasses.replace(one, name=f"noise: {one.name}")
-
-
-def _largest(sizes: Floats, law: str, level: float) -> Check:
-    """Whether so many draws reach as far as they should: truncated noise does not.
-
-    They may be smaller than claimed, all of them: that is a question of the scale.
-    """
-    scale = float(LAWS[law].scales(LAWS[law].amounts(sizes).sum(), sizes.size))
-    most = float(sizes.max()) / min(scale or 1.0, 1.0)
-    beyond = LAWS[law].beyond(np.array(most))
-    with np.errstate(divide="ignore"):
-        chance = float(np.exp(sizes.size * np.log1p(-beyond)))
-    name, claim = "noise: truncation", f"the largest of {sizes.size:,} draws, as {law} ones"
-    measured = f"the largest is {most:.2f} standard deviations"
-    if chance > level:
-        return Check(name, "passed", claim, measured)
-    why = f"by chance in {chance:.1g}: what lies beyond is released of one of two inputs alone"
-    return Check(name, "failed", claim, measured, why, "critical")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import scipy
 
+from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import noise_checks, probes
-from fl_epe.conformance.claim import Profile, epsilon_of, limits
-from fl_epe.conformance.games import describe, games_of, play, quarters, severity_of
+from fl_epe.conformance.claim import Profile, limits
+from fl_epe.conformance.games import describe, games_of, play, quarters
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
-from fl_epe.noise import Check
+from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
 _GAMES, _NOISE, _REST = 0.7, 0.2, 0.1  # shares of the level
@@ -59,8 +60,8 @@ def conform(
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
     shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
-    rates = limits(0, 0, target.trials - quarters(target.trials)[1], each)
-    largest = float(epsilon_of(*rates, target.delta))
+    fpr, fnr = limits(0, 0, target.trials - quarters(target.trials)[1], each)
+    largest = float(error_rates.epsilon_from_rates(np.log(fpr), fnr, target.delta))
     name, claimed, delta = target.where, target.claimed, target.delta
     return ConformanceResult(name, claimed, delta, shown, largest, target.trials)
 
@@ -84,12 +85,12 @@ def _accounted(target: Target) -> Iterator[Check]:
     if target.theory is None or target.epsilon is None:
         return
     claim, measured = f"ε = {target.epsilon:.4g}", f"{target.theory:.4g} by theory"
-    ratio = target.theory / max(target.epsilon, 1e-12)
-    if ratio <= 1.001:
+    if target.theory <= 1.001 * target.epsilon:
         yield Check("accountant", "passed", claim, measured)
     else:
         why = f"noise_multiplier={target.noise_multiplier} does not give the claimed ε"
-        yield Check("accountant", "failed", claim, measured, why, severity_of(ratio))
+        severity = severity_of(target.epsilon / target.theory)
+        yield Check("accountant", "failed", claim, measured, why, severity)
 
 
 def _quietest(target: Target, spread: Floats) -> tuple[int, float]:

@@ -182,17 +182,15 @@ class DPSGDAudit:
         if not finite:
             self._fault("the noisy gradient has NaN or infinite entries", FaultKind.NO_MODEL)
             return
-        starts = np.append(0, np.cumsum(self._steps.tensor_sizes)[:-1])
         counts, longest = np.array(clipped or [(math.nan, math.nan)]).T
         scale = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, scale)
         self._seen.append(
             StepSeen(
-                noise_scale=scale,
                 largest=float(longest.max()) / facts.clip_norm,
                 examples=float(counts.sum()),
                 batches=facts.batches,
-                silent=not np.logical_or.reduceat(noise != 0, starts).all(),
+                silent=scale == 0 and not noise.any(),
             )
         )
 
