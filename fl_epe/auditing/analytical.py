@@ -8,8 +8,6 @@ schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round'
 for the final one, which is made of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -22,8 +22,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -3,8 +3,6 @@
 It is that of an adversary who knows the client's rounds, as they are in the log.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """What ``report.json`` holds; ``report.schema.json`` beside this file is its JSON schema."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

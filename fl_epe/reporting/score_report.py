@@ -1,7 +1,5 @@
 """The answer of a file of scores, in the form of a run's: two sentences, a table, warnings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

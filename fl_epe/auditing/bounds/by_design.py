@@ -3,8 +3,6 @@
 A run has many lower bounds, and the largest of several is not a bound.
 """
 
-from __future__ import annotations
-
 from fl_epe.auditing.bounds.methods import ceiling
 from fl_epe.auditing.scores import Scores
 
