@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
+from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
@@ -56,7 +56,7 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         raise_invalid("epochs", epochs, "to hold at least one, with positive and finite scores")
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
     largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
-    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    most = float(epsilon_of_shift(largest, delta))
     tail = max(_LOST * delta / len(epochs), _SMALLEST_TAIL)
     losses = [_loss(_groups(rounds), tail) for rounds in epochs if len(rounds) > 1]
     if not losses or most == 0:
@@ -87,7 +87,7 @@ def partly_known_epsilon(
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    most = float(epsilon_of_shift(largest, delta))
     return _solved(_added(losses), delta, most)
 
 

@@ -80,8 +80,7 @@ def _shares(record: AuditRecord) -> Floats | None:
     shares = np.where(record.presence.any(axis=1), shares, np.nan)
     if not np.isfinite(shares).any():
         return None
-    if (weights := mechanism.canary_weights) is not None:
-        shares = shares * float(np.median(weights[record.presence]))
+    shares = shares * record.median_weight
     return np.where(np.isfinite(shares), shares, float(np.nanmax(shares)))
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from fl_epe.accounting import (
     clients_law,
+    epsilon_of_shift,
     poisson_epsilon,
     unknown_expected_score_epsilon,
     unknown_rounds_epsilon,
@@ -38,7 +39,7 @@ from fl_epe.auditing.assumptions import check_sign
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_of_shift
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
@@ -180,7 +181,7 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return epsilon_of_shift(scale * client.size(view), delta)
+        return float(epsilon_of_shift(scale * client.size(view), delta))
     if view.adversary.sees == "final":
         schedule = schedule_of(view.record)
         law = None

@@ -212,7 +212,7 @@ def worst_client(
     )
     if largest is None or most is None:
         return None
-    epsilon = float(accounting.epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    epsilon = float(accounting.epsilon_of_shift(largest, delta))
     if strategy is None:
         limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:
