@@ -11,8 +11,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -91,15 +89,6 @@ def partly_known_epsilon(
     return _solved(_added(losses), delta, most)
 
 
-def _solved(loss: _Loss, delta: float, most: float) -> float:
-    """The smallest ε of a loss, at most ``most``."""
-    if loss.delta(0.0) <= delta:
-        return 0.0
-    if not loss.delta(most) < delta:
-        return most
-    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
-
-
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
 
 
@@ -129,6 +118,15 @@ class _Loss:
         removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
         added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
         return float(max(removed + self.lost, added))
+
+
+def _solved(loss: _Loss, delta: float, most: float) -> float:
+    """The smallest ε of a loss, at most ``most``."""
+    if loss.delta(0.0) <= delta:
+        return 0.0
+    if not loss.delta(most) < delta:
+        return most
+    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
 
 
 def _groups(rounds: Floats) -> Groups:
