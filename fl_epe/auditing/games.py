@@ -144,7 +144,7 @@ def play_game(
         own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
         rest = _rows(others(number) if callable(others) else others, own.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = worlds(adjacency, own, rest)[not here]
+            rest = world(here, adjacency, own, rest)
         return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
 
     number = np.arange(2 * observations)
@@ -236,8 +236,9 @@ def measured_sensitivity(
     """
     changes = []
     for canary in map(_canary, canaries):
-        both = worlds(adjacency, canary, _rows(others, canary.size))
-        changes.append(_change(mechanism, *both, seed))
+        rest = _rows(others, canary.size)
+        one, other = (world(here, adjacency, canary, rest) for here in (True, False))
+        changes.append(_change(mechanism, one, other, seed))
     if not changes:
         raise_invalid("canaries", [], "to hold at least one canary")
     if not any(changes):
@@ -264,13 +265,18 @@ def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) 
     return float(np.linalg.norm(changes[0]))
 
 
-def worlds(
-    adjacency: Adjacency, canary: Floats, others: Floats, nothing: float | Floats = 0.0
-) -> tuple[Floats, Floats]:
-    """The updates of a step with the canary, which is last, and those without it.
+def world(
+    present: bool,
+    adjacency: Adjacency,
+    canary: Floats,
+    others: Floats,
+    nothing: float | Floats = 0.0,
+) -> Floats:
+    """The updates of a step with the canary, which is last, or without it.
 
     Args:
-        adjacency: what takes the canary's place in the other world.
+        present: whether the canary is there.
+        adjacency: what takes its place where it is not.
         canary: its update, shape (d,).
         others: updates of the other records, shape (n, d).
         nothing: entries of the update that stands for none in "zero-out".
@@ -279,7 +285,7 @@ def worlds(
         raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
     none = np.zeros_like(canary) + nothing
     places = {"add-or-remove": [], "zero-out": [none], "substitute": [-canary]}
-    return np.vstack([others, canary]), np.vstack([others, *places[adjacency]])
+    return np.vstack([others, *([canary] if present else places[adjacency])])
 
 
 def _canary(values: ArrayLike) -> Floats:

@@ -42,7 +42,8 @@ class Game:
         own = self.canary[step]
         if not own.any():
             return self.others, self.others
-        return games.worlds(target.adjacency, own, self.others, target.none)
+        parts = target.adjacency, own, self.others, target.none
+        return games.world(True, *parts), games.world(False, *parts)
 
 
 def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
