@@ -45,9 +45,11 @@ class Check:
 
 
 def severity_of(part: float) -> Severity:
-    """Of noise that is only such a part of the claimed one, or of a claimed ε so far below the ε.
+    """Of a failure, to a percent.
 
-    To a percent.
+    Args:
+        part: of the claimed noise that is there, where it is least; or what is claimed of ε, or of
+            the sensitivity, over what there is; NaN if it is not known.
     """
     return "critical" if part <= 0.505 else "negligible" if part >= 0.99 else "theoretical"
 
