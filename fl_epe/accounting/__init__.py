@@ -19,7 +19,11 @@ from fl_epe.accounting.expected_score_law import (
 )
 from fl_epe.accounting.mixtures import known_expected_score_epsilon, unknown_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity, strategy_bounds
-from fl_epe.accounting.two_gaussians import delta_two_gaussians, epsilon_two_gaussians
+from fl_epe.accounting.two_gaussians import (
+    delta_two_gaussians,
+    epsilon_of_shift,
+    epsilon_two_gaussians,
+)
 from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
@@ -29,6 +33,7 @@ __all__ = [
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
+    "epsilon_of_shift",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",

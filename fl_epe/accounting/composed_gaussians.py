@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
+from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
@@ -41,7 +41,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int 
     """
     _check(noise_multiplier, delta, participations=participations)
     shift = math.sqrt(participations) / max(noise_multiplier, _NO_NOISE)
-    return float(epsilon_two_gaussians(0.0, 1.0, shift, 1.0, delta))
+    return float(epsilon_of_shift(shift, delta))
 
 
 def random_participations_epsilon(

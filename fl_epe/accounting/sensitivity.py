@@ -11,8 +11,6 @@ Examples:
     1.4142135623730951
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -70,6 +70,15 @@ def epsilon_two_gaussians(
     return _plain(np.where(pair.identical, 0.0, np.where(pair.disjoint, np.inf, epsilon)))
 
 
+def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
+    """ε of scores N(shift, 1) against N(0, 1), in the shape of ``shift``; below 0 it counts as 0.
+
+    A shift may be infinite, and so is its ε.
+    """
+    within = np.clip(shift, 0.0, 10 * _LARGEST)
+    return np.asarray(epsilon_two_gaussians(0.0, 1.0, within, 1.0, delta))
+
+
 @np.errstate(all="ignore")
 def delta_two_gaussians(
     null_mean: ArrayLike,

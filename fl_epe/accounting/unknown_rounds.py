@@ -11,8 +11,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -22,7 +20,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
-from fl_epe.accounting.two_gaussians import epsilon_two_gaussians
+from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
@@ -56,7 +54,7 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         raise_invalid("epochs", epochs, "to hold at least one, with positive and finite scores")
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
     largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
-    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    most = float(epsilon_of_shift(largest, delta))
     tail = max(_LOST * delta / len(epochs), _SMALLEST_TAIL)
     losses = [_loss(_groups(rounds), tail) for rounds in epochs if len(rounds) > 1]
     if not losses or most == 0:
@@ -87,17 +85,8 @@ def partly_known_epsilon(
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    most = float(epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    most = float(epsilon_of_shift(largest, delta))
     return _solved(_added(losses), delta, most)
-
-
-def _solved(loss: _Loss, delta: float, most: float) -> float:
-    """The smallest ε of a loss, at most ``most``."""
-    if loss.delta(0.0) <= delta:
-        return 0.0
-    if not loss.delta(most) < delta:
-        return most
-    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -129,6 +118,15 @@ class _Loss:
         removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
         added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
         return float(max(removed + self.lost, added))
+
+
+def _solved(loss: _Loss, delta: float, most: float) -> float:
+    """The smallest ε of a loss, at most ``most``."""
+    if loss.delta(0.0) <= delta:
+        return 0.0
+    if not loss.delta(most) < delta:
+        return most
+    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
 
 
 def _groups(rounds: Floats) -> Groups:

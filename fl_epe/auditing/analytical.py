@@ -8,21 +8,13 @@ schedule's theorem (`fl_epe.accounting.upper_bounds`). Both are for every round'
 for the final one, which is made of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import (
-    gaussian_epsilon,
-    poisson_epsilon,
-    strategy_bounds,
-    tightest,
-    upper_bounds,
-)
+from fl_epe import accounting
 from fl_epe.auditing.audited_client import AuditedClient, schedule_of, typical_rounds
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import Mechanism
@@ -67,7 +59,7 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         return Analytical(None, known, adjacency, "what a client adds is not known")
     if not known:
         return _unknown(record, delta, z / max(1.0, float(shares.max())), client, adjacency)
-    epsilon = gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
+    epsilon = accounting.gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
     return Analytical(epsilon, True, adjacency, "the adversary knows the client's rounds")
 
 
@@ -96,7 +88,7 @@ def analytical_so_far(
     if shares is None or not participations > 0:
         return math.nan
     size = math.sqrt(participations * float(np.mean(shares**2)))
-    return gaussian_epsilon(z / size, delta) if z else math.inf
+    return accounting.gaussian_epsilon(z / size, delta) if z else math.inf
 
 
 def adjacency_of(record: AuditRecord) -> str:
@@ -140,7 +132,7 @@ def _unknown(
     secret, strategy = client.secret, record.mechanism.strategy
     coins = secret is not None and secret.law == "coins"
     if secret and coins and strategy is None and adjacency != "zero-out":
-        epsilon = poisson_epsilon(z, secret.rate, record.rounds, delta)
+        epsilon = accounting.poisson_epsilon(z, secret.rate, record.rounds, delta)
         words = "the adversary does not know who was sampled"
         return Analytical(epsilon, False, adjacency, words)
     schedule = schedule_of(record)
@@ -148,12 +140,12 @@ def _unknown(
         return Analytical(None, False, adjacency, "the schedule is not known")
     population = record.design.num_clients or max(record.num_canaries, 1)
     if strategy is None:
-        found = upper_bounds(schedule, z, delta, population)
+        found = accounting.upper_bounds(schedule, z, delta, population)
     elif len(strategy) == schedule.rounds:
-        found = strategy_bounds(schedule, strategy, z, delta, population)
+        found = accounting.strategy_bounds(schedule, strategy, z, delta, population)
     else:
         return Analytical(None, False, adjacency, "a run that stopped has another strategy")
-    bound = tightest(found, rounds_known=False)
+    bound = accounting.tightest(found, rounds_known=False)
     words = bound.assumption
     if bound.adjacency == "replace-one":  # a client whose update is 0 is one of these
         words += "; replace-one adjacency, of which zero-out is a case"

@@ -22,30 +22,18 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
 import numpy as np
 
-from fl_epe.accounting import (
-    clients_law,
-    poisson_epsilon,
-    unknown_expected_score_epsilon,
-    unknown_rounds_epsilon,
-)
+from fl_epe import accounting
 from fl_epe.auditing.analytical import Analytical, adjacency_of, analytical
 from fl_epe.auditing.assumptions import check_sign
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import (
-    Adversary,
-    EpsilonEstimate,
-    epsilon_metrics,
-    epsilon_of_shift,
-)
+from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
@@ -202,22 +190,24 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return epsilon_of_shift(scale * client.size(view), delta)
+        return float(accounting.epsilon_of_shift(scale * client.size(view), delta))
     if view.adversary.sees == "final":
         schedule = schedule_of(view.record)
         law = None
         if schedule is not None:
             weights = np.append(weights, np.zeros(schedule.rounds - len(weights)))
-            law = clients_law(schedule, weights, 10**6)
+            law = accounting.clients_law(schedule, weights, 10**6)
         if law is None:
             raise NotMeasured("the law of the client's secret rounds is not known")
         scores = scale * law.expected_scores
-        return unknown_expected_score_epsilon(scores, delta, weights=law.shares)
+        return accounting.unknown_expected_score_epsilon(scores, delta, weights=law.shares)
     signal = np.maximum(view.sizes.unit * np.sqrt(view.record.correlation.alone(weights)), 1e-9)
     if secret.law == "coins":
         strength = scale * float(np.sqrt(np.mean(signal**2)))
-        return poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
-    return unknown_rounds_epsilon([scale * signal[block] for block in secret.blocks], delta)
+        return accounting.poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
+    return accounting.unknown_rounds_epsilon(
+        [scale * signal[block] for block in secret.blocks], delta
+    )
 
 
 def _proof(

@@ -78,10 +78,7 @@ class AuditedClient:
 
     def size(self, view: View) -> float:
         """Its expected score for an adversary who knows its rounds."""
-        sizes = view.sizes
-        weight = 1.0
-        if (weights := view.record.mechanism.canary_weights) is not None:
-            weight = float(np.median(weights[view.record.presence]))
+        sizes, weight = view.sizes, view.record.median_weight
         if self.patterns.shape[1]:
             return weight * float(np.mean(sizes.of(self.patterns)))
         return weight * sizes.of_rounds(self.participations)

@@ -14,8 +14,6 @@ Examples:
     (13, '10%')
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

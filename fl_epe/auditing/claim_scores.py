@@ -9,8 +9,6 @@ from members' draws, ``P₀[L ≥ x] = E₁[e^(−L); L ≥ x]``, at any depth; 
 null. So ratios are turned into scores whose null is N(0, 1), and no unobserved canary is needed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -25,8 +25,6 @@ import scipy
 from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.checks import Floats, raise_invalid
 
-_HUGE = 1e150  # ε of a larger shift is infinite, as of this one
-
 Sees = Literal["final", "all"]  # the final model, or every round's model
 
 
@@ -90,11 +88,6 @@ def epsilon_metrics(name: str, found: EpsilonEstimate | None) -> dict[str, float
     """
     ends = {"": "epsilon", "-low": "low", "-high": "high"}
     return {f"epsilon-{name}{end}": getattr(found, of, math.nan) for end, of in ends.items()}
-
-
-def epsilon_of_shift(shift: float, delta: float) -> float:
-    """ε of scores N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
-    return float(epsilon_two_gaussians(0.0, 1.0, min(max(shift, 0.0), _HUGE), 1.0, delta))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,10 +31,10 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting import epsilon_of_shift, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate, epsilon_of_shift
+from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
@@ -245,7 +245,7 @@ class EpsilonSoFar:
         if signal <= 0:
             return 0.0
         if self._client is None or self._client.law is None:
-            return epsilon_of_shift(signal * math.sqrt(times), delta)
+            return float(epsilon_of_shift(signal * math.sqrt(times), delta))
         if self._client.law == "coins":
             return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
         parts = np.array_split(np.arange(rounds), max(1, round(times)))

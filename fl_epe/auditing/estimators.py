@@ -17,6 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
 from fl_epe.auditing.audited_client import claim_adversary
@@ -24,7 +25,6 @@ from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonEstimate,
     FittedGaussian,
-    epsilon_of_shift,
     estimate_between,
     fit_gaussian,
 )
@@ -193,5 +193,5 @@ def _known_variance(
     value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
     shifts = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
-    found, low, high = (epsilon_of_shift(scores.unit * shift, delta) for shift in shifts)
+    found, low, high = (float(epsilon_of_shift(scores.unit * shift, delta)) for shift in shifts)
     return EpsilonEstimate(found, low, high, delta, confidence, method, scores.adversary)

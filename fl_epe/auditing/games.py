@@ -144,7 +144,7 @@ def play_game(
         own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
         rest = _rows(others(number) if callable(others) else others, own.size)
         if sampling_rate == 1 or sampling.random() < sampling_rate:
-            rest = np.vstack([rest, own[None] if here else _absent(adjacency, own)])
+            rest = world(here, adjacency, own, rest)
         return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
 
     number = np.arange(2 * observations)
@@ -237,7 +237,7 @@ def measured_sensitivity(
     changes = []
     for canary in map(_canary, canaries):
         rest = _rows(others, canary.size)
-        one, other = (np.vstack([rest, x]) for x in (canary[None], _absent(adjacency, canary)))
+        one, other = (world(here, adjacency, canary, rest) for here in (True, False))
         changes.append(_change(mechanism, one, other, seed))
     if not changes:
         raise_invalid("canaries", [], "to hold at least one canary")
@@ -265,12 +265,27 @@ def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) 
     return float(np.linalg.norm(changes[0]))
 
 
-def _absent(adjacency: Adjacency, canary: Floats) -> Floats:
-    """The updates that take the canary's place in the other world, shape (0 or 1, d)."""
+def world(
+    present: bool,
+    adjacency: Adjacency,
+    canary: Floats,
+    others: Floats,
+    nothing: float | Floats = 0.0,
+) -> Floats:
+    """The updates of a step with the canary, which is last, or without it.
+
+    Args:
+        present: whether the canary is there.
+        adjacency: what takes its place where it is not.
+        canary: its update, shape (d,).
+        others: updates of the other records, shape (n, d).
+        nothing: entries of the update that stands for none in "zero-out".
+    """
     if adjacency not in (known := typing.get_args(Adjacency)):
         raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
-    places = {"add-or-remove": [], "zero-out": [0 * canary], "substitute": [-canary]}
-    return np.array(places[adjacency]).reshape(-1, canary.size)
+    none = np.zeros_like(canary) + nothing
+    places = {"add-or-remove": [], "zero-out": [none], "substitute": [-canary]}
+    return np.vstack([others, *([canary] if present else places[adjacency])])
 
 
 def _canary(values: ArrayLike) -> Floats:

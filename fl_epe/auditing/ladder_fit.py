@@ -7,8 +7,6 @@ What it can find depends on the run's canaries, so that each has a power:
 simulations/studies/answer_truth.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -131,6 +131,12 @@ class AuditRecord:
         weights = self.mechanism.canary_weights
         return self.presence if weights is None else self.presence * weights
 
+    @property
+    def median_weight(self) -> float:
+        """Of the canaries in their rounds; 1 where they are all alike."""
+        weights = self.mechanism.canary_weights
+        return 1.0 if weights is None else float(np.median(weights[self.presence]))
+
     def signal_known(self) -> bool:
         """Whether it is known for every round how much a canary adds to what is released."""
         return bool(np.all(np.isfinite(self.mechanism.added)))

@@ -3,14 +3,12 @@
 Shapes: T rounds; k canaries of one side, observed or unobserved.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +179,7 @@ class Design:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Design:
+    def of(cls, settings: Mapping[str, Any]) -> Self:
         """From settings by the names that they have where they are set."""
         others = {_AS_SET.get(name, name): value for name, value in settings.items()}
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}

@@ -117,8 +117,8 @@ class Scores:
         """
         if dim < 1:
             raise_invalid("dim", dim, ">= 1")
-        members = _check_cosines("cosines", cosines)
-        others = None if unobserved is None else _check_cosines("unobserved", unobserved)
+        members = check_cosines("cosines", cosines)
+        others = None if unobserved is None else check_cosines("unobserved", unobserved)
         scale = np.sqrt(dim)
         return cls(members * scale, None if others is None else others * scale, dim, "cosines")
 
@@ -165,10 +165,13 @@ class Scores:
         return self.observed, self.unobserved
 
 
-def _check_cosines(name: str, values: ArrayLike) -> Floats:
+def check_cosines(name: str, values: ArrayLike) -> Floats:
+    """`check_scores` of values that must also be in [−1, 1], to within rounding."""
     cosines = check_scores(name, values)
     if np.any(np.abs(cosines) > 1 + 1e-6):
-        raise_invalid(name, cosines[np.argmax(np.abs(cosines))], "in [-1, 1]")
+        raise_invalid(
+            name, cosines[np.argmax(np.abs(cosines))], "in [-1, 1]: with dim, scores are cosines"
+        )
     return cosines
 
 

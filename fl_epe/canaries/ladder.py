@@ -12,8 +12,6 @@ Examples:
     (2, 1)
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ An `ArgumentError` names the option that was typed. Whatever else is raised beco
 its traceback is shown where ``--debug`` asks for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -16,7 +14,7 @@ import time
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 
@@ -88,7 +86,7 @@ class ProgressLine:
         self._task = self._bar.add_task("", total=None, text="")
         self._printed = -math.inf
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

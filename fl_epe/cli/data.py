@@ -20,26 +20,6 @@ _CANCER = [
     for kind in ("mean", "worst")
     for what in ("radius", "texture", "smoothness", "concavity", "symmetry")
 ]
-_EXAMPLE = '''
-
-def rows():
-    """Your data instead of these: a datasets.Dataset or DatasetDict."""
-    import datasets
-    from sklearn.datasets import load_breast_cancer
-
-    table = load_breast_cancer(as_frame=True).frame  # 569 rows; the column "target" is 0 or 1
-    return datasets.Dataset.from_pandas(table)
-'''
-_LOSS = '''
-def loss(outputs, targets):
-    """The mean square of targets in units of their spread: 1 is no better than their mean.
-
-    So outputs are (target - mean) / deviation. Both numbers are those of the whole table: put in
-    what is known without it, where they are nobody's business.
-    """
-    return torch.nn.functional.mse_loss(outputs[:, 0], (targets - {mean:.3g}) / {deviation:.3g})
-
-'''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +58,7 @@ class New:
         if self.data is None and (self.targets or self.by):
             raise_invalid("data", None, "beside --targets and --by, which are columns of it")
         if self.data is None:
-            text = _filled(path, _CANCER, "target", "iid:60", 60, example=_EXAMPLE)
+            text = _filled(path, _CANCER, "target", "iid:60", 60, example=_template("own_rows"))
         else:
             text = self._of_table(self.data)
         write_text(path, text)
@@ -108,11 +88,9 @@ class New:
         outputs, loss = class_count((rows, held_out), self.targets), {}
         if outputs is None:
             values = read_column(rows, self.targets, "targets").double()
-            deviation = values.std(correction=0).item() or 1.0
-            loss = {
-                "loss": _LOSS.format(mean=values.mean().item(), deviation=deviation),
-                "own_loss": "    loss=loss,\n",
-            }
+            mean, deviation = values.mean().item(), values.std(correction=0).item() or 1.0
+            text = _template("own_loss").format(mean=mean, deviation=deviation)
+            loss = {"loss": text, "own_loss": "    loss=loss,\n"}
         return _filled(
             self.file,
             inputs,
@@ -171,14 +149,18 @@ class Convert:
         return 0
 
 
+def _template(name: str) -> str:
+    place = importlib.resources.files("fl_epe") / "cli" / "templates" / f"{name}.txt"
+    return place.read_text(encoding="utf-8")
+
+
 def _filled(
     path: Path, inputs: list[str], target: str, partition: str, clients: int, **parts: object
 ) -> str:
     """The template with names of columns, and parts of a program."""
-    source = importlib.resources.files("fl_epe") / "cli" / "templates" / "own_task.txt"
     # Cohorts that the clients suffice for.
     cohort = max(1, min(24, clients // 2))
-    return string.Template(source.read_text(encoding="utf-8")).substitute(
+    return string.Template(_template("own_task")).substitute(
         module=path.stem,
         inputs=_quoted(inputs),
         features=len(inputs),

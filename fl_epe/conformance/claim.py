@@ -2,8 +2,7 @@
 
 A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair, of
 Gaussian mechanisms with a noise multiplier, sampled or not, it is the whole curve δ(ε), which is
-how few trials disprove a claim of ε = 4 at δ = 1e-5. Error rates are limited by Clopper and Pearson
-(1934); which of them no profile allows: Kairouz et al. (2015).
+how few trials disprove a claim of ε = 4 at δ = 1e-5.
 
 Examples:
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
@@ -22,6 +21,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon
+from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
@@ -37,26 +37,9 @@ def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tup
         count: trials of each world.
         level: probability at most that one of the rates is above its limit.
     """
-
-    def upper(errors: ArrayLike) -> Floats:
-        wrong = np.asarray(errors, np.float64)
-        rest = count - wrong
-        found = scipy.special.betaincinv(wrong + 1, np.maximum(rest, 1), 1 - level / 2)
-        return np.where(rest > 0, found, 1.0)
-
-    return upper(false), upper(missed)
-
-
-def epsilon_of(fpr: ArrayLike, fnr: ArrayLike, delta: float) -> Floats:
-    """The ε at δ below which no mechanism has these error rates."""
-    return np.maximum(_log_ratios(np.asarray(fpr), np.asarray(fnr), np.array(delta)), 0.0)
-
-
-def _log_ratios(fpr: Floats, fnr: Floats, deltas: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        one = np.log(np.maximum(1 - deltas - fnr, 0)) - np.log(fpr)
-        other = np.log(np.maximum(1 - deltas - fpr, 0)) - np.log(fnr)
-    return np.asarray(np.fmax(one, other))
+    each = (np.asarray(errors, np.float64) for errors in (false, missed))
+    fpr, fnr = (error_rates.clopper_pearson_upper(one, count, level / 2) for one in each)
+    return fpr, fnr
 
 
 @functools.lru_cache(maxsize=64)
@@ -105,11 +88,12 @@ class Profile:
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
         """By how much, in nats, rates are beyond the claim at its weakest pair; below 0 within."""
         one, other = (np.asarray(x, np.float64)[..., None] for x in (fpr, fnr))
-        return np.asarray((_log_ratios(one, other, self.deltas) - self.epsilons).max(axis=-1))
+        ratios = error_rates.log_ratio(np.log(one), other, self.deltas)
+        return np.asarray((ratios - self.epsilons).max(axis=-1))
 
     def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
         """ε that the rates prove; of a claim of Gaussian mechanisms, read as of one."""
-        found = float(epsilon_of(fpr, fnr, delta))
+        found = float(error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta))
         mu = -float(scipy.special.ndtri(fpr) + scipy.special.ndtri(fnr))
         if self.delta is None or not mu > 0:
             return found

@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fl_epe.auditing import games
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.statistics import Score, fitted
 from fl_epe.conformance.target import ORDERS, Target
-from fl_epe.noise import Check, Severity
+from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
 ORDINARY = "no longer than the clip norm"
@@ -38,12 +39,11 @@ class Game:
 
     def worlds(self, target: Target, step: int = 0) -> tuple[Floats, Floats]:
         """The updates of a step with the canary, which is last, and without it."""
-        own = self.canary[step][None]
+        own = self.canary[step]
         if not own.any():
             return self.others, self.others
-        absent = {"add-or-remove": own[:0], "zero-out": target.none, "substitute": -own}
-        gone = absent[target.adjacency]
-        return np.vstack([self.others, own]), np.vstack([self.others, gone])
+        parts = target.adjacency, own, self.others, target.none
+        return games.world(True, *parts), games.world(False, *parts)
 
 
 def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
@@ -137,20 +137,15 @@ def play(
     if not profile.excess(fpr, fnr) > 0:
         return Check(name, "passed", claim, f"ε ≥ {proved:.2f} proved: {rates}")
     perfect = false == missed == 0
-    severity = "critical" if perfect else severity_of(proved / max(target.claimed, 1e-12))
+    part = 0.0 if perfect else target.claimed / max(proved, 1e-12)
     words = "told apart in every run: " if perfect else f"ε ≥ {proved:.2f} proved: "
     why = "these error rates are not possible if the claim holds"
-    return Check(name, "failed", claim, words + rates, why, severity)
+    return Check(name, "failed", claim, words + rates, why, severity_of(part))
 
 
 def quarters(trials: int) -> list[int]:
     """Where trials that choose a statistic and its threshold begin, and those that prove."""
     return [trials // 4, trials // 2]
-
-
-def severity_of(ratio: float) -> Severity:
-    """Of an ε or a sensitivity that is as many times the claimed one."""
-    return "critical" if ratio >= 2 else "negligible" if ratio <= 1.01 else "theoretical"
 
 
 def describe(error: Exception) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fl_epe.checks import Floats
-from fl_epe.conformance.games import Game, describe, severity_of
+from fl_epe.conformance.games import Game, describe
 from fl_epe.conformance.target import ORDERS, Pair, Target
-from fl_epe.noise import Check
+from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
 _STREAMS = 3  # of random numbers that a change must not depend on
@@ -106,7 +106,7 @@ def _judged(name: str, target: Target, size: float, slack: float, how: str) -> C
     if size <= target.allowed * (1 + _SAME) + slack:
         return Check(name, "passed", claim, f"{size:.4g}{how}")
     why = "the noise is for a smaller sensitivity than there is"
-    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(size / target.allowed))
+    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(target.allowed / size))
 
 
 def sensitivity(target: Target, games: list[Game], seed: int) -> Check:

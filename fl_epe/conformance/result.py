@@ -1,22 +1,10 @@
 """What a conformance suite found, as a table, JSON and HTML."""
 
 import dataclasses
-import html
 from typing import Any, get_args
 
 from fl_epe.noise import Check, Severity
-
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>Conformance of {title}</title>
-<style>
-body{{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem}}
-h1{{font-size:1.4rem;overflow-wrap:anywhere}}pre{{white-space:pre-wrap}}
-table{{border-collapse:collapse}}.failed{{background:#fbe3e0}}.unknown{{color:#666}}
-th,td{{text-align:left;vertical-align:top;padding:.3rem .6rem;border-bottom:1px solid #ccc}}
-</style>
-<h1>Conformance of {title}</h1><p>{summary}</p>{again}
-<table><tr><th>check<th>outcome<th>measured<th>claim</tr>{rows}</table></html>
-"""
+from fl_epe.reporting import render_page
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +73,7 @@ class ConformanceResult:
 
     def as_html(self) -> str:
         """A self-contained page."""
-        rows = []
-        for one in self.ranked:
-            why = f". {one.why[:1].upper()}{one.why[1:]}" if one.why else ""
-            cells = one.name, one.severity or one.outcome, f"{one.measured}{why}", one.claim
-            row = "".join(f"<td>{html.escape(cell)}" for cell in cells)
-            rows.append(f'<tr class="{one.outcome}">{row}</tr>')
-        return _PAGE.format(
-            title=html.escape(self.target or "a target"),
-            summary=html.escape(self.summary),
-            again="".join(f"<pre>{html.escape(line)}</pre>" for line in self._again()),
-            rows="\n".join(rows),
-        )
+        return render_page("conformance.html.j2", found=self, again=self._again())
 
     def _again(self) -> list[str]:
         return [f"Again: {one}" for one in dict.fromkeys(one.reproduce for one in self.failed)]

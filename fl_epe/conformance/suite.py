@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import scipy
 
+from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats, check_probability
-from fl_epe.conformance import noise_checks, probes
-from fl_epe.conformance.claim import Profile, epsilon_of, limits
-from fl_epe.conformance.games import describe, games_of, play, quarters, severity_of
+from fl_epe.conformance import probes
+from fl_epe.conformance.claim import Profile, limits
+from fl_epe.conformance.games import describe, games_of, play, quarters
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
-from fl_epe.noise import Check
+from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
 _GAMES, _NOISE, _REST = 0.7, 0.2, 0.1  # shares of the level
+_RUNS = 4000  # of noise alone, at most
 _CLIP_RUNS, _CLIP_STEPS = 20, 20
 
 
@@ -42,8 +44,8 @@ def conform(
     profile, found = Profile.of(target), list(_accounted(target))
     quiet, spread = 0, 0.0
     if not target.categories:
-        alone = noise_checks.noise_alone(target, seed)
-        found += noise_checks.checks(target, alone, _NOISE * level)
+        alone = _noise_alone(target, seed)
+        found += _noise_checks(target, alone, _NOISE * level)
         quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
     games = games_of(target, quiet, seed)
     if not target.categories:
@@ -59,8 +61,8 @@ def conform(
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
     shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
-    rates = limits(0, 0, target.trials - quarters(target.trials)[1], each)
-    largest = float(epsilon_of(*rates, target.delta))
+    fpr, fnr = limits(0, 0, target.trials - quarters(target.trials)[1], each)
+    largest = float(error_rates.epsilon_from_rates(np.log(fpr), fnr, target.delta))
     name, claimed, delta = target.where, target.claimed, target.delta
     return ConformanceResult(name, claimed, delta, shown, largest, target.trials)
 
@@ -84,12 +86,42 @@ def _accounted(target: Target) -> Iterator[Check]:
     if target.theory is None or target.epsilon is None:
         return
     claim, measured = f"ε = {target.epsilon:.4g}", f"{target.theory:.4g} by theory"
-    ratio = target.theory / max(target.epsilon, 1e-12)
-    if ratio <= 1.001:
+    if target.theory <= 1.001 * target.epsilon:
         yield Check("accountant", "passed", claim, measured)
     else:
         why = f"noise_multiplier={target.noise_multiplier} does not give the claimed ε"
-        yield Check("accountant", "failed", claim, measured, why, severity_of(ratio))
+        severity = severity_of(target.epsilon / target.theory)
+        yield Check("accountant", "failed", claim, measured, why, severity)
+
+
+def _noise_alone(target: Target, seed: int) -> Floats:
+    """What runs release of zeros, shape (m, s, d)."""
+    rng, runs = generator(seed, 6), []
+    for _ in range(min(_RUNS, target.trials)):
+        target.restart()
+        runs.append([target(target.zeros.copy(), rng) for _ in range(target.steps)])
+    return np.array(runs)
+
+
+def _noise_checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
+    """Whether the noise is that of the claim, and fresh in each entry, step and call."""
+    rows = noise.reshape(-1, noise.shape[2])
+    different = len(np.unique(rows, axis=0))
+    name, claim = "noise: fresh in each call", "no two releases share their noise"
+    measured = f"{different} different ones of {len(rows)} releases of zeros"
+    if different == 1 or (target.noise is not None and different < len(rows)):
+        why = "the difference of two releases with the same noise has none: ε is infinite"
+        yield Check(name, "failed", claim, measured, why, "critical")
+    else:
+        yield Check(name, "passed", claim, measured)
+    if target.noise is None or target.noise_std is None:
+        return
+    cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
+    parts = [np.split(row, cuts) for row in rows]
+    for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level):
+        short = one.name == "tails" and one.outcome == "failed"  # released in one world alone
+        severity = "critical" if short else one.severity
+        yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
 
 
 def _quietest(target: Target, spread: Floats) -> tuple[int, float]:

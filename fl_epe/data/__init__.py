@@ -15,8 +15,6 @@ Examples:
     (5, 21)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names

@@ -15,20 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fl_epe.auditing import (
-    Adversary,
-    AuditRecord,
-    Design,
-    EpsilonEstimate,
-    FaultKind,
-    Findings,
-    Mechanism,
-    RoundCorrelation,
-    RoundFacts,
-    RunAuditor,
-    ServerStep,
-    epsilon_from_record,
-)
+from fl_epe import auditing
 from fl_epe.checks import Vector
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
@@ -59,7 +46,7 @@ class DPSGDAudit:
     def __init__(
         self,
         steps: Steps,
-        auditor: RunAuditor,
+        auditor: auditing.RunAuditor,
         cohorts: Callable[[int], Cohort],
         design: dict[str, Any],
         plan: list[str],
@@ -123,11 +110,11 @@ class DPSGDAudit:
             text = f"{what}: {type(error).__name__}: {error}"
             step = self._auditor.rounds + 1
             self._stopped, self._active = self._stopped or f"step {step}, {text}", False
-            self._fault(f"{text}; the run goes on without the audit", FaultKind.NO_AUDIT)
+            self._fault(f"{text}; the run goes on without the audit", auditing.FaultKind.NO_AUDIT)
             logger.warning("Audit, step %d, %s", step, self.faults[-1])
             logger.debug("Where it happened", exc_info=error)
 
-    def _fault(self, text: str, kind: FaultKind) -> None:
+    def _fault(self, text: str, kind: auditing.FaultKind) -> None:
         self._fault_counts[str(kind)] += 1
         if len(self.faults) < _FAULTS_KEPT:
             self.faults.append(f"step {self._auditor.rounds}, {text}")
@@ -183,23 +170,23 @@ class DPSGDAudit:
         present, lost = cohort.tolist(), 0
         if not (finite := math.isfinite(norm(mean))):  # the step counts as lost
             mean, present, lost = np.zeros_like(mean), [], len(cohort)
-        seen = RoundFacts(present, facts.clip_norm / n, facts.clip_norm, n, lost)
+        seen = auditing.RoundFacts(present, facts.clip_norm / n, facts.clip_norm, n, lost)
         self._auditor.observe(None, seen, released={"others": mean})
         self._facts.append(facts)
         if not finite:
-            self._fault("the noisy gradient has NaN or infinite entries", FaultKind.NO_MODEL)
+            self._fault(
+                "the noisy gradient has NaN or infinite entries", auditing.FaultKind.NO_MODEL
+            )
             return
-        starts = np.append(0, np.cumsum(self._steps.tensor_sizes)[:-1])
         counts, longest = np.array(clipped or [(math.nan, math.nan)]).T
         scale = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, scale)
         self._seen.append(
             StepSeen(
-                noise_scale=scale,
                 largest=float(longest.max()) / facts.clip_norm,
                 examples=float(counts.sum()),
                 batches=facts.batches,
-                silent=not np.logical_or.reduceat(noise != 0, starts).all(),
+                silent=scale == 0 and not noise.any(),
             )
         )
 
@@ -214,7 +201,7 @@ class DPSGDAudit:
         size = steps.batch_size if steps.batch_size > 1 else math.nan
         return check_steps(self._seen, noise, rate=rate, batch_size=size)
 
-    def record(self) -> AuditRecord:
+    def record(self) -> auditing.AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
 
         Raises:
@@ -230,8 +217,8 @@ class DPSGDAudit:
         record = self._auditor.record(
             final=self._steps.model() if self._final is None else self._final,
             mechanism=mechanism,
-            design=Design.of(self._design),
-            findings=Findings(
+            design=auditing.Design.of(self._design),
+            findings=auditing.Findings(
                 plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
                 not_measured=self._stopped,
                 step_faults=found.faults,
@@ -246,7 +233,7 @@ class DPSGDAudit:
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
         return record.with_values(
             **{
-                "correlation": RoundCorrelation(fresh),  # the noise of a step is
+                "correlation": auditing.RoundCorrelation(fresh),  # the noise of a step is
                 "norms.deltas": scale * record.norms.means,
                 "provenance.versions": record.provenance.versions | mine,
                 "provenance.faults": tuple(self.faults),
@@ -254,16 +241,16 @@ class DPSGDAudit:
             }
         )
 
-    def _mechanism(self) -> Mechanism:
+    def _mechanism(self) -> auditing.Mechanism:
         steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]
         rates = np.array([step.learning_rate for step in facts])
-        server = ServerStep(steps.description)
+        server = auditing.ServerStep(steps.description)
         if self._stopped is None and steps.momentum is not None and np.isfinite(rates).all():
-            server = ServerStep("sgd", rates, steps.momentum)
+            server = auditing.ServerStep("sgd", rates, steps.momentum)
         participations = self._design["participations"]
         if rate is not None:
             participations = sum(min(1.0, step.batches * rate) for step in facts)
-        return Mechanism(
+        return auditing.Mechanism(
             cohort_size=steps.batch_size,
             noise_multiplier=_constant([step.noise_multiplier for step in facts]),
             sum_noise_multiplier=_constant([step.sum_noise_multiplier for step in facts]),
@@ -274,14 +261,18 @@ class DPSGDAudit:
         )
 
     def epsilon(
-        self, delta: float | None = None, *, adversary: Adversary | None = None, **options: Any
-    ) -> EpsilonEstimate:
+        self,
+        delta: float | None = None,
+        *,
+        adversary: auditing.Adversary | None = None,
+        **options: Any,
+    ) -> auditing.EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
         Its arguments are that function's; by default δ is the audit's, and the adversary that of
         its privacy accounting.
         """
-        return epsilon_from_record(self.record(), delta, adversary=adversary, **options)
+        return auditing.epsilon_from_record(self.record(), delta, adversary=adversary, **options)
 
     def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.

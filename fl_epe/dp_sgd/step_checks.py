@@ -4,7 +4,7 @@
 `fl_epe.noise` checks the noise. What cannot be seen is named.
 
 Examples:
-    >>> steps = [StepSeen(1.0, largest=2.0, examples=50, batches=1, silent=False)] * 20
+    >>> steps = [StepSeen(largest=2.0, examples=50, batches=1)] * 20
     >>> check_steps(steps, []).faults
     ('clipped gradients are up to 2 times as long as the clip norm, in 20 of 20 steps',)
 """
@@ -32,18 +32,16 @@ class StepSeen:
     """What was seen of a step.
 
     Attributes:
-        noise_scale: claimed standard deviation of the noise in each coordinate.
         largest: norm of the longest clipped gradient over the clip norm; NaN if it is not known.
         examples: in the batch; NaN if it is not known.
         batches: that were accumulated for the step.
-        silent: whether some tensor had no noise.
+        silent: whether no noise was claimed, and none added.
     """
 
-    noise_scale: float
     largest: float
     examples: float
     batches: int
-    silent: bool
+    silent: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +82,11 @@ def check_steps(
     largest = np.array([step.largest for step in steps])
     examples = np.array([step.examples for step in steps])
     batches = np.array([step.batches for step in steps])
-    silent = [step for step in steps if step.silent]
-    missing = f"{len(silent)} of {len(steps)} steps had no noise in some tensor" if silent else ""
-    wrong = fault(noise)
-    if any(step.noise_scale > 0 for step in silent):
-        wrong = f"{missing}, where their noise multiplier is above 0"
+    silent = sum(step.silent for step in steps)
+    bare = [f"{silent} of {len(steps)} steps had no noise"] if silent else []
     # Who seeds an experiment hides its noise from all who do not know of that.
-    bare = [one.measured for one in faults(noise) if one.infinite and one.name != "seed"]
+    infinite = (one for one in faults(noise) if one.infinite and one.name != "seed")
+    bare += [f"the noise: {one.measured}" for one in infinite]
     clipping, sampling, unseen = "", "", []
     if longer := int(np.sum(largest > 1 + _ROUNDING)):
         clipping = (
@@ -108,9 +104,9 @@ def check_steps(
         law = examples, batches, rate, batch_size
         sampling = _average(*law) or _fixed(*law)
     return StepFindings(
-        tuple(filter(None, (clipping, sampling, wrong))),
+        tuple(filter(None, (clipping, sampling, fault(noise)))),
         tuple(unseen),
-        missing or next((f"the noise: {text}" for text in bare), None),
+        bare[0] if bare else None,
     )
 
 

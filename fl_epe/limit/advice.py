@@ -46,7 +46,11 @@ def adversary_text(found: ClientEpsilon) -> str:
 def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     """What canaries are, and why these numbers."""
     load, answers = found[0].load, next((one.answers for one in found if one.answers), ())
-    lines = [f"• The median client {_part(one)}." for one in answers]
+    lines = [
+        f"• The median client takes part {_times(one)}; who {adversary_text(one)} ({one.adjacency} "
+        f"adjacency) is allowed {_theory(one)} by theory."
+        for one in answers
+    ]
     lines.append(
         "• There are no more canaries than fit the share, nor than ± 10% or ± 0.5 in ε needs. "
         "For half the interval it takes four times as many, which takes more clients."
@@ -54,13 +58,6 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     if not load.secret:
         lines.append("• A place follows a client's schedule; a few are divided among canaries.")
     return lines
-
-
-def _part(found: ClientEpsilon) -> str:
-    return (
-        f"takes part {_times(found)}; who {adversary_text(found)} ({found.adjacency} adjacency) "
-        f"is allowed {_theory(found)} by theory"
-    )
 
 
 def canary_table(found: Sequence[CanaryAdvice], delta: float) -> Table:

@@ -12,11 +12,9 @@ Examples:
     (20.1, 20.1, True)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from typing import Literal, Unpack
+from typing import Literal, Self, Unpack
 
 import numpy as np
 import scipy
@@ -84,7 +82,7 @@ class ClientEpsilon:
         participations: float,
         ends: tuple[float, float, float],
         above: bool = False,
-    ) -> ClientEpsilon:
+    ) -> Self:
         """From what theory allows; ``ends`` are ε and the ends of its interval."""
         whose = theory.knows_rounds, theory.adjacency, participations
         return cls(client, sees, *whose, *ends, theory.epsilon, theory.assumption, above)
@@ -212,7 +210,7 @@ def worst_client(
     )
     if largest is None or most is None:
         return None
-    epsilon = float(accounting.epsilon_two_gaussians(0.0, 1.0, largest, 1.0, delta))
+    epsilon = float(accounting.epsilon_of_shift(largest, delta))
     if strategy is None:
         limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
+from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon
 from fl_epe.auditing import Adversary, Sees, seen_by
 from fl_epe.checks import Floats, check_count, check_probability
 from fl_epe.limit.client import expected_record, median_client
@@ -94,7 +94,7 @@ class Exposure:
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
         often = self.participations[order]
         limits = [gaussian_epsilon(self.noise_multiplier, self.delta, n) for n in often.tolist()]
-        epsilons = _epsilons(self.expected_scores[order], self.delta).tolist()
+        epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
         names = self.trace.clients[order].tolist()
         return list(map(ExposedClient, names, often.tolist(), epsilons, limits))
 
@@ -142,7 +142,7 @@ def exposure(
             window,
             1 - len(who) / len(trace.client_ids),
             float(np.mean(np.bincount(who, minlength=trace.population) < participations)),
-            float(_epsilons(largest, delta)),
+            float(epsilon_of_shift(largest, delta)),
             noise_multiplier * largest / float(found.max()),  # scores are in proportion to 1/z
         )
 
@@ -169,7 +169,3 @@ def _most(trace: Trace, window: int | None) -> int:
     first = np.searchsorted(place, place - window, side="right")
     first = np.maximum(first, np.searchsorted(who, who))
     return int(np.max(np.arange(len(who)) - first)) + 1
-
-
-def _epsilons(scores: Floats | float, delta: float) -> Floats:
-    return np.asarray(epsilon_two_gaussians(0.0, 1.0, scores, 1.0, delta))

@@ -4,8 +4,6 @@ Each table is of one client and of what one adversary sees; each of its lines sa
 adversary knows the client's rounds, and the adjacency.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -25,31 +25,12 @@ from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
 from fl_epe.seeding import Seeds
 
 
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """What is kept of a training: the answers of its report.
-
-    Attributes:
-        clients: number of real clients.
-        delta: δ.
-        answers: for an adversary who sees the final model, and for one who sees every round's.
-        accuracy: on held-out data; ``None`` if there are none.
-        diverged: why its model has diverged.
-    """
-
-    clients: int
-    delta: float
-    answers: tuple[ClientEpsilon, ...]
-    accuracy: float | None = None
-    diverged: tuple[str, ...] = ()
-
-
 def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
     """Where a training run of a comparison in ``directory`` keeps its record."""
     return directory / "cells" / plan.key(cell) / RECORD
 
 
-def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Training:
+def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     """Train, unless the record is there, or go on where an earlier attempt was stopped.
 
     Raises:
@@ -81,12 +62,14 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Trai
         record.save(path)
         remove_checkpoint(checkpoint)
     accuracy = record.metrics.get("eval_accuracy", np.empty(0))
-    return Training(
-        task.num_clients,
-        record.delta,
-        tuple(map(measured, answers(record, confidence=plan.confidence))),
-        finite(float(accuracy[-1])) if len(accuracy) else None,
-        tuple(divergence(record)),
+    return Row(
+        *cell.place,
+        replicates=1,
+        delta=record.delta,
+        clients=task.num_clients,
+        answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
+        accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
+        diverged="; ".join(divergence(record)) or None,
     )
 
 
@@ -127,19 +110,16 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
     )
 
 
-def averaged(plan: ComparisonPlan, cell: Cell, trainings: Sequence[Training]) -> Row:
-    """The row of a cell: the mean of its replicates' answers."""
+def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
+    """The row of several trainings: the mean of their answers."""
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
-    return Row(
-        *cell.place,
+    found = zip(*(one.answers for one in trainings), strict=True)
+    return dataclasses.replace(
+        trainings[0],
         replicates=len(trainings),
-        delta=trainings[0].delta,
-        clients=trainings[0].clients,
-        answers=tuple(
-            mean_of(plan, found) for found in zip(*(one.answers for one in trainings), strict=True)
-        ),
+        answers=tuple(mean_of(plan, each) for each in found),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
-        diverged=told(["; ".join(one.diverged) for one in trainings]),
+        diverged=told([one.diverged for one in trainings]),
     )
 
 
@@ -177,26 +157,24 @@ def carry_out(
     # All noise multipliers of a schedule share a law, which its worker keeps.
     cells = sorted(plan.cells(), key=lambda cell: (cell.schedule, cell.participations))
     on_cell(0, len(cells))
-    found: dict[Cell, Row | Training] = {}
+    found: dict[Cell, Row] = {}
     for result in _measured(plan, cells, directory, workers, nodes):
         found[cells[len(found)]] = result
         on_cell(len(found), len(cells))
     groups = itertools.groupby(plan.cells(), lambda cell: cell.place)
-    return [_row(plan, [(cell, found[cell]) for cell in group]) for _, group in groups]
+    return [_row(plan, [found[cell] for cell in group]) for _, group in groups]
 
 
-def _row(plan: ComparisonPlan, found: list[tuple[Cell, Row | Training]]) -> Row:
-    trainings = [result for _, result in found if isinstance(result, Training)]
-    if len(trainings) == len(found):
-        return averaged(plan, found[0][0], trainings)
-    first = next(result for _, result in found if isinstance(result, Row))
-    reasons = [getattr(result, "not_measured", None) for _, result in found]
-    return dataclasses.replace(first, not_measured=told(reasons))
+def _row(plan: ComparisonPlan, found: Sequence[Row]) -> Row:
+    if failed := [row for row in found if row.skipped or row.not_measured]:
+        reasons = told([row.not_measured for row in found])
+        return dataclasses.replace(failed[0], not_measured=reasons)
+    return found[0] if plan.task is None else averaged(plan, found)
 
 
 def _measured(
     plan: ComparisonPlan, cells: list[Cell], directory: Path, workers: int, nodes: int
-) -> Iterator[Row | Training]:
+) -> Iterator[Row]:
     one = functools.partial(_result, plan, directory, nodes)
     if min(workers, len(cells)) == 1:
         yield from map(one, cells)
@@ -215,7 +193,7 @@ def _measured(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Row | Training:
+def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Row:
     """What is found of a cell, or a row that says why nothing is."""
     try:
         return measure(plan, cell) if plan.task is None else train(plan, cell, directory, nodes)

@@ -18,12 +18,10 @@ Examples:
     2.0
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
-from typing import TypedDict, Unpack
+from typing import Self, TypedDict, Unpack
 
 import numpy as np
 import scipy
@@ -54,7 +52,7 @@ class RealUpdates:
     final: float
 
     @classmethod
-    def of(cls, record: auditing.AuditRecord) -> RealUpdates:
+    def of(cls, record: auditing.AuditRecord) -> Self:
         """The real updates of a run, from the norms of its means and of its displacement.
 
         One canary counts as part of them; the others are projected out (`View.alone`).
@@ -130,7 +128,7 @@ class _Signal:
     @classmethod
     def of(
         cls, rounds: int, noise_multiplier: float, strategy: Floats | None, setting: LimitSetting
-    ) -> _Signal:
+    ) -> Self:
         """From the arguments of `limit_record`, which are checked here."""
         real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)

@@ -11,12 +11,10 @@ Examples:
     ('not as claimed', 'as claimed')
 """
 
-from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, told
+from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, severity_of, told
 from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
-from fl_epe.noise.laws import LAWS
 
 __all__ = [
-    "LAWS",
     "Check",
     "Distribution",
     "NoiseHealth",
@@ -27,5 +25,6 @@ __all__ = [
     "fault",
     "faults",
     "sentences",
+    "severity_of",
     "told",
 ]

@@ -9,8 +9,9 @@ Outcome = Literal["passed", "failed", "unknown"]
 """Of a check: nothing was found, something was, or it cannot be told from what was seen."""
 
 Severity = Literal["critical", "theoretical", "negligible"]
-"""Of a failed check. Critical: ε is infinite, or at least twice the claim. Theoretical: the claim
-is wrong by less, or by what was not measured. Negligible: by less than rounding or a percent."""
+"""Of a failed check. Critical: ε is infinite, or twice the claim, to a percent, or more.
+Theoretical: the claim is wrong by less, or by what was not measured. Negligible: by less than
+rounding or a percent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,14 @@ class Check:
         return f"{self.measured}. {self.why}".rstrip(". ")
 
 
-def severity_of(ratio: float) -> Severity:
-    """Of noise that is only so large a part of the claimed one where it is least, to a percent."""
-    return "critical" if ratio <= 0.505 else "negligible" if ratio >= 0.99 else "theoretical"
+def severity_of(part: float) -> Severity:
+    """Of a failure, to a percent.
+
+    Args:
+        part: of the claimed noise that is there, where it is least; or what is claimed of ε, or of
+            the sensitivity, over what there is; NaN if it is not known.
+    """
+    return "critical" if part <= 0.505 else "negligible" if part >= 0.99 else "theoretical"
 
 
 def judged(

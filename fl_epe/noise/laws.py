@@ -101,12 +101,10 @@ def _laplace_cdf(values: Floats) -> Floats:
     return np.where(values < 0, tail, 1 - tail)
 
 
-def _gaussian_beyond(size: Floats) -> Floats:
-    return np.asarray(scipy.special.erfc(size / _ROOT2))
-
-
 LAWS = {
-    "gaussian": Law("Gaussian", True, scipy.special.ndtr, _gaussian_beyond),
+    "gaussian": Law(
+        "Gaussian", True, scipy.special.ndtr, lambda size: scipy.special.erfc(size / _ROOT2)
+    ),
     "laplace": Law("Laplace", False, _laplace_cdf, lambda size: np.exp(-_ROOT2 * size)),
 }
 """By the name that a user gives."""

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
@@ -167,11 +167,6 @@ def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
     """Participations of the ``count`` canaries that have a score."""
     taken = np.asarray(record.presence.sum(axis=0))
     return taken if count == len(taken) else taken[taken > 0]
-
-
-def epsilon_of_shift(shifts: ArrayLike, delta: float) -> Floats:
-    """ε of N(shift, 1) against N(0, 1); a shift below 0 counts as 0."""
-    return np.asarray(epsilon_two_gaussians(0.0, 1.0, np.maximum(shifts, 0.0), 1.0, delta))
 
 
 def shift_of_epsilon(epsilon: float, delta: float) -> float:

@@ -3,20 +3,17 @@
 It is that of an adversary who knows the client's rounds, as they are in the log.
 """
 
-from __future__ import annotations
-
-import csv
 import dataclasses
-import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import Adversary, NotMeasured, seen_by
 from fl_epe.checks import Floats
 from fl_epe.files import write_text
+from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.summary import Summary
 
 _AT_ONCE = 1000  # patterns of participation
@@ -55,9 +52,6 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     places: dict[bytes, int] = {}
     pattern = np.array([places.setdefault(each.tobytes(), len(places)) for each in own])
     distinct = [np.frombuffer(key, rounds.dtype) for key in places]
-    weight, weights = 1.0, record.mechanism.canary_weights
-    if weights is not None:
-        weight = float(np.median(weights[record.presence]))
     epsilon = dict[str, Floats]()
     for one in summary.answers:
         sees, scale = one.adversary.sees, np.nan if one.fit is None else one.fit.scale
@@ -70,8 +64,8 @@ def client_leakage(summary: Summary) -> ClientLeakage:
                 for column, taken in enumerate(block):
                     presence[taken, column] = True
                 sizes[first : first + _AT_ONCE] = view.sizes.of(presence)
-        known = np.maximum(np.nan_to_num(weight * scale * sizes), 0.0)
-        found = np.asarray(epsilon_two_gaussians(0.0, 1.0, known, 1.0, summary.delta))
+        known = np.nan_to_num(record.median_weight * scale * sizes)
+        found = epsilon_of_shift(known, summary.delta)
         epsilon[sees] = np.where(np.isfinite(sizes), found, np.nan)[pattern]
     return ClientLeakage(ids, np.array([len(each) for each in own]), epsilon)
 
@@ -85,11 +79,10 @@ def write_clients(summary: Summary, path: Path) -> Path:
     """
     if all(one.fit is None for one in summary.answers):
         raise NotMeasured(summary.answers[0].reason)
-    found, file = client_leakage(summary), io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    columns = [f"epsilon_{sees}_rounds_known" for sees in found.epsilon]
-    writer.writerow(["client", "participations", *columns])
-    values = zip(found.ids, found.participations, *found.epsilon.values(), strict=True)
-    for client, count, *each in values:
-        writer.writerow([client, count, *("" if np.isnan(v) else f"{v:.5g}" for v in each)])
-    return write_text(path, file.getvalue())
+    found = client_leakage(summary)
+    columns = {"client": found.ids.tolist(), "participations": found.participations.tolist()}
+    for sees, each in found.epsilon.items():
+        texts = ["" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in each]
+        columns[f"epsilon_{sees}_rounds_known"] = texts
+    rows = zip(*columns.values(), strict=True)
+    return write_text(path, table_text([dict(zip(columns, row, strict=True)) for row in rows]))

@@ -1,7 +1,5 @@
 """What else a report says, under the questions that somebody would ask: `details`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fl_epe.auditing import EpsilonEstimate
@@ -25,6 +26,13 @@ def as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
     return finite(value) if isinstance(value, float) else value
+
+
+def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
+    """Numbers as JSON; ``unbounded`` names those of them that are infinite."""
+    return {name: finite(value) for name, value in numbers.items()} | {
+        "unbounded": [name for name, value in numbers.items() if value == math.inf]
+    }
 
 
 def number(value: float | None) -> str:

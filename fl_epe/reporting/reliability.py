@@ -5,8 +5,6 @@ Examples:
     'unreliable'
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

@@ -74,20 +74,15 @@ def print_report(
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    top, note = (
-        [sentences.first_sentence(summary), sentences.what_to_do(summary)],
-        sentences.table_note(summary),
-    )
-    say(top[0], None if summary.status == "ok" else "bold red")
-    say(top[1])
-    rows = sentences.table_rows(summary)
-    console.print(
-        plain_table(sentences.table_title(summary), sentences.headings(summary), rows=rows)
-    )
-    if note:
+    first, then = sentences.first_sentence(summary), sentences.what_to_do(summary)
+    say(first, None if summary.status == "ok" else "bold red")
+    say(then)
+    rows, title = sentences.table_rows(summary), sentences.table_title(summary)
+    console.print(plain_table(title, sentences.headings(summary), rows=rows))
+    if note := sentences.table_note(summary):
         say(note, "dim")
     extra = [*sentences.more_warnings(summary), *filter(None, [sentences.fault_line(summary)])]
-    shown = extra if details else _fitting(extra, " ".join([*top, note]), rows)
+    shown = extra if details else _fitting(extra, f"{first} {then} {note}", rows)
     for text in shown:
         say(f"{bullet} {text}")
     for question, lines in details_of(summary) if details else ():

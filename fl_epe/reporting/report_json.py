@@ -1,14 +1,11 @@
 """What ``report.json`` holds; ``report.schema.json`` beside this file is its JSON schema."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterable
 
 from fl_epe.auditing import Answer, installed_versions
 from fl_epe.checks import finite
 from fl_epe.reporting.details import details
-from fl_epe.reporting.numbers import JSON, as_json
+from fl_epe.reporting.numbers import JSON, as_json, finite_numbers
 from fl_epe.reporting.reliability import canary_share
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
 
@@ -28,7 +25,7 @@ def as_report(summary: Summary) -> JSON:
         "schema": SCHEMA,
         "status": summary.status,
         "exit_status": summary.exit_status,
-        "warnings": [as_json(one) for one in summary.warnings],
+        "warnings": as_json(summary.warnings),
         "answer": values(summary.answers),
         "run": _run(summary),
         "details": {
@@ -49,15 +46,12 @@ def answer_values(one: Answer, delta: float, confidence: float) -> JSON:
     """An answer as JSON values; ``unbounded`` names those of its numbers that are infinite."""
     ends = [getattr(one.estimate, name, None) for name in ("epsilon", "low", "high")]
     names = ("epsilon", "low", "high", "proved", "analytical")
-    numbers: dict[str, float | None] = dict(
-        zip(names, (*ends, one.proved, one.analytical.epsilon), strict=True)
-    )
+    numbers = dict(zip(names, (*ends, one.proved, one.analytical.epsilon), strict=True))
     return {
         "sees": one.adversary.sees,
         "knows_rounds": one.adversary.knows_rounds,
         "participations": finite(one.participations),
-        **{name: finite(value) for name, value in numbers.items()},
-        "unbounded": [name for name, value in numbers.items() if value == math.inf],
+        **finite_numbers(numbers),
         "reason": one.reason or None,
         "extrapolated": one.extrapolated,
         "adjacency": one.analytical.adjacency,

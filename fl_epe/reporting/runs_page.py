@@ -145,8 +145,8 @@ def _csv(found: RunsCompared) -> str:
             "run": run.letter,
             "directory": run.name,
             "status": run.summary.status,
+            "own_delta": run.record.delta,
         }
-        start["own_delta"] = run.record.delta
         end = dict(run.summary.held_out())
         end |= {f"setting: {name}": run.settings.get(name, "") for name in found.different}
         for one in run.summary.answers:

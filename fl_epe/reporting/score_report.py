@@ -1,16 +1,12 @@
 """The answer of a file of scores, in the form of a run's: two sentences, a table, warnings."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Iterator
 
 from rich.console import Console
 
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.checks import finite
-from fl_epe.reporting.numbers import JSON, as_json, number
+from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, number
 from fl_epe.reporting.reliability import ReportWarning, Status
 from fl_epe.reporting.sentences import guess_limit, share
 from fl_epe.reporting.tables import plain_table
@@ -70,10 +66,9 @@ def score_values(found: ScoreSummary) -> JSON:
     numbers |= {"proved": found.proved, "claimed": found.claim}
     return {
         "status": score_status(found),
-        "warnings": [as_json(one) for one in score_warnings(found)],
+        "warnings": as_json(score_warnings(found)),
         "answer": {
-            **{name: finite(value) for name, value in numbers.items()},
-            "unbounded": [name for name, value in numbers.items() if value == math.inf],
+            **finite_numbers(numbers),
             "method": found.estimate.method,
             "proof": found.proof,
             "delta": found.delta,

@@ -8,8 +8,6 @@ Examples:
     (0.731, 0.5)
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 

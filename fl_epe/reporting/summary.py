@@ -9,8 +9,6 @@ Examples:
     ('ok', ['final', 'all'])
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

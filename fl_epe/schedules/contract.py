@@ -5,13 +5,11 @@ what only the server knows (the population, the generator) is an argument of `Sc
 Canaries are scheduled by a schedule of the same kind as the clients'.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,14 +123,14 @@ class ClientType:
     rest: int = 1
 
     @classmethod
-    def coins(cls, share: float, chances: Floats, rest: int = 1) -> ClientType:
+    def coins(cls, share: float, chances: Floats, rest: int = 1) -> Self:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
         used = np.flatnonzero(chances)
         events = np.arange(len(used)) if rest == 1 else used
         return cls(share, events, used, np.asarray(chances, np.float64)[used], rest=rest)
 
     @classmethod
-    def blocks(cls, share: float, chances: list[tuple[int, Floats]]) -> ClientType:
+    def blocks(cls, share: float, chances: list[tuple[int, Floats]]) -> Self:
         """One event a block of rounds: its first round and the chances of its rounds."""
         starts, parts = zip(*chances, strict=True)
         lengths = [len(part) for part in parts]
@@ -140,13 +138,13 @@ class ClientType:
         events = np.repeat(np.arange(len(parts)), lengths)
         return cls(share, events, np.concatenate(rounds), np.concatenate(parts))
 
-    def thinned(self, keep: float) -> ClientType:
+    def thinned(self, keep: float) -> Self:
         """Each participation then counts with probability ``keep``."""
         if self.most is None and self.rest == 1:
             return dataclasses.replace(self, chances=self.chances * keep)
         return dataclasses.replace(self, keep=self.keep * keep)
 
-    def capped(self, most: int) -> ClientType | None:
+    def capped(self, most: int) -> Self | None:
         """With a cap on participations; ``None`` where that has no closed form here."""
         if self.keep < 1 or self.rest > 1:
             return None

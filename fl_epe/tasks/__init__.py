@@ -12,8 +12,6 @@ Examples:
     True
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names

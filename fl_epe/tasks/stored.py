@@ -3,8 +3,6 @@
 Only the synthetic data was run, see `fl_epe.data`.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

@@ -206,7 +206,7 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
         for _ in range(steps):
             health.add(rng.standard_normal(sum(sizes.values())))
         examples = rng.binomial(1500, rate, steps)
-        seen = [StepSeen(1.0, 1.0, float(count), 1, False) for count in examples]
+        seen = [StepSeen(1.0, float(count), 1) for count in examples]
         for fault in check_steps(seen, health.checks(), rate=rate, batch_size=62).faults:
             found[fault] = found.get(fault, 0) + 1
     return found

@@ -18,17 +18,12 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import Errors, Sample
 from fl_epe.auditing.bounds.methods import Bound
-from fl_epe.auditing.bounds.thresholds import (
-    AtThresholds,
-    epsilon_limits,
-    gdp_epsilon,
-    held_out,
-    mu_limits,
-)
+from fl_epe.auditing.bounds.thresholds import AtThresholds, epsilon_limits, held_out, mu_limits
 from fl_epe.auditing.scores import fitted_shift
 from fl_epe.checks import Floats
 
@@ -47,7 +42,7 @@ def mean(sample: Sample) -> float:
     noncentrality.
     """
     shift = _known_shift(sample) if sample.unobserved is None else _pooled_shift(sample)
-    return gdp_epsilon(max(shift, 0.0), sample.delta)
+    return float(epsilon_of_shift(shift, sample.delta))
 
 
 def _known_shift(sample: Sample) -> float:
@@ -132,7 +127,7 @@ def _credible_gdp_epsilon(sample: Sample) -> AtThresholds:
 
     def epsilon(errors: Errors) -> Floats:
         limits = _credible_limits(errors, least_fnr, sample.alpha)
-        return np.array([gdp_epsilon(float(mu), sample.delta) for mu in limits])
+        return epsilon_of_shift(limits, sample.delta)
 
     return epsilon
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from other_bounds import any_lower_bound
 
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds.error_rates import Sample, count_errors
-from fl_epe.auditing.bounds.thresholds import epsilon_limits, gdp_epsilon, mu_limits
+from fl_epe.auditing.bounds.thresholds import epsilon_limits, mu_limits
 
 Floats = NDArray[np.float64]
 
@@ -77,4 +78,4 @@ def lower_bounds_at(
     errors = count_errors(sample, thresholds)
     if method == "clopper-pearson":
         return epsilon_limits(sample)(errors)
-    return np.array([gdp_epsilon(float(mu), delta) for mu in mu_limits(sample)(errors)])
+    return epsilon_of_shift(mu_limits(sample)(errors), delta)

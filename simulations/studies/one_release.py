@@ -25,8 +25,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.assumptions import check_known_variance, check_sign
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_of_shift
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import check_probability, raise_invalid
 
@@ -83,7 +84,7 @@ def epsilon_together(
     low, high = shift_interval(mean, count, dim, confidence, sum_norm)
     shift = min(max(shift_of_one(mean, count, dim, sum_norm), low), high)
     method = f"{scores.statistic}, known variance, other canaries projected out"
-    epsilon, low, high = (epsilon_of_shift(s, delta) for s in (shift, low, high))
+    epsilon, low, high = (float(epsilon_of_shift(s, delta)) for s in (shift, low, high))
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 

@@ -15,6 +15,7 @@ from broken_targets import (
     from_example,
     gaussian,
     own_randomness,
+    truncated_gaussian,
 )
 
 from fl_epe.conformance import Target, conform
@@ -97,6 +98,11 @@ def test_a_target_that_refuses_everything_does_not_pass():
 
     with pytest.raises(ValueError, match=r"ordinary updates, got RuntimeError: no"):
         conform(Target(release, epsilon=1.0))
+
+
+def test_truncated_noise_is_critical():
+    found = conform(truncated_gaussian(2.0), trials=200)
+    assert ("noise: tails", "critical") in [(check.name, check.severity) for check in found.failed]
 
 
 def test_one_seed_in_every_call_is_found():

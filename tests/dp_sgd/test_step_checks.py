@@ -11,17 +11,11 @@ SILENT = check_noise(np.zeros(10), 1.0)
 RIGHT = check_noise(np.random.default_rng(2**40).normal(size=500), 1.0)
 
 
-def steps(count=60, seed=0, claimed=1.0, **facts):
+def steps(count=60, seed=0, **facts):
     """Steps with batches of 1,000 examples at a rate of 0.05."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(count):
-        seen = {
-            "noise_scale": claimed,
-            "largest": 1.0,
-            "examples": float(rng.binomial(1000, 0.05)),
-            "batches": 1,
-            "silent": False,
-        }
+        seen = {"largest": 1.0, "examples": float(rng.binomial(1000, 0.05)), "batches": 1}
         found.append(StepSeen(**(seen | facts)))
     return found
 
@@ -38,10 +32,11 @@ def test_right_runs_have_no_fault(runs):
 
 
 def test_noise_that_is_missing_or_not_as_claimed():
-    silent = check_steps(steps(silent=True), SILENT, rate=0.05, batch_size=50)
-    assert silent.unbounded == "60 of 60 steps had no noise in some tensor"
-    assert silent.faults == (f"{silent.unbounded}, where their noise multiplier is above 0",)
-    assert check_steps(steps(silent=True, claimed=0.0), []).faults == ()
+    silent = check_steps(steps(), SILENT, rate=0.05, batch_size=50)
+    assert silent.unbounded == "the noise: 1 of 1 without any: array 1"
+    assert "not as claimed (arrays without noise): 1 of 1 without any" in silent.faults[0]
+    none = check_steps(steps(silent=True), [])
+    assert (none.faults, none.unbounded) == ((), "60 of 60 steps had no noise")
     same = np.random.default_rng(2**40).normal(size=100)
     repeats = check_steps(steps(), check_noise([same, same], 1.0), rate=0.05, batch_size=50)
     assert repeats.unbounded == "the noise: rounds 1 and 2 have the same noise"

@@ -24,7 +24,7 @@ from fl_epe.limit.client import expected_epsilon
 from fl_epe.limit.measure import Row
 from fl_epe.limit.page import failed_of, finding_of, notes_of, tables_of
 from fl_epe.limit.plan import DEFAULT_SCHEDULES
-from fl_epe.limit.runner import Training, averaged
+from fl_epe.limit.runner import averaged
 from fl_epe.reporting import Terminal, number
 from fl_epe.schedules import ShuffledEpochs, make_schedule
 
@@ -41,6 +41,10 @@ SMALL = ComparisonPlan(
 def small(tmp_path_factory):
     """The rows of `SMALL`, measured once for all tests."""
     return carry_out(SMALL, tmp_path_factory.mktemp("measured"))
+
+
+def training(*answers):
+    return Row("epochs", 1.0, 1, 1, 1e-3, 20, answers)
 
 
 def _row(rows, cell):
@@ -289,17 +293,17 @@ class TestRows:
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
         one = ClientEpsilon("median", "all", True, "zero-out", 1, 4.0, 3.0, 5.0, 4.5, "")
         other = dataclasses.replace(one, epsilon=6.0, low=5.0, high=8.0)
-        trainings = [Training(20, 1e-3, (each, each)) for each in (one, other)]
-        row = averaged(plan, next(plan.cells()), trainings)
+        trainings = [training(each, each) for each in (one, other)]
+        row = averaged(plan, trainings)
         found = row.answers[0]
         assert (found.epsilon, found.analytical, row.replicates) == (5.0, 4.5, 2)
         assert found.low == pytest.approx(5 - np.hypot(1, 1) / 2)
         assert found.high == pytest.approx(5 + np.hypot(1, 2) / 2)
         assert not found.above
         far = dataclasses.replace(other, analytical=3.0)
-        assert averaged(plan, next(plan.cells()), [Training(20, 1e-3, (far,))]).above
-        failed = dataclasses.replace(trainings[0], diverged=("the loss is nan",))
-        row = averaged(plan, next(plan.cells()), [failed, trainings[1]])
+        assert averaged(plan, [training(far)]).above
+        failed = dataclasses.replace(trainings[0], diverged="the loss is nan")
+        row = averaged(plan, [failed, trainings[1]])
         assert row.failed == "diverged: the loss is nan (1 of 2 measurements)"
         assert row.answers
 
@@ -347,7 +351,7 @@ class TestNotMeasured:
         def train(plan, cell, *_):
             if cell.replicate == 1:
                 raise NotMeasured(self.REASON)
-            return Training(20, 1e-3, ())
+            return training()
 
         monkeypatch.setattr("fl_epe.limit.runner.train", train)
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")

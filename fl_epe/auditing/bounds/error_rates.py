@@ -166,14 +166,19 @@ def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
 
 
 def epsilon_from_rates(log_fpr: Floats, fnr: Floats, delta: float) -> Floats:
-    """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none.
+    """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none."""
+    return np.asarray(np.fmax(log_ratio(log_fpr, fnr, delta), 0.0))
+
+
+def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:
+    """The smallest ε of either sign at which (ε, δ)-DP allows these error rates.
 
     (ε, δ)-DP implies 1 − FNR ≤ e^ε·FPR + δ and 1 − FPR ≤ e^ε·FNR + δ (Kairouz et al. 2015).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         members = np.log(np.maximum(1 - delta - fnr, 0)) - log_fpr
         others = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - np.log(fnr)
-    return np.asarray(np.fmax(np.fmax(members, others), 0.0))
+    return np.asarray(np.fmax(members, others))
 
 
 def mu_from_rates(log_fpr: Floats, fnr: Floats) -> Floats:

@@ -25,12 +25,15 @@ from numpy.typing import ArrayLike
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
-from fl_epe.checks import Floats, check_probability, check_scores, raise_invalid
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_cosines, in_moderate_units
+from fl_epe.checks import check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = (
     "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
 )
+_FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
+_FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
+_LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,12 @@ class Bound:
         members = check_scores("observed", observed)
         others = None if unobserved is None else check_scores("unobserved", unobserved)
         if others is None:
-            _check_cosines(members, dim)
+            if dim is None:
+                wanted = "to be scores, or dim=None to be a number of dimensions"
+                raise_invalid("unobserved", None, wanted)
+            if dim < 2:
+                raise_invalid("dim", dim, ">= 2")
+            check_cosines("observed", members)
             tied = not members.any()
         else:
             members, others = in_moderate_units(members, others)
@@ -240,11 +248,31 @@ def _ceiling(
     return lower_bound(perfect, delta, confidence=confidence, method=method)
 
 
-def _check_cosines(cosines: Floats, dim: int | None) -> None:
-    if dim is None:
-        raise_invalid("unobserved", None, "to be scores, or dim=None to be a number of dimensions")
-    if dim < 2:
-        raise_invalid("dim", dim, ">= 2")
-    largest = cosines[np.argmax(np.abs(cosines))]
-    if abs(largest) > 1 + 1e-6:
-        raise_invalid("observed", largest, "in [-1, 1]: with dim, scores are cosines")
+def method_by_design(scores: Scores, delta: float, confidence: float) -> str | None:
+    """The primary bound of a report: of those for scores of any distribution, the sharpest.
+
+    It is chosen from the design alone, so that it keeps its confidence. How close it comes to the
+    best method for each design: docs/notes/lower-bounds.md.
+
+    Args:
+        scores: of which the numbers and the null count.
+        delta: target δ in (0, 1).
+        confidence: one-sided.
+
+    Returns:
+        A key of `BOUNDS`, or ``None`` if the bound would be 0 even if every unobserved score were
+        below every observed one.
+    """
+    if not scores.boundable:
+        return None
+    observed = len(scores.observed)
+    if scores.dim is not None:
+        few = observed <= _FEW_FOR_WEIGHTS
+        return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
+    unobserved = len(scores.both()[1])
+    if not ceiling(scores, delta, confidence, "clopper-pearson"):
+        return None
+    pairs = min(observed, unobserved)
+    alike = 3 * pairs >= 2 * max(observed, unobserved)
+    weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
+    return "weighted" if weights_win else "clopper-pearson"

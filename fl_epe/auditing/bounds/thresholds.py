@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_epe.accounting import epsilon_two_gaussians
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds.error_rates import (
     Errors,
     Sample,
@@ -55,7 +55,7 @@ def clopper_pearson(sample: Sample) -> float:
 def gdp(sample: Sample) -> float:
     """ε of the μ-GDP that both rates rule out at a held-out threshold (Nasr et al. 2023)."""
     mu = mu_limits(sample)
-    return gdp_epsilon(float(mu(held_out(sample, mu))[0]), sample.delta)
+    return float(epsilon_of_shift(mu(held_out(sample, mu))[0], sample.delta))
 
 
 def jeffreys(sample: Sample) -> float:
@@ -95,11 +95,6 @@ def mu_limits(sample: Sample) -> AtThresholds:
     """μ from limits of both rates that hold together, at each threshold."""
     level = joint_alpha(sample)
     return lambda errors: mu_from_rates(*upper_rates(errors, clopper_pearson_upper, level))
-
-
-def gdp_epsilon(mu: float, delta: float) -> float:
-    """ε at ``delta`` of μ-GDP: of N(0, 1) against N(μ, 1)."""
-    return math.inf if mu == math.inf else float(epsilon_two_gaussians(0.0, 1.0, mu, 1.0, delta))
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
