@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import CanarySet
-from fl_epe.canaries.directions import LEAST_SIZE, rotation
+from fl_epe.canaries.directions import LEAST_SIZE, Rotation, rotation
 
 KINDS = ["rotation", "sphere"]
 
