@@ -144,13 +144,15 @@ class Rotation:
         parts = (np.square(base[here], dtype=np.float64) for here in blocks(self.size))
         sums = np.concatenate([part.reshape(-1, 1 << _FIRST_BIT).sum(axis=1) for part in parts])
         for bit in range(self.size.bit_length()):
-            start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
-            if bit >= _FIRST_BIT:  # `sums` are those of 2^bit entries
-                squares += sums[(start ^ rows) >> bit] * (self.dim >> bit & 1)
+            if self.dim >> bit & 1:
+                start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
+                if bit >= _FIRST_BIT:  # `sums` are those of 2^bit entries
+                    squares += sums[(start ^ rows) >> bit]
+                else:
+                    entries = ((start ^ rows) >> bit << bit)[:, None] + np.arange(1 << bit)
+                    squares += np.square(base[entries], dtype=np.float64).sum(axis=1)
+            if bit >= _FIRST_BIT:
                 sums = sums[::2] + sums[1::2]
-            elif self.dim >> bit & 1:
-                entries = ((start ^ rows) >> bit << bit)[:, None] + np.arange(1 << bit)
-                squares += np.square(base[entries], dtype=np.float64).sum(axis=1)
         return np.asarray(np.sqrt(squares))
 
     def vector(self, row: int) -> NDArray[np.float32]:
