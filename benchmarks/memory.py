@@ -7,7 +7,17 @@ Each run is a process of its own: ``workers`` nodes in it, as in ``fl-epe run``,
 model that is one vector, trained for a step on one number a client. A model is 4 bytes a parameter.
 A row says how much larger than before the run the resident memory was at most, in models: while
 nodes train (the server's state included), while the server adds up, steps and scores, in an
-evaluation, a checkpoint, and the record. "audit" is 20 canaries, 8 of them observed.
+evaluation, a checkpoint, and the record. "audit" is 20 canaries, 8 of them observed. While a client
+trains, its weights and gradient are two of the models of each worker, and the exact sum is two.
+
+With 10⁷ parameters, momentum 0.9, on a busy machine with two cores, torch 2.13, 2026-11-26::
+
+    workers audit      train  aggregate   evaluate checkpoint     record       peak
+          1   yes        9.5        9.5        7.8        4.8        8.5        9.5
+          2   yes       13.2       10.9        7.9        4.9        8.5       13.2
+
+Before models and sums were shared and the server worked block by block, one worker took 22.5, with
+the libraries that a run loads.
 """
 
 from __future__ import annotations
