@@ -35,7 +35,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,7 @@ UNREADABLE = (
 )
 
 _CHECKSUMS, _FREE, _RATIO, _KINDS = "checksums", 256 << 20, 32, "biufU"
+_LARGE = 1 << 30
 
 
 class UnreadableFileError(ValueError):
@@ -140,10 +141,21 @@ def write_archive(
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
-    content = io.BytesIO()
-    np.save(content, array, allow_pickle=False)
-    archive.writestr(f"{name}.npy", content.getbuffer())
-    return hashlib.sha256(content.getbuffer()).hexdigest()
+    with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE) as member:
+        content = _Hashed(member)
+        np.save(content, array, allow_pickle=False)
+    return content.sha256.hexdigest()
+
+
+class _Hashed:
+    """A file to write to, and the checksum of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.sha256 = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        return self._file.write(data)
 
 
 def _as_bytes(value: Any) -> NDArray[np.uint8]:

@@ -16,6 +16,7 @@ from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, meas
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
 from fl_epe.auditing.scores import hidden_norm, shift_scores
+from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import Floats, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
@@ -60,7 +61,7 @@ def score_round(
     vectors: Vector | None = None,
     has_canaries: bool = True,
     everybody: bool = True,
-) -> tuple[Floats, Floats, Vector | None]:
+) -> tuple[Floats, Floats, Residual | None]:
     """Score the canaries of a round against what others left in it, and their own part.
 
     Args:
@@ -77,17 +78,18 @@ def score_round(
     Returns:
         Scores of the canaries that may take part, N(0, 1) without their own part, and their means:
         what each added, or in proportion where that is not known. Both have the shape ``(count,)``.
-        Then the residual, the mean without canaries; ``None`` if nothing was released.
+        Then the residual; ``None`` if nothing was released.
     """
     square, present = norm(mean) ** 2, sorted(facts.present)
     scores, own, signals = np.zeros((3, count))
+    residual = Residual(mean)
     if not square > 0:
         return scores, signals, None
     own[list(facts.present)] = facts.canary_weights()
     weights, known = own[present], math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
     scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    hidden, dim, part = mean, len(mean), facts.contribution if known else 0.0
+    dim, part = len(mean), facts.contribution if known else 0.0
     energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
     if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
         if vectors is None:
@@ -98,7 +100,7 @@ def score_round(
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
         )
-        hidden, length = mean - share * total, float(rest)
+        residual, length = Residual(mean, total, float(share)), float(rest)
         scores[numbers] = math.sqrt(dim) / length * left
     elif has_canaries:
         length = float(hidden_norm(math.sqrt(square), part if present else 0.0))
@@ -108,7 +110,7 @@ def score_round(
         whole = np.sqrt(square + 2 * parts * scores + parts**2)
         scores = shift_scores((scores + parts) / whole, dim)
     signals = math.sqrt(dim) * part / length * own if known else own
-    return scores, signals, hidden
+    return scores, signals, residual
 
 
 _FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
@@ -243,7 +245,7 @@ def record_from_scorer(
     known, count = norm(final) < _LARGEST, scorer.canaries.count
     if known:
         scorer.add("final", final)
-        scorer.add("displacement", final - start)
+        scorer.add("displacement", final, start)
     series = ("final", "displacement", delta_series, "residual")
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
     cosines["mean"] = scorer.cosines(released)  # of no rows without a round

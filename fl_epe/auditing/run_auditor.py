@@ -140,7 +140,7 @@ class RunAuditor:
             dim, self._count, self._planned, self._whitener.window, self._client
         )
         self._rounds = SeenRounds(self._count)
-        self._velocity: Vector = np.zeros(dim, np.float32)
+        self._velocity: Vector = np.zeros(1, np.float32)  # of all numbers
         self._start = self._last = theta
 
     def observe(
@@ -166,19 +166,19 @@ class RunAuditor:
             IndexError: if a canary id is not in the set.
         """
         scorer, names = self._whole_rounds(), self._series
-        if theta is not None and theta.shape != self._last.shape:
-            raise ValueError(f"Expected theta.shape={theta.shape} to be {self._last.shape}.")
-        update = np.zeros_like(self._last) if theta is None else theta - self._last
+        after = self._last if theta is None else theta
+        if after.shape != self._last.shape:
+            raise ValueError(f"Expected theta.shape={after.shape} to be {self._last.shape}.")
         if theta is None and released is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0, weights=())
-            released = dict.fromkeys(names, update)
+            released = dict.fromkeys(names, np.zeros_like(self._last))
         elif not facts.present and math.isnan(facts.contribution):
             facts = dataclasses.replace(facts, contribution=0.0)  # nobody added anything
         if bad := [i for i in facts.present if not 0 <= i < self._count]:
             raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
         velocity = self._velocity
         if released is None:
-            released, velocity = self._derived(update)
+            released, velocity = self._derived(np.asarray(after - self._last))
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
@@ -200,8 +200,8 @@ class RunAuditor:
             for name, value in (("scores", scores), ("signals", signals))
         )
         self._so_far.add(facts.present, scores, signals)
-        self._rounds.add(facts, norm(update), scores, signals, row)
-        self._last, self._velocity = self._last if theta is None else theta, velocity
+        self._rounds.add(facts, norm(after, self._last), scores, signals, row)
+        self._last, self._velocity = after, velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
         """The mean behind a model update, as far as that can be undone, and the next velocity."""
@@ -209,7 +209,7 @@ class RunAuditor:
             return {"mean": update}, self._velocity
         velocity, mean = self._server.undo(self._velocity, update)
         both = {"mean": mean, "delta": update} if self._server.momentum > 0 else {"mean": mean}
-        return both, velocity
+        return both, velocity if self._server.momentum > 0 else self._velocity
 
     @property
     def _series(self) -> tuple[str, ...]:

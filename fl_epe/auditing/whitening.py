@@ -29,7 +29,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.canaries import signs
+from fl_epe.checks import Floats, Vector, raise_invalid
 from fl_epe.mechanism import norm
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
@@ -60,6 +61,31 @@ def reach_of(rounds: int, window: int) -> float:
     return 1 + (back - 1) * (2 * rounds - back) / max(rounds, 1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Residual:
+    """``mean − share · canaries``: what a round released, without its canaries.
+
+    Attributes:
+        mean: shape ``(dim,)``.
+        canaries: their sum; by default none were in it.
+        share: how often the sum was in it.
+    """
+
+    mean: Vector
+    canaries: Vector | None = None
+    share: float = 1.0
+
+    def part(self, here: slice) -> Vector:
+        """Some of its entries."""
+        if self.canaries is None:
+            return self.mean[here]
+        return np.asarray(self.mean[here] - np.float64(self.share) * self.canaries[here])
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+        return norm(self.mean, self.canaries, np.float64(self.share))
+
+
 class Whitener:
     """The factor L of a run's rounds, one row after the other.
 
@@ -73,23 +99,25 @@ class Whitener:
         self.window = window_of(dim, window)
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
         self._width = self._parts + self.window  # with room for what is added to rounds
-        self._signs: NDArray[np.int8] | None = None
+        self._signs: NDArray[np.uint8] | None = None  # as bits
         self._rows = np.empty((0, self._width), np.float32)  # with room for rows to come
         self._known = self._rows  # those of the last rounds, orthonormal
         self._end = 0  # of them in `_rows`
 
-    def add(self, vector: NDArray[np.floating] | None) -> Floats:
+    def add(self, residual: Residual | Vector | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
 
         Returns:
             Its row of L: its part along itself, along the round before it, and so on; at most
             ``window`` numbers.
         """
-        if self.window == 1 or vector is None or not (length := norm(vector)) > 0:
+        if not isinstance(residual, Residual | None):
+            residual = Residual(residual)
+        if self.window == 1 or residual is None or not (length := residual.norm()) > 0:
             self._keep(np.zeros(self._width, np.float32))
             return _NOTHING
         rest: NDArray[np.floating] = np.zeros(self._width, np.float32)
-        rest[: self._parts] = self._sketch(vector) / length
+        rest[: self._parts] = self._sketch(residual) / length
         whole = norm(rest)
         along = self._known @ rest
         rest -= along @ self._known
@@ -116,16 +144,20 @@ class Whitener:
         count = min(len(self._known) + 1, self.window - 1)
         self._known = self._rows[self._end - count : self._end]
 
-    def _sketch(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
+    def _sketch(self, residual: Residual) -> NDArray[np.float32]:
         """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
         if self._dim == self._parts:
-            return np.asarray(vector, np.float32)
+            return np.asarray(residual.part(slice(None)), np.float32)
         if self._signs is None:
-            self._signs = 2 * np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8) - 1
-        signed = vector * self._signs
-        whole = self._dim // self._parts * self._parts
-        found = signed[:whole].reshape(-1, self._parts).sum(axis=0, dtype=np.float64)
-        found[: self._dim - whole] += signed[whole:]
+            drawn = np.random.default_rng(_SEED).integers(0, 2, self._dim, np.int8)
+            self._signs = np.packbits(drawn == 0)
+        found = np.zeros(self._parts)
+        for start in range(0, self._dim, 8 * self._parts):  # whole bytes of signs
+            here = slice(start, min(start + 8 * self._parts, self._dim))
+            signed = residual.part(here) * signs(self._signs, here)
+            for first in range(0, len(signed), self._parts):
+                row = signed[first : first + self._parts]
+                found[: len(row)] += row
         return np.asarray(found, np.float32)
 
     def state(self) -> NDArray[np.float32]:

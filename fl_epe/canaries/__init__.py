@@ -12,7 +12,7 @@ Examples:
 """
 
 from fl_epe.canaries.canary_set import SCORE_MEMORY, CanaryKind, CanaryScorer, CanarySet
-from fl_epe.canaries.directions import one_blas_thread
+from fl_epe.canaries.directions import one_blas_thread, signs
 from fl_epe.canaries.ladder import divided_places, ladder, rungs
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "ladder",
     "one_blas_thread",
     "rungs",
+    "signs",
 ]

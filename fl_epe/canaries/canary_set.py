@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
 from fl_epe.checks import ArgumentError, Floats, raise_invalid
-from fl_epe.mechanism import norm
+from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are made."""
@@ -73,9 +73,14 @@ class CanarySet:
         Raises:
             IndexError: if ``i`` is not in [0, count).
         """
-        out = np.empty(self.dim, np.float32)
-        self._fill(i, out)
-        return out
+        self._chosen([i])
+        if self._sphere is not None:
+            out = np.empty(self.dim, np.float32)
+            self._sphere.fill(i, out)
+            return out
+        number, index = divmod(i, size_for(self.dim))
+        family = rotation(self.dim, self.seed, number)
+        return family.vector(int(family.rows(np.array(index))))
 
     def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
@@ -85,7 +90,8 @@ class CanarySet:
         """
         out = np.empty((len(numbers), self.dim), np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(self._fill, numbers, out))
+            for row, vector in zip(out, pool.map(self.vector, numbers), strict=True):
+                row[:] = vector
         return out
 
     def combine(
@@ -112,7 +118,10 @@ class CanarySet:
         out = np.zeros((len(weights), self.dim), np.float32)
         if len(chosen) <= _FEW:
             for column, i in zip(weights.T, chosen.tolist(), strict=True):
-                out += np.outer(column, self.vector(i)).astype(np.float32)
+                vector = self.vector(i)
+                for total, weight in zip(out, column, strict=True):
+                    for part in blocks(self.dim):
+                        total[part] += (weight * vector[part]).astype(np.float32)
             return out
         for family, here, rows, lengths in self._families(chosen):
             for total, shares in zip(out, weights, strict=True):
@@ -120,13 +129,19 @@ class CanarySet:
         return out
 
     def dot(
-        self, x: ArrayLike, *, numbers: Sequence[int] | None = None, threads: int | None = None
+        self,
+        x: ArrayLike,
+        *,
+        numbers: Sequence[int] | None = None,
+        less: NDArray[np.floating] | None = None,
+        threads: int | None = None,
     ) -> NDArray[np.float64]:
         """Inner products of canaries with ``x``, without making them all.
 
         Args:
             x: shape ``(dim,)`` or ``(m, dim)``.
             numbers: which canaries; all of them by default.
+            less: what is subtracted from each ``x``, shape ``(dim,)``.
             threads: how many threads share the work; the result does not depend on it.
 
         Returns:
@@ -143,12 +158,12 @@ class CanarySet:
         chosen = self._chosen(numbers)
         vectors = x if x.ndim == 2 else x[None]
         if self._sphere is not None:
-            out = self._sphere.dot(vectors, chosen, threads)
+            out = self._sphere.dot(vectors if less is None else vectors - less, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
             for family, here, rows, lengths in self._families(chosen):
                 for dots, vector in zip(out, vectors, strict=True):
-                    dots[here] = family.products(vector, rows, threads=threads) / lengths
+                    dots[here] = family.products(vector, rows, less=less, threads=threads) / lengths
         return out if x.ndim == 2 else out[0]
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
@@ -158,15 +173,6 @@ class CanarySet:
         for i in chosen[(chosen < 0) | (chosen >= self.count)]:
             raise IndexError(f"Expected i={i} in [0, count={self.count}).")
         return chosen
-
-    def _fill(self, i: int, out: NDArray[np.float32]) -> None:
-        self._chosen([i])
-        if self._sphere is not None:
-            self._sphere.fill(i, out)
-            return
-        number, index = divmod(i, size_for(self.dim))
-        family = rotation(self.dim, self.seed, number)
-        family.fill(int(family.rows(np.array(index))), out)
 
     @functools.cached_property
     def _all_rows(self) -> tuple[Rows, Floats]:
@@ -212,8 +218,10 @@ class CanaryScorer:
         self._dots: dict[str, list[NDArray[np.float64]]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(self, series: str, vector: NDArray[np.floating]) -> NDArray[np.float64] | None:
-        """Append a vector to a series; it is scored at once, or when enough vectors wait.
+    def add(
+        self, series: str, vector: NDArray[np.floating], less: NDArray[np.floating] | None = None
+    ) -> NDArray[np.float64] | None:
+        """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
             Its inner product with every canary, shape ``(count,)``; ``None`` if it waits.
@@ -224,15 +232,15 @@ class CanaryScorer:
         dim = self.canaries.dim
         if vector.shape != (dim,):
             raise_invalid(f"{series}.shape", vector.shape, f"to be ({dim},)")
-        length = norm(vector)
+        length = norm(vector, less)
         if not math.isfinite(length):
             raise ArgumentError(f"Expected {series} to be finite, got {{norm}}.", norm=length)
         self._norms.setdefault(series, []).append(length)
         if self.canaries.fast:
-            dots = self.canaries.dot(vector)
+            dots = self.canaries.dot(vector, less=less)
             self._dots.setdefault(series, []).append(dots)
             return dots
-        self._rows[len(self._names)] = vector
+        self._rows[len(self._names)] = vector if less is None else vector - less
         self._names.append(series)
         if len(self._names) >= self._limit:
             self.flush()

@@ -26,6 +26,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
+from fl_epe.mechanism import BLOCK, blocks, norm
 from fl_epe.seeding import generator
 
 Rows = NDArray[np.int64]
@@ -33,7 +34,8 @@ Rows = NDArray[np.int64]
 LEAST_SIZE = 1 << 16
 """Smallest D: its sums of signs are normal to 1e-3 of a tail beyond 4.5 deviations."""
 
-_BLOCK = 1 << 15  # entries of a canary that are made at once, so that they stay in the cache
+_LARGEST_KEPT = 1 << 22  # entries of a base; with more it is made again, not to take memory
+_FIRST_BIT = 6  # sums of fewer than 2^6 squares are made again for each row
 _STREAM = 1 << 61  # apart from the numbers of independent canaries
 _ROUNDS = 4  # of the shuffle of rows; after three some differences come in bunches
 _COLUMNS = 1 << 12  # of a transform's last product that one thread works on at once
@@ -106,7 +108,7 @@ def hadamard(size: int) -> NDArray[np.float32]:
 
 
 class Rotation:
-    """A family of D canaries of dimension ``dim``, in 4·D bytes.
+    """A family of D canaries of dimension ``dim``, in D/4 bytes; small ones in 4·D more.
 
     Args:
         dim: d.
@@ -117,11 +119,15 @@ class Rotation:
     def __init__(self, dim: int, seed: int, family: int) -> None:
         self.dim, self.size = dim, size_for(dim)
         rng = generator(seed, _STREAM, family)
-        self._first, self._second = (_signs(rng, self.size) for _ in range(2))
+        self._first, self._second = (
+            np.frombuffer(rng.bytes(self.size // 8), np.uint8) for _ in range(2)
+        )
         self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]
-        base = transform(self._first.astype(np.float32))  # whole numbers, so exact everywhere
-        narrow = np.abs(base).max() < 1 << 15
-        self._base = base.astype(np.int16 if narrow else np.int32)
+        self._kept = self._made_base() if self.size <= _LARGEST_KEPT else None
+
+    def _made_base(self) -> NDArray[np.float32]:
+        """``g``, of whole numbers, so exact everywhere; shape ``(D,)``."""
+        return transform(change_signs(np.ones(self.size, np.float32), self._first))
 
     def rows(self, numbers: Rows) -> Rows:
         """Which row of the rotation each of these canaries is, in a secret random order."""
@@ -134,40 +140,66 @@ class Rotation:
     def lengths(self, rows: Rows) -> Floats:
         """Norm of each of these rows of whole numbers before it is scaled to 1; exact squares."""
         squares = np.zeros(len(rows))
-        sums = np.square(self._base, dtype=np.float64)
-        for bit in range(self.size.bit_length()):  # `sums` are those of 2^bit entries
+        base = self._made_base() if self._kept is None else self._kept
+        parts = (np.square(base[here], dtype=np.float64) for here in blocks(self.size))
+        sums = np.concatenate([part.reshape(-1, 1 << _FIRST_BIT).sum(axis=1) for part in parts])
+        for bit in range(self.size.bit_length()):
             if self.dim >> bit & 1:
                 start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
-                squares += sums[(start ^ rows) >> bit]
-            sums = sums[::2] + sums[1::2]
+                if bit >= _FIRST_BIT:  # `sums` are those of 2^bit entries
+                    squares += sums[(start ^ rows) >> bit]
+                else:
+                    entries = ((start ^ rows) >> bit << bit)[:, None] + np.arange(1 << bit)
+                    squares += np.square(base[entries], dtype=np.float64).sum(axis=1)
+            if bit >= _FIRST_BIT:
+                sums = sums[::2] + sums[1::2]
         return np.asarray(np.sqrt(squares))
 
-    def fill(self, row: int, out: NDArray[np.float32]) -> None:
-        """Write the canary of this row, of length 1, into ``out``, shape ``(dim,)``."""
-        shuffled = self._base[np.arange(self.dim) ^ row]
-        square = float(np.sum(np.square(shuffled, dtype=np.float64)))  # of whole numbers: exact
-        np.multiply(shuffled, self._second[: self.dim], out=out)
-        out *= np.float32(1 / math.sqrt(square))
+    def vector(self, row: int) -> NDArray[np.float32]:
+        """The canary of this row, of length 1, shape ``(dim,)``."""
+        if self._kept is None:
+            out = np.zeros(self.size, np.float32)
+            out[row] = 1
+            transform(change_signs(transform(out), self._first))
+        else:
+            out, within = np.empty(self.dim, np.float32), np.arange(BLOCK) ^ (row % BLOCK)
+            for here in blocks(self.dim):
+                first = (here.start ^ row) // BLOCK * BLOCK
+                part = self._kept[first : first + BLOCK]
+                out[here] = part[within[: here.stop - here.start]]
+        out = change_signs(out[: self.dim], self._second)
+        out *= np.float32(1 / norm(out))  # of whole numbers: exact
+        return out
 
     def products(
-        self, x: NDArray[np.floating], rows: Rows, *, threads: int | None = None
+        self,
+        x: NDArray[np.floating],
+        rows: Rows,
+        *,
+        less: NDArray[np.floating] | None = None,
+        threads: int | None = None,
     ) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
 
         Args:
             x: shape ``(dim,)``.
             rows: which.
+            less: what is subtracted from ``x``, of the same shape.
             threads: see `transform`.
         """
-        largest = max(float(np.max(x)), -float(np.min(x)))
+
+        def part(here: slice) -> NDArray[np.floating]:
+            return x[here] if less is None else x[here] - less[here]
+
+        largest = max(float(np.max(np.abs(part(here)))) for here in blocks(self.dim))
         if largest == 0:
             return np.zeros(len(rows))
         y = np.zeros(self.size, np.float32)
-        np.multiply(x, 1 / largest, out=y[: self.dim], casting="same_kind")
-        y[: self.dim] *= self._second[: self.dim]
-        transform(y, threads=threads)
-        y *= self._first
-        return transform(y, threads=threads)[rows] * np.float64(largest)
+        for here in blocks(self.dim):
+            np.multiply(part(here), 1 / largest, out=y[here], casting="same_kind")
+        change_signs(y[: self.dim], self._second)
+        transform(change_signs(transform(y, threads=threads), self._first), threads=threads)
+        return y[rows] * np.float64(largest)
 
     def combine(self, weights: Floats, rows: Rows) -> NDArray[np.float32]:
         """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""
@@ -176,10 +208,8 @@ class Rotation:
             return np.zeros(self.dim, np.float32)
         y = np.zeros(self.size, np.float32)
         y[rows] = weights / largest
-        transform(y)
-        y *= self._first
-        out = transform(y)[: self.dim]
-        out *= self._second[: self.dim]
+        transform(change_signs(transform(y), self._first))
+        out = change_signs(y[: self.dim], self._second)
         out *= np.float32(largest)
         return out
 
@@ -195,9 +225,17 @@ def size_for(dim: int) -> int:
     return max(LEAST_SIZE, 1 << (dim - 1).bit_length())
 
 
-def _signs(rng: np.random.Generator, count: int) -> NDArray[np.int8]:
-    bits = np.unpackbits(np.frombuffer(rng.bytes(count // 8), np.uint8))
-    return np.asarray(1 - 2 * bits.astype(np.int8))
+def change_signs(x: NDArray[np.float32], bits: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Change the sign of ``x[j]``, in place, where bit j of ``bits`` (`numpy.packbits`) is 1."""
+    for here in blocks(len(x)):
+        x[here] *= signs(bits, here)
+    return x
+
+
+def signs(bits: NDArray[np.uint8], here: slice) -> NDArray[np.int8]:
+    """1 where a bit is 0 and −1 where it is 1, in a part of them that starts at a whole byte."""
+    found = np.unpackbits(bits[here.start // 8 : -(-here.stop // 8)], count=here.stop - here.start)
+    return 1 - 2 * found.view(np.int8)
 
 
 class Sphere:
@@ -209,8 +247,8 @@ class Sphere:
     def fill(self, i: int, out: NDArray[np.float32]) -> None:
         """Write canary ``i`` into ``out``, shape ``(dim,)``."""
         rng, square = generator(self.seed, int(i)), 0.0
-        for start in range(0, self.dim, _BLOCK):
-            square += _draw(rng, out[start : start + _BLOCK])
+        for here in blocks(self.dim):
+            square += _draw(rng, out[here])
         out /= np.float32(math.sqrt(square))
 
     def combine(self, weights: NDArray[np.floating], chosen: Rows) -> NDArray[np.float32]:
@@ -242,16 +280,15 @@ class Sphere:
         return np.ascontiguousarray(out.T)
 
     def _block_dot(self, block: Rows, rows: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Products with a few canaries, in float32 within `_BLOCK` coordinates, else float64."""
+        """Products with a few canaries, in float32 within `BLOCK` coordinates, else float64."""
         generators = [generator(self.seed, int(i)) for i in block]
         squares = np.zeros(len(block))
         total = np.zeros((len(block), len(rows)))
-        for start in range(0, self.dim, _BLOCK):
-            stop = min(start + _BLOCK, self.dim)
-            columns = np.empty((len(block), stop - start), np.float32)
+        for here in blocks(self.dim):
+            columns = np.empty((len(block), here.stop - here.start), np.float32)
             for j, (rng, part) in enumerate(zip(generators, columns, strict=True)):
                 squares[j] += _draw(rng, part)
-            total += columns @ rows[:, start:stop].T
+            total += columns @ rows[:, here].T
         return total / np.sqrt(squares)[:, None]
 
 

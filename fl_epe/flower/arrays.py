@@ -92,6 +92,32 @@ class DecodedArray(Array):
         return copy.copy(self)
 
 
+class SharedArray(DecodedArray):
+    """An `Array` that becomes bytes only when it is asked for ``data``, as for another process.
+
+    Args:
+        values: in C order; not to be changed any more.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.dtype, self.shape, self.stype = str(values.dtype), values.shape, _NUMPY
+        vars(self)["values"] = values.view()
+        self.values.flags.writeable = False
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """The values as bytes, made anew each time."""
+        return encoded(self.values).data
+
+
+def share(**arrays: NDArray[Any]) -> ArrayRecord:
+    """As `pack`, without a copy: the arrays are not to be changed any more."""
+    record = ArrayRecord()  # which would copy what it is made of
+    for name, value in arrays.items():
+        record[name] = SharedArray(value)
+    return record
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Which arrays of a model a canary moves, and where each stands in the flat vector.

@@ -15,6 +15,7 @@ Examples:
 """
 
 from fl_epe.mechanism.one_round import (
+    BLOCK,
     AdaptiveClip,
     ClipNorm,
     ClippedSum,
@@ -22,6 +23,8 @@ from fl_epe.mechanism.one_round import (
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
+    advance,
+    blocks,
     gaussian_noise,
     norm,
     sgd_weights,
@@ -29,6 +32,7 @@ from fl_epe.mechanism.one_round import (
 from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matrix
 
 __all__ = [
+    "BLOCK",
     "AdaptiveClip",
     "ClipNorm",
     "ClippedSum",
@@ -37,6 +41,8 @@ __all__ = [
     "ServerOptimizer",
     "ServerSGD",
     "Strategy",
+    "advance",
+    "blocks",
     "gaussian_noise",
     "norm",
     "parse_strategy",

@@ -13,6 +13,7 @@ Examples:
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,21 @@ BLOCK = 1 << 15
 """Values that are worked on at once."""
 
 
-def norm(vector: Vector) -> float:
-    """Euclidean norm, accumulated in float64; infinite or NaN if an entry is."""
-    parts = np.split(np.ravel(vector), list(range(BLOCK, vector.size, BLOCK)))
-    return math.sqrt(sum(float(np.sum(np.square(part, dtype=np.float64))) for part in parts))
+def blocks(dim: int) -> Iterator[slice]:
+    """The places of 0 … ``dim`` − 1, `BLOCK` at a time."""
+    return (slice(start, min(start + BLOCK, dim)) for start in range(0, dim, BLOCK))
+
+
+def norm(vector: Vector, less: Vector | None = None, share: float = 1.0) -> float:
+    """Euclidean norm of ``vector``, or of ``vector − share · less``, shape ``(dim,)``.
+
+    Accumulated in float64; infinite or NaN if an entry is.
+    """
+    square, flat = 0.0, np.ravel(vector)
+    for here in blocks(flat.size):
+        part = flat[here] if less is None else flat[here] - share * less[here]
+        square += float(np.sum(np.square(part, dtype=np.float64)))
+    return math.sqrt(square)
 
 
 class ClippedSum:
@@ -69,13 +81,12 @@ class ClippedSum:
         if not math.isfinite(length):
             return None
         scale = self.scale(length)
-        for start in range(0, len(update), BLOCK):
-            part = update[start : start + BLOCK]
-            block = self._block[: len(part)]
-            np.copyto(block, part)
+        for here in blocks(len(update)):
+            block = self._block[: here.stop - here.start]
+            np.copyto(block, update[here])
             block *= scale
             np.trunc(block, out=block)
-            self._multiples[start : start + BLOCK] += block
+            self._multiples[here] += block
         return length <= self.clip_norm
 
     def scale(self, length: float) -> np.float64:
@@ -94,6 +105,11 @@ class ClippedSum:
     def total(self) -> NDArray[np.float64]:
         """The sum, shape ``(dim,)``."""
         return self._multiples * self._grid
+
+    def finish(self) -> NDArray[np.float64]:
+        """The sum, in the memory of this object, which is of no use any more."""
+        self._multiples *= self._grid
+        return self._multiples
 
 
 def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
@@ -288,3 +304,33 @@ class ServerAdam:
 
 ServerOptimizer = ServerSGD | ServerAdam
 """How the server moves the model by the mean update of a round."""
+
+
+def advance(
+    optimizer: ServerOptimizer,
+    state: OptimizerState,
+    theta: NDArray[np.float32],
+    mean: NDArray[np.float64],
+    step: NDArray[np.float64] | None = None,
+) -> NDArray[np.float32]:
+    """The next model; ``state`` is brought to the next one in its own memory, block by block.
+
+    Args:
+        optimizer: how to move.
+        state: of the optimizer.
+        theta: the model, shape ``(dim,)``, not changed.
+        mean: update of the round, shape ``(dim,)``.
+        step: takes what is added to the model, shape ``(dim,)``.
+    """
+    moved, counts = np.empty_like(theta), {"step"} & state.keys()
+    new: OptimizerState = {}
+    for here in blocks(len(theta)):
+        own = {name: part if name in counts else part[here] for name, part in state.items()}
+        new, part = optimizer.update(own, mean[here])
+        moved[here] = part + theta[here]
+        if step is not None:
+            step[here] = part
+        for name in state.keys() - counts:
+            state[name][here] = new[name]
+    state.update({name: new[name] for name in counts & new.keys()})
+    return moved

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fl_epe import schedules
 from fl_epe.checks import Floats
 from fl_epe.config import RunConfig
-from fl_epe.mechanism import gaussian_noise
+from fl_epe.mechanism import advance, blocks, gaussian_noise
 from fl_epe.noise import NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
@@ -85,6 +85,11 @@ class ClippedSums:
     unclipped: int = 0
     canaries: int = 0
 
+    def take(self) -> Floats:
+        """The total, of which nothing is left here, so that its memory can be used again."""
+        total, self.total = self.total, np.empty(0)
+        return total
+
 
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     """Choose the cohorts and the canaries of all rounds, before the first one."""
@@ -135,7 +140,8 @@ def next_round(
 ) -> tuple[ServerState, dict[str, Floats]]:
     """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
 
-    The noise is also given to ``health``; correlated noise, before it is correlated.
+    The noise is also given to ``health``; correlated noise, before it is correlated. The state's
+    vectors but the model, and the total of the sums, are used up: their memory is used again.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
@@ -147,21 +153,22 @@ def next_round(
         if health is not None:
             health.add(mean, deviation * state.clip_norm)
     else:
-        fresh = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+        mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
         if health is not None:
-            health.add(fresh, deviation)
-        kept, mean = strategy.next(t, kept, fresh)
+            health.add(mean, deviation)
+        for here in blocks(dim):
+            kept[:, here], mean[here] = strategy.next(t, kept[:, here], mean[here])
         mean *= state.clip_norm
-    mean += sums.total
+    mean += sums.take()
     mean /= n
     released = {"mean": mean}
     if sums.clients_total is not None:
         released["residual"] = mean - sums.clients_total / n
 
-    optimizer, step = config.optimizer().update(state.optimizer, mean)
     if config.server_optimizer == "adam":  # the model's updates do not follow from the means
-        released["delta"] = step
-    theta = (step + state.theta).astype(np.float32)
+        released["delta"] = np.empty(dim)
+    optimizer = dict(state.optimizer)
+    theta = advance(config.optimizer(), optimizer, state.theta, mean, released.get("delta"))
 
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
     clip_norm = config.clip_rule().update(

@@ -41,13 +41,16 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
     records: dict[str, Any] = {}
     for name, item in message.content.items():
         values: Any = dict(item)
-        records[name] = own_record = type(item)(values)
-        if isinstance(own_record, ArrayRecord):
-            for key, array in values.items():
-                if array.stype == "numpy.ndarray":
-                    if id(array) not in decoded:
-                        decoded[id(array)] = DecodedArray(array)
-                    own_record[key] = decoded[id(array)]
+        if not isinstance(item, ArrayRecord):
+            records[name] = type(item)(values)
+            continue
+        records[name] = ArrayRecord()
+        for key, array in values.items():
+            if array.stype == "numpy.ndarray" and not isinstance(array, DecodedArray):
+                if id(array) not in decoded:
+                    decoded[id(array)] = DecodedArray(array)
+                array = decoded[id(array)]
+            records[name][key] = array
     make: Any = Message
     own: Message = make(RecordDict(records), metadata=message.metadata)
     return own

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
-from fl_epe.flower import pack, read_only, records_of
+from fl_epe.flower import read_only, records_of, share
 from fl_epe.mechanism import norm
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
@@ -69,7 +69,7 @@ class TrainInstruction:
         # Seeds are wider than the 64 bits of an integer on the wire.
         told = {**vars(self), **{name: str(getattr(self, name)) for name in _SEEDS}}
         theta = told.pop("theta")
-        return RecordDict({"model": model or pack(theta=theta), "order": ConfigRecord(told)})
+        return RecordDict({"model": model or share(theta=theta), "order": ConfigRecord(told)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:
@@ -100,7 +100,7 @@ class PartialAggregate(ClippedSums):
     def encode(self) -> RecordDict:
         """As the content of a reply."""
         told = {name: value for name, value in vars(self).items() if value is not None}
-        sums = pack(**{name: told.pop(name) for name in _SUMS if name in told})
+        sums = share(**{name: told.pop(name) for name in _SUMS if name in told})
         told["faults"] = [fault.text for fault in self.faults]
         told["kinds"] = [str(fault.kind) for fault in self.faults]
         return RecordDict({"sums": sums, "told": ConfigRecord(told)})
@@ -198,7 +198,8 @@ def collect(
         try:
             if node not in instructions:
                 raise RefusedError("nobody asked it")
-            part = PartialAggregate.decode(content_of(reply))
+            part = PartialAggregate.decode(content := content_of(reply))
+            content.clear()  # the sums end with what is made of them, not with the message
             part.check(instructions[node])
         except RefusedError as error:
             fault(error.kind, f"node {node}: {error}")
@@ -215,8 +216,14 @@ def collect(
 
 
 def add_up(parts: Collection[PartialAggregate], dim: int, *, separate: bool) -> PartialAggregate:
-    """All parts of a round in one; the sum of the clients alone too if it is ``separate``."""
+    """All parts of a round in one; the sum of the clients alone too if it is ``separate``.
+
+    The parts keep their numbers, and no sums.
+    """
     found = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
     for name in _SUMS if separate else _SUMS[:1]:
-        found[name] = sum((getattr(part, name) for part in parts), np.zeros(dim))
+        sums = [vars(part).pop(name) for part in parts] or [np.zeros(dim)]
+        found[name] = sums.pop(0)
+        while sums:
+            found[name] = found[name] + sums.pop(0)
     return PartialAggregate(**found)

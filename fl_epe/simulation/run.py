@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UnreadableFileError
 from fl_epe.auditing import AuditRecord, Design, EarlyStop, FaultKind, answer_metrics, answers
 from fl_epe.checks import check_count, check_positive, raise_invalid
-from fl_epe.flower import pack
+from fl_epe.flower import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
     Job,
@@ -64,11 +64,11 @@ class _Session:
         path, task = self._checkpoint, self.job.task
         theta = task.initial(self.job.seeds.initial)
         if path is not None and has_checkpoint(path):
-            return pack(theta=from_newest(path, lambda place: self._restored(place, theta)))
+            return share(theta=from_newest(path, lambda place: self._restored(place, theta)))
         if path is not None:
             task.held_out()  # if data or a package is missing, it fails before a file is written
             write_checkpoint(path, self.job.to_dict(), {})
-        return pack(theta=theta)
+        return share(theta=theta)
 
     def _restored(self, path: Path, initial: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take up a checkpoint of this very job; returns its model.

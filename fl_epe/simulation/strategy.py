@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fl_epe import auditing
 from fl_epe.archive import under
 from fl_epe.config import RunConfig
-from fl_epe.flower import pack, read_only
+from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
 from fl_epe.noise import NoiseHealth, fault, sentences
 from fl_epe.schedules import Cohort
@@ -100,7 +100,7 @@ class DPFedAvg(Strategy):
         """
         if self._state is None:
             raise ValueError("Expected a model after at least one round.")
-        return pack(theta=self._state.theta)
+        return share(theta=self._state.theta)
 
     def summary(self) -> None:
         """Log what will be done."""
@@ -141,7 +141,7 @@ class DPFedAvg(Strategy):
                 self.log.cohorts[t], self.log.canary_ids(t)
             )
         }
-        model = ArrayRecord({"theta": arrays["theta"]})
+        model = share(theta=theta)
         messages = [
             Message(instruction.encode(model), node, MessageType.TRAIN, group_id=str(t + 1))
             for node, instruction in self._instructions.items()
@@ -164,6 +164,7 @@ class DPFedAvg(Strategy):
         self.log.close_round(
             [self._instructions[node] for node in answers], found, before.clip_norm
         )
+        self._instructions = {}  # they hold the model before
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
             contribution=before.clip_norm / n,

@@ -84,7 +84,7 @@ def execute(
     clients_total = total.total() if order.separate else None
     faults = _add_canaries(total, order)
     return PartialAggregate(
-        total=total.total(),
+        total=total.finish(),
         clients_total=clients_total,
         clients=counts.clients,
         canaries=len(order.canary_ids) - len(faults),

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import logging
 import math
+import types
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -122,6 +123,16 @@ class _Round:
             self._total.add_multiples(self._multiples.cpu().numpy())
 
 
+def _writable(array: np.ndarray) -> np.ndarray:
+    """The same memory for torch, which would warn of an array that cannot be written.
+
+    Nothing writes to it.
+    """
+    described = dict(array.__array_interface__)
+    described["data"] = described["data"][0], False
+    return np.asarray(types.SimpleNamespace(__array_interface__=described, owner=array))
+
+
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
@@ -191,7 +202,7 @@ class CohortTrainer:
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
             found = f"{theta.dtype}{theta.shape}"
             raise_invalid("theta", found, f"to be float32 of shape {(self._task.dim,)}")
-        start = torch.tensor(theta, device=self._execution.torch_device())
+        start = torch.as_tensor(_writable(theta), device=self._execution.torch_device())
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
         if self.chunk == 1:
@@ -204,6 +215,7 @@ class CohortTrainer:
             for chunk in self._chunks(loaded, local.batch_size):
                 self._train_chunk(work, chunk)
         work.finish()
+        self._trainer.rest()
         return work.counts
 
     def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:

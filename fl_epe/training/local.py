@@ -242,7 +242,14 @@ class Trainer:
         else:
             yield
 
+    def rest(self) -> None:
+        """Give the memory of the model on a CPU back until the next client trains."""
+        if self._flat.is_cpu:
+            self._flat.untyped_storage().resize_(0)
+
     def _set(self, theta: torch.Tensor) -> None:
+        if self._flat.is_cpu:
+            self._flat.untyped_storage().resize_(theta.nbytes)
         for buffer, initial in self._buffers.items():
             buffer.copy_(initial)
         self._flat.copy_(theta)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import CanarySet
-from fl_epe.canaries.directions import LEAST_SIZE, rotation
+from fl_epe.canaries.directions import LEAST_SIZE, Rotation, rotation
 
 KINDS = ["rotation", "sphere"]
 
@@ -153,12 +153,23 @@ def test_more_canaries_than_rows_come_from_further_families():
     np.testing.assert_array_equal(canaries.dot(x)[numbers], found)
 
 
+def test_a_base_that_is_not_kept_makes_the_same_bits(monkeypatch):
+    kept = Rotation(70_001, 5, 0)
+    monkeypatch.setattr("fl_epe.canaries.directions._LARGEST_KEPT", 0)
+    made = Rotation(70_001, 5, 0)
+    rows = np.array([0, 1, 70_000, kept.size - 1])
+    np.testing.assert_array_equal(made.lengths(rows), kept.lengths(rows))
+    for row in rows:
+        np.testing.assert_array_equal(made.vector(row), kept.vector(row))
+
+
 def test_lengths_are_those_of_the_rows():
     family = rotation(70_001, 5, 0)
     rows = np.array([0, 1, 70_000, family.size - 1])
     squares = family.lengths(rows) ** 2
     whole = [
-        float(np.sum(family._base[np.arange(70_001) ^ row].astype(float) ** 2)) for row in rows
+        float(np.sum(family._made_base()[np.arange(70_001) ^ row].astype(float) ** 2))
+        for row in rows
     ]
     np.testing.assert_allclose(squares, whole, rtol=1e-14)
     assert rotation(LEAST_SIZE, 5, 0).lengths(np.array([1])) == LEAST_SIZE
