@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
+from flwr.app import MetricRecord
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
@@ -18,6 +19,7 @@ from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
+    from fl_epe.flower.state import RoundState
 
 _RARE = 1e-3
 _UNEQUAL = 0.1  # of what canaries add, by which their scores differ
@@ -142,6 +144,17 @@ def _findings(run: AuditedRun) -> Findings:
 def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
     return [*run.faults, *filter(None, [_missing(run)])]
+
+
+def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
+    """Tell the loggers what the strategy and the audit say of the round that is done."""
+    if run.loggers:
+        known = metrics.items() if isinstance(metrics, MetricRecord) else ()
+        values = {name: value for name, value in known if isinstance(value, int | float)}
+        values["clip_norm"] = math.nan if state is None else state.clip_norm
+        values["canaries_seen"] = run.auditor.metrics_so_far()["canaries_seen"]
+        values["fault_count"] = sum(run.fault_counts.values())
+        run.loggers.log(run.index, values, resumed=bool(run.resumed))
 
 
 def doubts(record: AuditRecord) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
@@ -329,16 +329,6 @@ class AuditedRun(AuditState):
         if self.index == self.rounds and self.auditor.epsilon_so_far() is not None:
             found = answer_metrics(answers(self.record()))
         return {n: v for n, v in found.items() if n.startswith("epsilon") and math.isfinite(v)}
-
-    def log(self, state: RoundState | None, metrics: MetricRecord | None) -> None:
-        """Tell the loggers what the strategy and the audit say of the round that is done."""
-        if self.loggers:
-            known = metrics.items() if isinstance(metrics, MetricRecord) else ()
-            values = {name: value for name, value in known if isinstance(value, int | float)}
-            values["clip_norm"] = math.nan if state is None else state.clip_norm
-            values["canaries_seen"] = self.auditor.metrics_so_far()["canaries_seen"]
-            values["fault_count"] = sum(self.fault_counts.values())
-            self.loggers.log(self.index, values, resumed=bool(self.resumed))
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
 from fl_epe.flower import watching
-from fl_epe.flower.audit_record import all_faults, report
+from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
@@ -200,7 +200,7 @@ class CanaryAudit(Strategy):
                 arrays, metrics = result
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
-                self._run.log(state, result[1])
+                log_round(self._run, state, result[1])
         return result
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:

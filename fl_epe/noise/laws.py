@@ -101,17 +101,19 @@ def _laplace_cdf(values: Floats) -> Floats:
     return np.where(values < 0, tail, 1 - tail)
 
 
+def _gaussian_cdf(values: Floats) -> Floats:
+    return np.asarray(scipy.special.ndtr(values))
+
+
 LAWS = {
-    "gaussian": Law(
-        "Gaussian", True, scipy.special.ndtr, lambda size: scipy.special.erfc(size / _ROOT2)
-    ),
+    "gaussian": Law("Gaussian", True, _gaussian_cdf, lambda s: scipy.special.erfc(s / _ROOT2)),
     "laplace": Law("Laplace", False, _laplace_cdf, lambda size: np.exp(-_ROOT2 * size)),
 }
 """By the name that a user gives."""
 
 
 @functools.cache
-def seeded(distribution: str, with_torch: bool) -> tuple[list[str], scipy.spatial.KDTree]:
+def seeded(distribution: str, with_torch: bool) -> "tuple[list[str], scipy.spatial.KDTree]":
     """Sizes of the first values from known seeds, ``(m, PREFIX)``, and how each was made.
 
     Args:

@@ -10,6 +10,7 @@ from flower_clients import drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import dp_fixed_clipping
+from flwr.supercore.differential_privacy import add_gaussian_noise_inplace
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.reporting import summarize
@@ -48,12 +49,11 @@ def audited(strategy, arrays=None, rounds=8, stop=None, **settings):
 
 def noise(scale=1.0, same=False):
     """Stands in for Flower's function that adds noise."""
-    add = dp_fixed_clipping.add_gaussian_noise_inplace
 
     def changed(arrays, deviation):
         if same:
             np.random.seed(SEED)  # noqa: NPY002
-        add(arrays, deviation * scale)
+        add_gaussian_noise_inplace(arrays, deviation * scale)
 
     return changed
 

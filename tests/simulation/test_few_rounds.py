@@ -5,7 +5,7 @@ from tiny import Tiny
 
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import Job, simulate
+from fl_epe.simulation import Job, Progress, simulate
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from fl_epe.simulation import Job, simulate
 )
 def test_a_run_in_which_the_median_client_takes_no_part_ends(canaries):
     config = RunConfig(clients=40, rounds=3, clients_per_round=4, num_canaries=canaries)
-    seen = []
+    seen: list[Progress] = []
     job = Job(Tiny(clients=40), config, Seeds.derive(1))
     record = simulate(job, workers=1, on_round=seen.append)
     assert record.rounds == 3
