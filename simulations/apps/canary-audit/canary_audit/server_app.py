@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from fl_epe.flower import CanaryAudit
-from quickstart.task import Net, test, test_images
+from canary_audit.task import Net, test, test_images
 
 app = ServerApp()
 
