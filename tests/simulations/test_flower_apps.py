@@ -1,4 +1,4 @@
-"""Apps for Flower's own places: each makes a bundle, and one runs unchanged wherever Flower runs."""
+"""Apps for Flower's own places: each makes a bundle, and runs unchanged where Flower runs."""
 
 import importlib
 import re

@@ -21,7 +21,9 @@ app = ClientApp()
 def bert() -> Any:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     return BertForSequenceClassification(
-        BertConfig(VOCABULARY, num_attention_heads=2, max_position_embeddings=16, **sizes)
+        BertConfig(
+            vocab_size=VOCABULARY, num_attention_heads=2, max_position_embeddings=16, **sizes
+        )
     )
 
 

@@ -111,5 +111,3 @@ def central(make: Callable[[], nn.Module]) -> Callable[[object], dict[str, Any]]
         return MetricRecord({"accuracy": digits_right(loaded(make, arrays))})
 
     return lambda folder: {"evaluate_fn": evaluate}
-
-

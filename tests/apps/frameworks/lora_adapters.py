@@ -28,7 +28,7 @@ def adapted() -> Any:
     """A tiny Llama, the same on every client, with fresh adapters."""
     torch.manual_seed(7)
     config = LlamaConfig(
-        VOCABULARY,
+        vocab_size=VOCABULARY,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,

@@ -24,7 +24,7 @@ def net() -> nn.Module:
 def train(message: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
     with seeded(message, context):
-        data, engine = my_digits(context), PrivacyEngine()
+        data, engine = my_digits(context), PrivacyEngine(accountant="rdp")
         model = received(net, message)
         private, optimizer, batches = engine.make_private(
             module=model,
