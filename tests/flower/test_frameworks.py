@@ -6,7 +6,6 @@ cost at most a tenth of what training gained.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import no_harm
 import pytest
 from app_case import AppCase
 from app_runs import Outcome, run_app
+from every_app import case_named
 
 from fl_epe.flower import InProcessGrid
 
@@ -46,9 +46,7 @@ def test_every_app_is_tried():
 def case(request: pytest.FixtureRequest) -> AppCase:
     for package in NEEDS[request.param]:
         pytest.importorskip(package)
-    found = importlib.import_module(f"frameworks.{request.param}").CASE
-    assert isinstance(found, AppCase)
-    return found
+    return case_named(f"frameworks.{request.param}")
 
 
 def scores(outcome: Outcome) -> Iterator[float]:

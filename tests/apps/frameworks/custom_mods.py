@@ -18,7 +18,6 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS
 
 
 def counting_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -64,6 +63,6 @@ def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 CASE = AppCase(
     strategy=lambda folder: Restores(**EVERYBODY),
     client_app=app,
-    rounds=ROUNDS,
+    rounds=10,
     arguments=lambda folder: {"evaluate_fn": central},
 )

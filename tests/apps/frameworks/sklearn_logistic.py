@@ -10,7 +10,6 @@ from digits_task import EVERYBODY, digits, share
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
@@ -44,6 +43,6 @@ CASE = AppCase(
     strategy=lambda folder: FedAvg(**EVERYBODY),
     client_app=app,
     initial=lambda: ArrayRecord([np.zeros((10, 64)), np.zeros(10)]),
-    rounds=ROUNDS,
+    rounds=10,
     arguments=lambda folder: {"evaluate_fn": central},
 )
