@@ -12,6 +12,7 @@ from digits_task import (
     as_weights,
     only_metrics,
     received,
+    setting,
     train_and_reply,
 )
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
@@ -21,8 +22,10 @@ from flwr.serverapp.strategy import FedAvg
 
 
 def counting_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Keeps in the client's state how often it has trained, and reports it."""
-    state: Any = context.state.setdefault("rounds", MetricRecord({"trained": 0}))
+    """Keeps in the client's state how often it has trained in a run, and reports it."""
+    if setting(message, "server-round") == 1:
+        context.state["rounds"] = MetricRecord({"trained": 0})
+    state: Any = context.state["rounds"]
     state["trained"] += 1
     reply = call_next(message, context)
     only_metrics(reply)["rounds-trained"] = float(state["trained"])

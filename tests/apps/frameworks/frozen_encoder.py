@@ -26,7 +26,7 @@ from frameworks.in_torch import (
     right,
     seeded,
 )
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import TensorDataset
 from transformers import WhisperConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
@@ -55,14 +55,16 @@ def head() -> nn.Module:
 
 
 def recordings(seed: int, count: int) -> TensorDataset:
-    """What the encoder makes of synthetic spectra: each word is a band, in noise."""
+    """What the encoder makes of synthetic spectra beyond silence: each word is a band, in noise."""
     rng = torch.Generator().manual_seed(seed)
     words = torch.randint(WORDS, (count,), generator=rng)
     spectra = 0.5 * torch.randn(count, BANDS, FRAMES, generator=rng)
     spectra[torch.arange(count), 2 * words] += 2
     with torch.no_grad():
-        heard: Tensor = encoder()(spectra).last_hidden_state.mean(1)
-    return TensorDataset(heard, words)
+        silence, heard = (
+            encoder()(x).last_hidden_state.mean(1) for x in (torch.zeros(1, BANDS, FRAMES), spectra)
+        )
+    return TensorDataset(100 * (heard - silence), words)
 
 
 @app.train()
