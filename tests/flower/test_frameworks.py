@@ -1,7 +1,21 @@
 """Apps in the shapes of Flower's examples, audited with the defaults: they end as without.
 
 Each is in `tests/apps/frameworks`, and evaluates every round's model on the server. An audit may
-cost at most a tenth of what training gained.
+cost at most a tenth of what training gained. Accuracy, or loss, after ten rounds without and with
+it (2 cores, 26 November 2026)::
+
+    custom_mods             0.855  0.841
+    frozen_encoder          1.000  1.000
+    lightning_module        0.987  0.983
+    lora_adapters           0.918  0.908
+    sklearn_logistic        0.955  0.955
+    start_with_checkpoints  0.967  0.964
+    table                   0.137  0.145  loss, from 0.687
+    torch_quickstart        0.971  0.972
+    variational_autoencoder 2.69   2.76   loss, from 15.6
+
+`table` found that canaries could make batch normalisation's variances negative: from round 5 on the
+network's output was NaN.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ APP, BASELINE = ROOM / "apps" / "canary-audit", ROOM / "baselines" / "one-shot-e
 
 def front_matter(readme):
     """The fields between the lines that a README begins with."""
-    found = re.match(r"---\n(.*?)\n---\n", readme, re.S)
-    return dict(line.split(": ", 1) for line in found[1].splitlines())
+    head = re.findall(r"\A---\n(.*?)\n---\n", readme, re.S)[0]
+    return {line.partition(":")[0]: line.partition(":")[2] for line in head.splitlines()}
 
 
 @pytest.mark.parametrize("app", [APP, BASELINE], ids=["app", "baseline"])
