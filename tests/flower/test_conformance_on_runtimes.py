@@ -14,14 +14,14 @@ from fl_epe.simulation.flower_internals import simulate_with_ray
 TESTS = Path(__file__).parents[1]
 NODES = 5  # so that two canaries in the place of clients are less than half of them
 # A start() of its own; a dictionary of node ids; replies that are deltas; a mod that clips; mods of
-# the app's own; PyTorch.
+# the app's own; scikit-learn.
 APPS = [
     "own_loop",
     "clients_by_node_id",
     "delta_replies",
     "dp_client_fixed",
     "frameworks.custom_mods",
-    "frameworks.torch_quickstart",
+    "frameworks.sklearn_logistic",
 ]
 MANIFEST = """
 [build-system]
@@ -32,7 +32,7 @@ build-backend = "hatchling.build"
 name = "strangers"
 version = "0.1.0"
 license = "Apache-2.0"
-dependencies = ["fl-epe", "flwr>=1.41", "scikit-learn>=1.4", "torch>=2.4"]
+dependencies = ["fl-epe", "flwr>=1.41", "scikit-learn>=1.4"]
 
 [tool.flwr.app]
 publisher = "fl-epe"

@@ -8,6 +8,7 @@ it (2 cores, 26 November 2026)::
     frozen_encoder          1.000  1.000
     lightning_module        0.987  0.983
     lora_adapters           0.918  0.908
+    opacus_clients          0.895  0.887
     sklearn_logistic        0.955  0.955
     start_with_checkpoints  0.967  0.964
     table                   0.137  0.145  loss, from 0.687

@@ -93,5 +93,4 @@ CASE = AppCase(
     rounds=ROUNDS,
     arguments=lambda folder: {"evaluate_fn": central},
     recorded=lambda strategy: strategy.sent,
-    growth=4,
 )

@@ -45,4 +45,5 @@ CASE = AppCase(
     initial=lambda: ArrayRecord([np.zeros((10, 64)), np.zeros(10)]),
     rounds=10,
     arguments=lambda folder: {"evaluate_fn": central},
+    growth=4,
 )

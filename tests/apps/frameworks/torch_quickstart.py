@@ -61,5 +61,4 @@ CASE = AppCase(
     initial=lambda: fresh(net),
     rounds=ROUNDS,
     arguments=central(net),
-    growth=4,
 )
