@@ -1,8 +1,8 @@
 """Apps in the shapes of Flower's examples, audited with the defaults: they end as without.
 
 Each is in `tests/apps/frameworks`, and evaluates every round's model on the server. An audit may
-cost at most a tenth of what training gained, or one round of ten. Accuracy, or loss, after ten rounds without and with
-it (2 cores, 26 November 2026)::
+cost at most a tenth of what training gained, or one round of ten. Accuracy, or loss, after ten
+rounds without and with it (2 cores, 26 November 2026)::
 
     custom_mods             0.855  0.841
     frozen_encoder          1.000  1.000
