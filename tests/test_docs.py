@@ -114,17 +114,17 @@ def test_there_are_commands_to_check():
 
 
 def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
-    app = ROOT / "simulations/apps/plug_in"
+    app = ROOT / "simulations/apps/canary-audit"
     settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
     wanted = f"num-supernodes={settings['config']['min-nodes']} "
     texts = [path.read_text("utf-8") for path in (*DOCUMENTS, app / "README.md")]
-    said = re.findall(r"flwr run simulations/apps/plug_in[^`\n]*", "\n".join(texts))
+    said = re.findall(r"flwr run simulations/apps/canary-audit[^`\n]*", "\n".join(texts))
     assert len(said) >= 4
     assert all(wanted in command or "min-nodes=" in command for command in said)
 
 
 def test_variables_are_exported_before_the_first_flwr_run():
-    app = ROOT / "simulations/apps/plug_in/README.md"
+    app = ROOT / "simulations/apps/canary-audit/README.md"
     printed = [
         t for p in (*DOCUMENTS, app) if "flwr run simulations" in (t := p.read_text("utf-8"))
     ]

@@ -19,6 +19,9 @@ from fl_epe.archive import one_line
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
+VARIANCES = ("*running_var", "*moving_variance")
+"""Names of variances that a network divides by: below 0 its output would be NaN."""
+
 _NUMPY = "numpy.ndarray"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -125,7 +128,7 @@ class Layout:
     Floating-point arrays with at least one axis are moved. Integer and boolean buffers, 0-d arrays
     and those that match ``leave_out`` are not: clipping does not treat them as it treats the rest
     (Flower's leaves 0-d arrays as they are, integers lose what they are scaled to), so that no
-    canary could stand for a client there.
+    canary could stand for a client there. Nor are `VARIANCES`, which a canary could make negative.
 
     Attributes:
         names: of all arrays, in order.
@@ -156,7 +159,7 @@ class Layout:
             name: value.dtype.name
             for name, value in values.items()
             if value.dtype.kind == "f" and value.ndim > 0
-            if not any(fnmatch.fnmatchcase(name, pattern) for pattern in leave_out)
+            if not any(fnmatch.fnmatchcase(name, p) for p in (*VARIANCES, *leave_out))
         }
         layout = cls(
             names=tuple(values),

@@ -54,7 +54,8 @@ class CanaryAuditSettings:
             clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_var"``; integer and 0-d arrays always are, and what clients keep.
+            ``"*.running_mean"``; integer and 0-d arrays always are, variances of batch
+            normalisation by their name (``running_var``), and what clients keep.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By

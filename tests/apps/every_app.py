@@ -16,3 +16,10 @@ CASES: dict[str, AppCase] = {
     for suffix, kind in (("", "CASE"), ("_unannounced", "UNANNOUNCED"))
     if (case := getattr(importlib.import_module(name), kind, None)) is not None
 }
+
+
+def case_named(name: str) -> AppCase:
+    """One of these, or that of a module such as ``frameworks.table``."""
+    found = CASES.get(name) or importlib.import_module(name).CASE
+    assert isinstance(found, AppCase)
+    return found

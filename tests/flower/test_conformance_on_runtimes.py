@@ -1,11 +1,11 @@
-"""Four apps with and without an audit under Ray, and on a real SuperLink with SuperNodes."""
+"""Six apps with and without an audit under Ray, and on a real SuperLink with SuperNodes."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 from app_server import NO_HARM, compare
-from every_app import CASES
+from every_app import case_named
 from flower_processes import flwr_run, superlink, supernode
 from flwr.serverapp import ServerApp
 
@@ -13,8 +13,16 @@ from fl_epe.simulation.flower_internals import simulate_with_ray
 
 TESTS = Path(__file__).parents[1]
 NODES = 5  # so that two canaries in the place of clients are less than half of them
-# A start() of its own; a dictionary of node ids; replies that are deltas; a mod that clips.
-APPS = ["own_loop", "clients_by_node_id", "delta_replies", "dp_client_fixed"]
+# A start() of its own; a dictionary of node ids; replies that are deltas; a mod that clips; mods of
+# the app's own; scikit-learn.
+APPS = [
+    "own_loop",
+    "clients_by_node_id",
+    "delta_replies",
+    "dp_client_fixed",
+    "frameworks.custom_mods",
+    "frameworks.sklearn_logistic",
+]
 MANIFEST = """
 [build-system]
 requires = ["hatchling"]
@@ -52,7 +60,9 @@ def test_under_ray(name, tmp_path):
     def main(grid, context):
         compare(name, NODES, output, grid)
 
-    simulate_with_ray(server, CASES[name].client_app, NODES, {"client_resources": {"num_cpus": 1}})
+    simulate_with_ray(
+        server, case_named(name).client_app, NODES, {"client_resources": {"num_cpus": 1}}
+    )
     assert (output / "verdict.txt").read_text() == NO_HARM
 
 

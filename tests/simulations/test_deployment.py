@@ -17,7 +17,7 @@ from fl_epe.auditing import EVERY_ROUND, LEAST_FOR_NULL
 
 pytestmark = pytest.mark.slow
 
-APP = Path(__file__).parents[2] / "simulations" / "apps" / "plug_in"
+APP = Path(__file__).parents[2] / "simulations" / "apps" / "canary-audit"
 NODES, ROUNDS, DEADLY = 3, 4, 2
 CANARIES = 12  # three in a round, beside three clients
 SETTINGS = {
@@ -48,7 +48,7 @@ def _lost_rounds(record):
 
 def test_too_few_nodes_end_the_app_with_a_hint(monkeypatch):
     monkeypatch.syspath_prepend(APP)
-    server_app = importlib.import_module("quickstart.server_app")
+    server_app = importlib.import_module("canary_audit.server_app")
     grid = SimpleNamespace(get_node_ids=lambda: iter([1, 2]))
     server_app.check_nodes(grid, 2)
     with pytest.raises(RuntimeError, match=r"min-nodes=3 nodes, 2 are .*num-supernodes=3"):
@@ -61,7 +61,7 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     victim, *_ = [supernode(processes, address, i, NODES) for i in range(NODES)]
     output = tmp_path / "out"
     app = shutil.copytree(APP, tmp_path / "app")
-    server_app = app / "quickstart" / "server_app.py"
+    server_app = app / "canary_audit" / "server_app.py"
     three_lines = server_app.read_text("utf-8")
     more = f"delta=1e-5, num_canaries={CANARIES}, max_share=0.5"
     assert "delta=1e-5" in three_lines  # ten clients are few, three far fewer

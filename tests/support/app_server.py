@@ -11,7 +11,7 @@ from pathlib import Path
 
 import no_harm
 from app_runs import run_app
-from every_app import CASES
+from every_app import case_named
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -28,8 +28,9 @@ def main(grid: Grid, context: Context) -> None:
 def compare(name: str, nodes: int, output: Path, grid: Grid) -> None:
     """Run an app twice on the nodes of a grid."""
     output.mkdir(parents=True)
-    audit = {"max_share": 0.5, **CASES[name].audit}  # two canaries a round beside five nodes
-    case = dataclasses.replace(CASES[name], nodes=nodes, rounds=2, audit=audit)
+    found = case_named(name)
+    audit = {"max_share": 0.5, **found.audit}  # two canaries a round beside five nodes
+    case = dataclasses.replace(found, nodes=nodes, rounds=2, audit=audit)
     verdict = NO_HARM
     try:
         plain, audited = (

@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
+from canary_audit.task import Net, test, test_images
 from fl_epe.flower import CanaryAudit
-from quickstart.task import Net, test, test_images
 
 app = ServerApp()
 

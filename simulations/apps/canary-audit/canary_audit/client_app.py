@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quickstart.task import Images, Net, client_images, test, train
+from canary_audit.task import Images, Net, client_images, test, train
 
 app = ClientApp()
 
