@@ -96,18 +96,26 @@ _NUMPY: dict[str, Callable[[Any], Any]] = {
 _OLD = np.random.RandomState(0)
 
 
+def _gaussian_cdf(values: Floats) -> Floats:
+    return np.asarray(scipy.special.ndtr(values))
+
+
+def _gaussian_beyond(sizes: Floats) -> Floats:
+    return np.asarray(scipy.special.erfc(sizes / _ROOT2))
+
+
 def _laplace_cdf(values: Floats) -> Floats:
     tail = np.exp(-math.sqrt(2) * np.abs(values)) / 2
     return np.where(values < 0, tail, 1 - tail)
 
 
-def _gaussian_cdf(values: Floats) -> Floats:
-    return np.asarray(scipy.special.ndtr(values))
+def _laplace_beyond(sizes: Floats) -> Floats:
+    return np.exp(-_ROOT2 * sizes)
 
 
 LAWS = {
-    "gaussian": Law("Gaussian", True, _gaussian_cdf, lambda s: scipy.special.erfc(s / _ROOT2)),
-    "laplace": Law("Laplace", False, _laplace_cdf, lambda size: np.exp(-_ROOT2 * size)),
+    "gaussian": Law("Gaussian", True, _gaussian_cdf, _gaussian_beyond),
+    "laplace": Law("Laplace", False, _laplace_cdf, _laplace_beyond),
 }
 """By the name that a user gives."""
 

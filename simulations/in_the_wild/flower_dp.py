@@ -1,4 +1,4 @@
-"""Flower 1.41.0: replies weighed by examples, noise of the next clip norm, and local DP's formula.
+"""Flower 1.41.0: replies weighed by their examples, and local DP by the classical formula.
 
     python simulations/in_the_wild/flower_dp.py
 
@@ -7,10 +7,6 @@ the strategy inside weighs replies by ``num-examples``. With sizes as unequal as
 distribution (σ = 1) the heaviest of 50 clients has six shares; one client of 1,000 examples among
 clients of ten has almost all of them. With an accountant the wrapper refuses unequal weights: the
 defect is of its use without one, which is its default.
-
-**Next clip norm.** Wrappers with adaptive clipping move the clip norm before they add the noise,
-which so has the scale of the next round's norm. Where the norm falls, there is too little of it: by
-exp(-η(b - γ)) with the share b of clipped clients, 0.9 at the defaults if all are.
 
 **LocalDpMod.** Its noise has standard deviation S·√(2·ln(1.25/δ))/ε for a ``sensitivity`` S that
 nothing ties to the clip norm. Two clipped updates are up to 2C apart, so S must be 2C for local DP,
@@ -43,11 +39,7 @@ import scipy
 import wild
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-)
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.checks import Floats
@@ -66,36 +58,17 @@ def wrapped(sizes: Floats) -> wild.Release:
 
     def release(updates: Floats) -> Floats:
         strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, len(sizes))
-        return aggregated(strategy, updates, sizes)
-
-    return release
-
-
-def aggregated(strategy: Any, updates: Floats, sizes: Floats) -> Floats:
-    """What a wrapper makes of a round's replies to a model of zeros."""
-    strategy.current_arrays = record(np.zeros(DIM))
-    replies = []
-    for values, size in zip(updates, sizes, strict=True):
-        update = values if values.any() else np.full(DIM, 1e-9)  # it divides by the norm
-        sent = Message(RecordDict(), dst_node_id=1, message_type="train")
-        metrics = MetricRecord({"num-examples": float(size)})
-        content = RecordDict({"arrays": record(update), "metrics": metrics})
-        replies.append(Message(content, reply_to=sent))
-    arrays, _ = strategy.aggregate_train(1, replies)
-    return np.asarray(arrays["w"].numpy(), np.float64)
-
-
-def adaptive(rate: float, quantile: float) -> wild.Release:
-    """A round of the wrapper with adaptive clipping, 20 clients and a clip norm of 1 before it.
-
-    The count has so much noise that all the budget is the sum's.
-    """
-
-    def release(updates: Floats) -> Floats:
-        strategy = DifferentialPrivacyServerSideAdaptiveClipping(
-            FedAvg(), 1.0, len(updates), 1.0, quantile, rate, clipped_count_stddev=5.0
-        )
-        return aggregated(strategy, updates, np.ones(len(updates)))
+        strategy.current_arrays = record(np.zeros(DIM))
+        replies = []
+        for values, size in zip(updates, sizes, strict=True):
+            update = values if values.any() else np.full(DIM, 1e-9)  # it divides by the norm
+            sent = Message(RecordDict(), dst_node_id=1, message_type="train")
+            metrics = MetricRecord({"num-examples": float(size)})
+            content = RecordDict({"arrays": record(update), "metrics": metrics})
+            replies.append(Message(content, reply_to=sent))
+        arrays, _ = strategy.aggregate_train(1, replies)
+        assert arrays is not None
+        return np.asarray(arrays["w"].numpy(), np.float64)
 
     return release
 
@@ -128,11 +101,6 @@ def leads() -> list[wild.Lead]:
         game = wild.played(wrapped(sizes), canary, others=others, adjacency="zero-out")
         return wild.Lead(name, claim, game, most=200, method="gdp", **options)
 
-    def moved(name: str, rate: float, **options: Any) -> wild.Lead:
-        others = 5 * np.eye(DIM)[1 + np.arange(19) % (DIM - 1)]
-        game = wild.played(adaptive(rate, 0.5), canary, others=others, adjacency="zero-out")
-        return wild.Lead(name, claim, game, defect=True, **options)
-
     def own(epsilon: float, sensitivity: float, **options: Any) -> wild.Lead:
         name = f"LocalDpMod, ε = {epsilon:g}, sensitivity {sensitivity:g}·C"
         game = wild.played(local(epsilon, sensitivity), canary, adjacency="substitute")
@@ -143,8 +111,6 @@ def leads() -> list[wild.Lead]:
     return [
         weighed("weights, the heaviest of 50 log-normal", lognormal, defect=True),
         weighed("weights, 1,000 examples among tens", tens, defect=True),
-        moved("next clip norm, η = 0.2", 0.2, most=10_000, method="gdp"),
-        moved("next clip norm, η = 1", 1.0, most=4000, note="a rate of 1"),
         own(10.0, 1.0, defect=True, note="S = C, as the name suggests"),
         own(30.0, 2.0, defect=True, note="S = 2C: the formula alone"),
         weighed("equal weights", np.full(20, 10.0)),

@@ -71,8 +71,8 @@ def test_every_output_says_the_same(words, folder, capsys):
     assert re.findall(r"(?:final model|every round) (\S+?),?(?=\s|$)", last) == said
     log = [json.loads(line) for line in Path("out/run.log").read_text().splitlines()]
     noted = [line for line in log if line["event"] == "round"][-1]
-    for name, found in zip(("epsilon_final", "epsilon"), estimates, strict=True):
-        assert [noted[name], noted[f"{name}_low"], noted[f"{name}_high"]] == pytest.approx(
+    for name, found in zip(("epsilon-final", "epsilon-all"), estimates, strict=True):
+        assert [noted[name], noted[f"{name}-low"], noted[f"{name}-high"]] == pytest.approx(
             [finite(value) for value in (found.epsilon, found.low, found.high)], rel=1e-9
         )
     assert epsilon_by_round(record)[-1].estimate == estimates[1]

@@ -75,10 +75,10 @@ def scores(outcome: Outcome) -> Iterator[float]:
 
 def test_an_audited_app_ends_as_without_and_learns_as_well(case, tmp_path):
     outcomes = []
-    for audited in (False, True):
+    for is_audited in (False, True):
         with InProcessGrid(case.client_app, case.nodes) as grid:
-            folder = tmp_path / f"audited-{audited}"
-            outcomes.append(run_app(case, grid, folder, audited=audited, canaries=None))
+            folder = tmp_path / f"audited-{is_audited}"
+            outcomes.append(run_app(case, grid, folder, audited=is_audited, canaries=None))
     plain, audited = outcomes
     no_harm.check_end(plain, audited)
     no_harm.check_clients(plain, audited)

@@ -82,7 +82,7 @@ def fit(
         for inputs, targets in DataLoader(data, 16, shuffle=True):
             optimizer.zero_grad()
             loss = loss_of(model, inputs, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             losses.append(loss.item())
     return sum(losses) / len(losses)

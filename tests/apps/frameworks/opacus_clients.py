@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
             for images, targets in batches:
                 optimizer.zero_grad()
                 loss = nn.functional.cross_entropy(private(images), targets)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
         spent = engine.get_epsilon(1e-5)
         return answer(message, model.state_dict(), loss.item(), len(data), epsilon=spent)
