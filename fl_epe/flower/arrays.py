@@ -90,6 +90,10 @@ class DecodedArray(Array):
         """A copy that belongs to the caller."""
         return self.values.copy()
 
+    def deflate(self) -> bytes:
+        """As a plain `Array`, which is what another process knows."""
+        return Array(self.dtype, self.shape, self.stype, self.data).deflate()
+
     def __deepcopy__(self, memo: object) -> DecodedArray:
         """Another array of the same values, which cannot be changed."""
         return copy.copy(self)

@@ -6,8 +6,10 @@ from flower_audits import CANARIES, PLAIN, ROUNDS, plain_record, run
 from flower_clients import DIM, SHAPES, drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.arrays import Layout, pack, read_only, share
 
 
 def mixed(**more):
@@ -117,3 +119,14 @@ def test_replies_with_arrays_of_another_model_are_named_and_the_run_goes_on(arra
     audit, result = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=2)
     assert len(result.train_metrics_clientapp) == 2
     assert message in " ".join(audit.faults)
+
+
+def test_a_shared_array_reaches_another_process_as_any_array():
+    values = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    record, plain = share(theta=values), pack(theta=values)
+    assert np.shares_memory(read_only(record["theta"]), values)
+    contents = {key: each.deflate() for key, each in get_all_nested_objects(record).items()}
+    found = inflate_object_from_contents(record.object_id, contents)
+    assert isinstance(found, ArrayRecord)
+    assert np.array_equal(found["theta"].numpy(), values)
+    assert record.object_id == plain.object_id
