@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.canaries import CanarySet
-from fl_epe.canaries.directions import rotation, size_for
+from fl_epe.canaries.directions import rotation, signs, size_for
 
 
 def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
@@ -25,8 +25,8 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
         rows = family.rows(np.arange(here.stop - first))
         y = x.new_zeros(size)
         y[: family.dim] = x / largest
-        y[: family.dim] *= x.new_tensor(family._second[: family.dim])
-        y = butterflies(butterflies(y) * x.new_tensor(family._first))
+        y[: family.dim] *= x.new_tensor(signs(family._second, slice(0, family.dim)))
+        y = butterflies(butterflies(y) * x.new_tensor(signs(family._first, slice(0, size))))
         chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
         lengths = family.lengths(rows)
         out[here] = chosen.astype(np.float64) * largest / lengths

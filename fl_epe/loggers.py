@@ -95,7 +95,8 @@ class Loggers:
             values: by name; those that are not finite are left out.
             resumed: whether the run goes on with one that was logged before, by another process.
         """
-        known = {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        known = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
         for one in list(self._left):
             with self._standing_back(one):
                 self._opened(one, resumed or self._has_begun).log(round_number, known)

@@ -195,6 +195,9 @@ def collect(
             fault(FaultKind.LATE, f"node {node}: this is its answer of round {group}")
             continue
         heard.add(node)
+        if node in parts:
+            fault(FaultKind.TWICE, f"node {node}: it answered twice")
+            continue
         try:
             if node not in instructions:
                 raise RefusedError("nobody asked it")
@@ -203,9 +206,6 @@ def collect(
             part.check(instructions[node])
         except RefusedError as error:
             fault(error.kind, f"node {node}: {error}")
-            continue
-        if node in parts:
-            fault(FaultKind.TWICE, f"node {node}: it answered twice")
             continue
         parts[node] = part
         for each in part.faults:

@@ -3,6 +3,8 @@
 Only the synthetic data was run, see `fl_epe.data`.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import functools

@@ -108,7 +108,7 @@ from numpy.typing import NDArray
 from fl_epe import CanarySet
 from fl_epe.auditing.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
-from fl_epe.canaries.directions import Rotation, transform
+from fl_epe.canaries.directions import Rotation, change_signs, transform
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.float32]
@@ -164,7 +164,8 @@ def anderson(scores: Floats) -> float:
 def dependence(family: Rotation, x: Vector) -> tuple[float, float]:
     """Q, and the largest |ρ_h| of two canaries' scores of ``x``, before cutting."""
     padded = np.zeros(family.size, np.float32)
-    padded[: family.dim] = x * family._second[: family.dim]
+    padded[: family.dim] = x
+    change_signs(padded[: family.dim], family._second)
     energy = (transform(padded).astype(np.float64) ** 2) / family.size
     shares = energy / energy.sum()
     correlations = transform(shares.astype(np.float32))
