@@ -16,6 +16,10 @@ With 10⁷ parameters, momentum 0.9, on a busy machine with two cores, torch 2.1
           1   yes        9.5        9.5        7.8        4.8        8.5        9.5
           2   yes       13.2       10.9        7.9        4.9        8.5       13.2
 
+With 10⁸ parameters, on the same day::
+
+          1   yes        8.6        8.6        7.2        4.2        7.6        8.6
+
 Before models and sums were shared and the server worked block by block, one worker took 22.5, with
 the libraries that a run loads.
 """
