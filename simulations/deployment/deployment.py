@@ -2,7 +2,7 @@
 
     python simulations/deployment/deployment.py --output runs/deployment
 
-A SuperLink and four SuperNodes run the audited app in ``app``, four rounds, about two minutes:
+A SuperLink and four SuperNodes run the audited app in ``app``, four rounds, two to four minutes:
 
 - a SuperNode that trusts another CA, one without a key and one whose key is not registered are
   refused, and so is `flwr` with another CA;
