@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from fl_epe.archive import under
 from fl_epe.checks import Vector
 from fl_epe.flower.state import RoundState
-from fl_epe.noise import NoiseHealth, fault, sentences
+from fl_epe.noise import RUN_LEVEL, NoiseHealth
 
-_LEVEL = 5e-4  # of all checks together
 _FINEST = 2.0**-12  # of the noise, to which the model's numbers are rounded
 
 
@@ -19,16 +18,15 @@ class SeenNoise:
     """What a wrapper released, less what the strategy inside had made: round by round."""
 
     def __init__(self) -> None:
-        self._health = NoiseHealth(level=_LEVEL)
+        self._health = NoiseHealth(level=RUN_LEVEL)
 
     def note(self, state: RoundState, theta: Vector) -> None:
         """Take in a round, where its noise was seen; ``theta`` is the model ``(dim,)`` after it."""
-        made = state.seen.arrays if state.seen else None
-        if not state.noise_std or not made:
+        seen = state.seen
+        if not state.noise_std or seen is None or not seen.arrays:
             return
-        before = state.layout.flatten(made)
-        eps = max(np.finfo(array.dtype).eps for array in made.values() if "float" in array.dtype)
-        if eps * np.abs(before).max() > _FINEST * state.noise_std:
+        before = state.layout.flatten(seen.arrays)
+        if seen.eps * np.abs(before).max() > _FINEST * state.noise_std:
             self._health.skip("the noise is hardly larger than the rounding of the model's numbers")
             return
         noise = np.subtract(theta, before, out=before)
@@ -36,8 +34,7 @@ class SeenNoise:
 
     def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What the checks say, in sentences, and the fault that they found, if any."""
-        checks = self._health.checks()
-        return sentences(checks), tuple(filter(None, [fault(checks)]))
+        return self._health.findings()
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What an audit that goes on needs, as named arrays."""
@@ -45,5 +42,5 @@ class SeenNoise:
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Go on from arrays with those of `state` among them."""
-        self._health = NoiseHealth(level=_LEVEL)
+        self._health = NoiseHealth(level=RUN_LEVEL)
         self._health.restore(under(saved, "noise."))

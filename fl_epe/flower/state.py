@@ -49,6 +49,12 @@ class Aggregation:
     replies: Sequence[Message] = ()
     arrays: ArrayRecord | None = None
 
+    @property
+    def eps(self) -> float:
+        """Machine epsilon of the coarsest floating-point array that was made."""
+        arrays = (self.arrays or {}).values()
+        return float(max(np.finfo(array.dtype).eps for array in arrays if "float" in array.dtype))
+
 
 @dataclasses.dataclass
 class RoundState:

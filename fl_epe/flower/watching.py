@@ -237,9 +237,8 @@ def shares_of(
         with contextlib.suppress(ValueError):
             row[:] = model_record(reply, layout, preferred, step)[1]
     known = np.isfinite(given).all(axis=1)
-    eps = max(np.finfo(a.dtype).eps for a in seen.arrays.values() if "float" in a.dtype)
     largest = np.abs(given[known]).max(axis=0, initial=0.0)
-    error = _ROUNDINGS * eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
+    error = _ROUNDINGS * seen.eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
     ids = [id(reply.content) for reply in seen.replies]
     kept = known & np.array([used is None or number in used for number in ids])
     for way, values in {"weighted": weights(seen.replies, key), "equal": [1.0] * len(ids)}.items():

@@ -12,9 +12,10 @@ Examples:
 """
 
 from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, severity_of, told
-from fl_epe.noise.health import Distribution, NoiseHealth, Std, check_noise
+from fl_epe.noise.health import RUN_LEVEL, Distribution, NoiseHealth, Std, check_noise
 
 __all__ = [
+    "RUN_LEVEL",
     "Check",
     "Distribution",
     "NoiseHealth",

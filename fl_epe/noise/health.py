@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
-from fl_epe.noise.check import Check
+from fl_epe.noise.check import Check, fault, sentences
 from fl_epe.noise.laws import LAWS
 from fl_epe.noise.seen import Layout, Seen
 
@@ -47,6 +47,10 @@ _CHECKS: tuple[Callable[[Seen, float], Check], ...] = (
     shape.tails,
     shape.grid,
 )
+
+
+RUN_LEVEL = 5e-4
+"""Probability that correct noise of an audited run fails a check, at most."""
 
 
 class NoiseHealth:
@@ -136,6 +140,11 @@ class NoiseHealth:
             why = f"Of the first of them, {self._reason}" if self._reason else "No round was seen"
             found.append(Check("rounds", "unknown", claim, measured, why))
         return found
+
+    def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What `checks` say, in sentences, and the worst fault that they found, if any."""
+        checks = self.checks()
+        return sentences(checks), tuple(filter(None, [fault(checks)]))
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What a run that is resumed needs, as named arrays."""

@@ -16,7 +16,7 @@ from fl_epe.archive import under
 from fl_epe.config import RunConfig
 from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
-from fl_epe.noise import NoiseHealth, fault, sentences
+from fl_epe.noise import RUN_LEVEL, NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import dp_fedavg
@@ -64,7 +64,7 @@ class DPFedAvg(Strategy):
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: dp_fedavg.ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
-        self._noise = NoiseHealth(level=5e-4)
+        self._noise = NoiseHealth(level=RUN_LEVEL)
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
@@ -205,7 +205,7 @@ class DPFedAvg(Strategy):
         if config.stop_when is not None and self.rounds_done < config.rounds and not secret:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
-        checks = self._noise.checks()
+        noise, faults = self._noise.findings()
         return self.auditor.record(
             ids,
             read_only(arrays["theta"]).astype(np.float64),
@@ -214,9 +214,7 @@ class DPFedAvg(Strategy):
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(
-                plan=tuple(config.canary_plan()),
-                step_faults=tuple(filter(None, [fault(checks)])),
-                noise=sentences(checks),
+                plan=tuple(config.canary_plan()), step_faults=faults, noise=noise
             ),
             provenance=auditing.Provenance(
                 dataclasses.asdict(self.seeds),
