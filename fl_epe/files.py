@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,11 @@ def printable(text: str) -> str:
         else " " if c.isspace() else json.dumps(c)[1:-1]
         for c in text
     )  # fmt: skip
+
+
+def run_folder(name: str) -> Path:
+    """``runs/NAME-DATE-TIME``, where a run is kept by default."""
+    return Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
 
 
 def part_of(path: Path) -> Path:

@@ -87,12 +87,12 @@ class Loggers:
         """Whether there is anybody to tell."""
         return bool(self._left)
 
-    def log(self, round_number: int, values: Mapping[str, float], *, resumed: bool) -> None:
+    def log(self, round_number: int, values: Mapping[str, object], *, resumed: bool) -> None:
         """Tell every logger what is known after a round.
 
         Args:
             round_number: rounds done.
-            values: by name; those that are not finite are left out.
+            values: by name; those that are no finite numbers are left out.
             resumed: whether the run goes on with one that was logged before, by another process.
         """
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}

@@ -233,20 +233,24 @@ class RunAuditor:
         """
         return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
 
+    @property
+    def canaries_seen(self) -> int:
+        """How many canaries have taken part so far."""
+        return self._so_far.canaries_seen if self.rounds else 0
+
     def metrics_so_far(
         self, z: float | None = None, noise_is_for: float | None = None
     ) -> dict[str, float]:
-        """Canaries seen, `epsilon_so_far` and what theory allows at known rounds; NaN if not known.
+        """`epsilon_so_far` and what theory allows at known rounds, by name; NaN if not known.
 
         The noise multiplier z is that of independent noise; ``noise_is_for`` is as in `Design`.
         """
-        allowed, seen = math.nan, self._so_far.canaries_seen if self.rounds else 0
-        if seen and z is not None and (self._client is None or self._client.law is None):
+        allowed, knows_rounds = math.nan, self._client is None or self._client.law is None
+        if self.canaries_seen and z is not None and knows_rounds:
             mechanism = self._rounds.mechanism(self._server, np.arange(self._count))
             presence, times = self._rounds["presence"], self._so_far.participations
             allowed = analytical_so_far(z, mechanism, presence, noise_is_for, times, self.delta)
-        found = epsilon_metrics("all", self.epsilon_so_far())
-        return {"canaries_seen": seen, "epsilon-analytical": allowed, **found}
+        return {"epsilon-analytical": allowed, **epsilon_metrics("all", self.epsilon_so_far())}
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.

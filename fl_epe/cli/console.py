@@ -19,7 +19,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from fl_epe.checks import ArgumentError
-from fl_epe.files import printable
+from fl_epe.files import printable, run_folder
 
 
 def terminal() -> Console:
@@ -35,7 +35,7 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     Raises:
         ValueError: if it is a file.
     """
-    output = chosen or Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
+    output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
         raise ArgumentError(
             "Expected {output} to be a directory, but it is a file.", output=str(output)

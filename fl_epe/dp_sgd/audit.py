@@ -21,14 +21,13 @@ from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
-from fl_epe.noise import Check, NoiseHealth, sentences
+from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences
 from fl_epe.schedules import Cohort
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
-_LEVEL = 5e-4  # of all checks of the noise of a run together
 
 
 class DPSGDAudit:
@@ -67,7 +66,7 @@ class DPSGDAudit:
         self._seen: list[StepSeen] = []
         self._noise = NoiseHealth(
             {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
-            level=_LEVEL,
+            level=RUN_LEVEL,
         )
 
     def __enter__(self) -> Self:
@@ -146,6 +145,7 @@ class DPSGDAudit:
                 self._score(facts, cohort, clipped, gradient, summed)
                 if self._loggers:
                     values = self._auditor.metrics_so_far() | {"clip_norm": facts.clip_norm}
+                    values["canaries_seen"] = self._auditor.canaries_seen
                     values["fault_count"] = self._fault_counts.total()
                     self._loggers.log(self._auditor.rounds, values, resumed=False)
 

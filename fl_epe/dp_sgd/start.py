@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +13,7 @@ from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
 from fl_epe.checks import check_rate, rename_arguments
 from fl_epe.dp_sgd.audit import DPSGDAudit, logger
 from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps
+from fl_epe.files import run_folder
 from fl_epe.loggers import Loggers, RunLogger
 from fl_epe.schedules import Cohort, Poisson, ShuffledEpochs
 from fl_epe.seeding import generator
@@ -105,8 +104,7 @@ def audit_dp_sgd(
         "canary_kind": "rotation",
     }
     cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
-    folder = Path("runs", time.strftime("dp-sgd-%Y%m%d-%H%M%S"))
-    loggers = Loggers(log_to, folder, logger.warning)
+    loggers = Loggers(log_to, run_folder("dp-sgd"), logger.warning)
     return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found), loggers)
 
 

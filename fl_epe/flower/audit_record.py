@@ -149,10 +149,9 @@ def all_faults(run: AuditedRun) -> list[str]:
 def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
     """Tell the loggers what the strategy and the audit say of the round that is done."""
     if run.loggers:
-        known = metrics.items() if isinstance(metrics, MetricRecord) else ()
-        values = {name: value for name, value in known if isinstance(value, int | float)}
+        values: dict[str, object] = dict(metrics) if isinstance(metrics, MetricRecord) else {}
         values["clip_norm"] = math.nan if state is None else state.clip_norm
-        values["canaries_seen"] = run.auditor.metrics_so_far()["canaries_seen"]
+        values["canaries_seen"] = run.auditor.canaries_seen
         values["fault_count"] = sum(run.fault_counts.values())
         run.loggers.log(run.index, values, resumed=bool(run.resumed))
 

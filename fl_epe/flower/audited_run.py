@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
 from fl_epe.checks import Vector
+from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
@@ -64,8 +64,7 @@ class AuditedRun(AuditState):
         self._awaited: object = None  # a model with which a saved audit goes on
         folder = settings.checkpoint
         self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
-        folder = folder or Path("runs", time.strftime("audit-%Y%m%d-%H%M%S"))
-        self.loggers = Loggers(settings.log_to, Path(folder), logger.warning)
+        self.loggers = Loggers(settings.log_to, Path(folder or run_folder("audit")), logger.warning)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
         plan, by_server = state.plan, self.settings.clients is None
@@ -326,9 +325,9 @@ class AuditedRun(AuditState):
         """ε after the round and what theory allows, as metrics; at last those of the report."""
         z, _ = noise_multipliers(self)
         found = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
-        if self.index == self.rounds and self.auditor.epsilon_so_far() is not None:
+        if self.index == self.rounds and not math.isnan(found["epsilon-all"]):
             found = answer_metrics(answers(self.record()))
-        return {n: v for n, v in found.items() if n.startswith("epsilon") and math.isfinite(v)}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.
