@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_audits import DELTA, NODES, PLAIN, fixed
+from flower_audits import DELTA, NODES, PLAIN, KilledError, fixed, run_until
 from flower_clients import DIM, drifting_app, model
 from flower_processes import PATIENCE, environment
 from flwr.app import Array, ArrayRecord
@@ -36,30 +36,10 @@ KILLED = 5
 SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
 
 
-class KilledError(Exception):
-    pass
-
-
-def start(strategy, arrays, rounds=ROUNDS, kill=None, app=None, **settings):
-    """The audit after a run, and the models after each of its rounds.
-
-    The server app is killed in round ``kill``, after the audit has seen it.
-    """
+def start(strategy, arrays, rounds=ROUNDS, **settings):
+    """`run_until`, with the settings of these tests."""
     settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5, **settings}
-    audit = CanaryAudit(strategy, **settings)
-    models = []
-
-    def evaluate(server_round, arrays):
-        models.append(arrays)
-        if server_round == kill:
-            raise KilledError
-
-    with InProcessGrid(app or drifting_app(), NODES) as grid:
-        try:
-            audit.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
-        except KilledError:
-            assert kill is not None
-    return audit, models
+    return run_until(strategy, arrays, rounds, **settings)
 
 
 @pytest.fixture(scope="module")

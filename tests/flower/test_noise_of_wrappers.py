@@ -1,18 +1,16 @@
 """The noise of Flower's DP wrappers is seen apart from the updates, and checked."""
 
-import contextlib
 import re
 
 import numpy as np
 import pytest
-from flower_audits import DELTA, NODES, PLAIN, REPLIES, fixed
-from flower_clients import drifting_app, model
+from flower_audits import DELTA, PLAIN, REPLIES, fixed, run_until
+from flower_clients import model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import dp_fixed_clipping
 from flwr.supercore.differential_privacy import add_gaussian_noise_inplace
 
-from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.reporting import summarize
 
 SEED = 314159265  # not one of those that are tried
@@ -27,23 +25,11 @@ class Smoothed(flower.DifferentialPrivacyServerSideFixedClipping):
         return ArrayRecord({name: Array(a.numpy() / 2) for name, a in arrays.items()}), metrics
 
 
-class StoppedError(Exception):
-    pass
-
-
-def audited(strategy, arrays=None, rounds=8, stop=None, **settings):
-    """The audit after a run, or after ``stop`` rounds, and the last model."""
-    audit = CanaryAudit(strategy, num_canaries=30, seed=1, delta=DELTA, max_share=1, **settings)
-    models = []
-
-    def evaluate(server_round, arrays):
-        models.append(arrays)
-        if server_round == stop:
-            raise StoppedError
-
+def audited(strategy, arrays=None, rounds=8, **settings):
+    """The audit after a run, or after ``kill`` rounds, and the last model."""
+    settings = {"num_canaries": 30, "seed": 1, "delta": DELTA, "max_share": 1, **settings}
     np.random.seed(SEED)  # noqa: NPY002 - Flower's DP noise is the global generator's
-    with InProcessGrid(drifting_app(), NODES) as grid, contextlib.suppress(StoppedError):
-        audit.start(grid, arrays or model(), num_rounds=rounds, evaluate_fn=evaluate)
+    audit, models = run_until(strategy, arrays or model(), rounds, **settings)
     return audit, models[-1]
 
 
@@ -104,7 +90,7 @@ def test_where_it_cannot_be_told(strategy, reason):
 
 
 def test_noise_that_repeats_after_a_restart(tmp_path):
-    _, last = audited(fixed(), stop=4, checkpoint=tmp_path)
+    _, last = audited(fixed(), kill=4, checkpoint=tmp_path)
     audit, _ = audited(fixed(), last, rounds=4, checkpoint=tmp_path)
     findings = audit.record().findings
     assert findings.resumed_after == (4,)

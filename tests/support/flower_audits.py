@@ -40,6 +40,38 @@ def run(
     return audit, result
 
 
+class KilledError(Exception):
+    """Ends a server app where it stands."""
+
+
+def run_until(
+    strategy: flower.Strategy,
+    arrays: ArrayRecord,
+    rounds: int,
+    kill: int | None = None,
+    app: ClientApp | None = None,
+    **settings: Any,
+) -> tuple[CanaryAudit, list[ArrayRecord]]:
+    """The audit after a run, and the models before its first round and after each.
+
+    The server app is killed in round ``kill``, after the audit has seen it.
+    """
+    audit = CanaryAudit(strategy, **settings)
+    models = []
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> None:
+        models.append(arrays)
+        if server_round == kill:
+            raise KilledError
+
+    with InProcessGrid(app or drifting_app(), NODES) as grid:
+        try:
+            audit.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+        except KilledError:
+            assert kill is not None
+    return audit, models
+
+
 @functools.cache
 def plain_record() -> AuditRecord:
     """Of FedAvg without DP, for every test that compares with it."""
