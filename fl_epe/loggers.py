@@ -39,6 +39,7 @@ LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 _PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
 _PATIENCE = 60.0  # seconds that an upload may take at the end of a run
+_SHORTLY = 0.05  # seconds between two looks
 _FLUSH = 0.5  # seconds after which Weights & Biases writes what it was told
 
 
@@ -161,7 +162,10 @@ class _TensorBoard:
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = EventFileWriter(str(folder / "tensorboard"))
+        path = folder / "tensorboard"
+        while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
+            time.sleep(_SHORTLY)  # files are read by the second in their names: this one is last
+        self._writer = EventFileWriter(str(path))
         self._event, self._summary, self._text = Event, Summary, text_pb
         self._start: Any = SessionLog(status=SessionLog.START)
         self._round = 0

@@ -53,7 +53,7 @@ class DPFedAvg(Strategy):
         config: RunConfig,
         seeds: Seeds | None = None,
         *,
-        node_timeout: float = 120.0,
+        node_timeout: float = 600.0,
         client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
     ) -> None:
         self.config = config

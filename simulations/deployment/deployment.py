@@ -7,7 +7,7 @@ A SuperLink and four SuperNodes run the audited app in ``app``, four rounds, two
 - a SuperNode that trusts another CA, one without a key and one whose key is not registered are
   refused, and so is `flwr` with another CA;
 - the server app is killed in round 2, and starts again from the model after round 1;
-- a SuperNode is killed while another takes its time; it comes back under its own id;
+- a SuperNode is killed while it trains; after the round it comes back under its own id;
 - the SuperLink is killed in round 3, and both start again;
 - one SuperNode lies: an update 20 times as long, then a million examples, then NaN; in the end its
   registration is taken away.
@@ -44,7 +44,7 @@ NODES, ROUNDS = 4, 4
 SLOW, DIES, LIES = 1, 2, 3  # partitions
 # By the numbers of the messages that a node was sent to train on. The answers to the second are
 # lost with the server app, and those to the fourth with the SuperLink.
-CONFIGS = {SLOW: "hold-in=3", DIES: "hold-in=3", LIES: "huge-in=1 heavy-in=5 nan-from=6"}
+CONFIGS = {SLOW: 'hold-in="2 4"', DIES: "hold-in=3", LIES: "huge-in=1 heavy-in=5 nan-from=6"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +96,10 @@ class Deployment:
     def diary(self, node: int) -> Path:
         """Has a line for each message that a node was sent to train."""
         return self.processes.home / f"diary-{node}.txt"
+
+    def go_on(self, node: int, message: int) -> None:
+        """Let a node that holds its answer to a message give it."""
+        self.diary(node).with_suffix(f".go-{message}").touch()
 
     def await_messages(self, number: int) -> None:
         """Wait until each node was sent so many messages to train."""
@@ -168,19 +172,6 @@ def refused(here: Deployment, address: str) -> dict[str, str]:
     return told
 
 
-def comes_back(here: Deployment, address: str, node: int) -> None:
-    """Start a SuperNode that was killed until it is let in: only once it is known to be dead."""
-    known, name = len(here.node_ids(node)), f"supernode-{node}"
-
-    def started_or_ended() -> bool:
-        is_in = len(here.node_ids(node)) > known
-        return is_in or here.processes.latest[name].poll() is not None
-
-    while len(here.node_ids(node)) == known:
-        here.supernode(address, node)
-        here.processes.wait_until(started_or_ended, name, "start or end")
-
-
 def expel(here: Deployment, node_id: str) -> None:
     """Take a SuperNode's registration away, and wait until it has noticed."""
     command = ("flwr", "supernode", "unregister", node_id, "here")
@@ -211,19 +202,19 @@ def play(processes: Processes, output: Path) -> Deployment:
     for number in server_apps(processes):
         os.kill(number, signal.SIGKILL)
     processes.end(run)  # it would notice in a minute or two
+    here.go_on(SLOW, 2)
     say("round 2: the server app was killed")
 
     run = here.run()
     here.await_messages(3)
     processes.end(victim, signal.SIGKILL)
-    say(f"round 2, again: SuperNode {DIES} was killed, and SuperNode {SLOW} takes its time")
-    comes_back(here, address, DIES)
-    for node in (SLOW, DIES):
-        here.diary(node).with_suffix(".go").touch()
-    here.await_model(2)
+    say(f"round 2, again: SuperNode {DIES} was killed while it trained")
+    here.await_model(2)  # once the SuperLink knows that it is dead: only then may it come back
+    here.supernode(address, DIES)
     here.await_messages(4)
     processes.end(processes.latest["superlink"], signal.SIGKILL)
     processes.end(run)
+    here.go_on(SLOW, 4)
     say("round 3: the SuperLink was killed")
 
     here.superlink(int(address.rpartition(":")[2]))

@@ -1,9 +1,9 @@
 """Nodes that are slow or lie, where their own configuration says so; for rehearsals.
 
 A node with a ``diary``, a file, writes a line to it for each message that it is to train on. By
-their number it waits until there is a file ``….go`` (``hold-in``), or answers what no honest client
-would: an update 20 times as long (``huge-in``), that it has a million examples (``heavy-in``), or
-NaN (from ``nan-from`` on).
+their number it waits, in message 2 until there is a file ``….go-2`` (``hold-in``, one or several),
+or answers what no honest client would: an update 20 times as long (``huge-in``), that it has a
+million examples (``heavy-in``), or NaN (from ``nan-from`` on).
 """
 
 import time
@@ -27,7 +27,8 @@ def misbehave(message: Message, context: Context, call_next: ClientAppCallable) 
     with diary.open("a") as file:
         file.write("asked to train\n")
     now = len(diary.read_text().splitlines())
-    while now == config.get("hold-in") and not diary.with_suffix(".go").exists():
+    go = diary.with_suffix(f".go-{now}")
+    while str(now) in str(config.get("hold-in", "")).split() and not go.exists():
         time.sleep(0.2)
     before = as_weights(message.content.array_records["arrays"])
     reply = call_next(message, context)
