@@ -1,6 +1,8 @@
+import ast
 import gc
 import os
 import signal
+import threading
 
 import pytest
 from flower_processes import Processes
@@ -41,14 +43,6 @@ def pytest_collection_finish():
     gc.set_threshold(20_000)
 
 
-def pytest_runtest_setup():
-    """No Python code runs within the garbage collector, as Hypothesis makes it do to take its time.
-
-    While one thread reads the header of an array, CPython 3.11 fails if it does so in another.
-    """
-    gc.callbacks.clear()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def signals_as_usual():
     """A shell starts what runs in the background with Ctrl-C ignored, and children inherit it."""
@@ -65,14 +59,20 @@ def no_waiting_for_the_disk():
         yield
 
 
-@pytest.fixture(autouse=True)
-def no_code_in_the_garbage_collector():
-    """Hypothesis times collections with a function of Python's.
-
-    In it another thread may take over, and if both read an array's header just then, CPython 3.11
-    raises "AST constructor recursion depth mismatch" in one of them.
+@pytest.fixture(autouse=True, scope="session")
+def headers_of_arrays_are_read_one_at_a_time():
+    """CPython 3.11 fails if two threads are at it, which a finalizer within the garbage collector
+    is enough for: "AST constructor recursion depth mismatch", one in a thousand.
     """
-    gc.callbacks.clear()
+    one_at_a_time, literal_eval = threading.RLock(), ast.literal_eval
+
+    def alone(text):
+        with one_at_a_time:
+            return literal_eval(text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ast, "literal_eval", alone)
+        yield
 
 
 _drawn = {"wanted": False}

@@ -135,10 +135,9 @@ class RunAuditor:
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
         dim, count = len(theta), self._count + self._unobserved
         self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
-        self._whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
-        self._so_far = EpsilonSoFar(
-            dim, self._count, self._planned, self._whitener.window, self._client
-        )
+        whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
+        self._so_far = EpsilonSoFar(dim, self._count, self._planned, whitener.window, self._client)
+        self._whitener = whitener
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(1, np.float32)  # of all numbers
         self._start = self._last = theta
@@ -241,9 +240,9 @@ class RunAuditor:
     def metrics_so_far(
         self, z: float | None = None, noise_is_for: float | None = None
     ) -> dict[str, float]:
-        """`epsilon_so_far` and what theory allows at known rounds, by name; NaN if not known.
+        """`epsilon_so_far`, and what independent noise of multiplier z allows at known rounds.
 
-        The noise multiplier z is that of independent noise; ``noise_is_for`` is as in `Design`.
+        By name; NaN if not known. ``noise_is_for`` is as in `Design`.
         """
         allowed, knows_rounds = math.nan, self._client is None or self._client.law is None
         if self.canaries_seen and z is not None and knows_rounds:
@@ -292,14 +291,12 @@ class RunAuditor:
         seen.restore(state, rounds)
         self.begin(start)
         self._rounds = seen
-        scorer = self._started()
-        scorer.restore(state, None if "waiting.names" in state else rounds)
+        self._started().restore(state, None if "waiting.names" in state else rounds)
         self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
         scored = (seen[name] for name in ("presence", "scores", "signals"))
         for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
-        self._last = last
-        self._velocity = self._velocity if velocity is None else velocity
+        self._last, self._velocity = last, self._velocity if velocity is None else velocity
 
     def record(
         self, observed: NDArray[np.int64] | None = None, final: Vector | None = None, **facts: Any

@@ -228,6 +228,7 @@ def test_client_mod_and_server_injection_agree(make, mods):
         make(norm=norm), digits_app([*mods, canary_mod]), digits_model(), clients=range(1, 9)
     )
     by_server, _ = run(make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS)
+    assert not by_clients.faults
     records = [by_clients.record(), by_server.record()]
     for record in records:
         assert np.all(record.presence)
