@@ -110,7 +110,7 @@ class CanaryLoad:
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         share = f"{100 * self.share:.2g}% of a round beside {self.clients} clients"
-        lines = [f"Canaries take part like {whose}, {share}."]
+        lines = [f"Canaries (synthetic clients) take part like {whose}, {share}."]
         for found in self.expected:
             seen = "the final model" if found.sees == "final" else "every round's model"
             told = f"they tell it within {found.low:.3g} – {found.high:.3g} (95%)"

@@ -11,7 +11,7 @@ Examples:
 import math
 import textwrap
 
-from fl_epe.auditing import Answer
+from fl_epe.auditing import Answer, EpsilonEstimate
 from fl_epe.reporting.charts import SEEN, answer_cells
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import SEES
@@ -95,9 +95,7 @@ def exposure(summary: Summary) -> str:
     if not found:
         return ""
     often = [_often(one, summary.delta) for one, _ in found]
-    told = [
-        f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate.epsilon)}" for one, estimate in found
-    ]
+    told = [f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate)}" for one, estimate in found]
     who = [f"whoever has {SEES[one.adversary.sees]}" for one, _ in found]
     blind = "" if ALWAYS in often[0] else "; a blind guess: 50%"
     text = f"{who[0]} can tell {often[0]} whether one {summary.unit} took part ({told[0]}{blind})"
@@ -116,9 +114,10 @@ def _often(one: Answer, delta: float) -> str:
     return f"between hardly ever and {right}" if wide else right
 
 
-def _up_to(one: Answer, epsilon: float) -> str:
+def _up_to(one: Answer, estimate: EpsilonEstimate) -> str:
     most = _most(one)
-    return f", up to {number(most)}" if most > epsilon else ""
+    theory = "by theory at most" if most < estimate.high else "up to"
+    return f", {theory} {number(most)}" if most > estimate.epsilon else ""
 
 
 def _most(one: Answer) -> float:
@@ -206,10 +205,10 @@ def table_note(summary: Summary) -> str:
         return ""
     knows = "knows" if one.adversary.knows_rounds else "does not know"
     article = "an" if summary.unit[0] in "aeiou" else "a"
+    instead = _INSTEAD[one.analytical.adjacency]
     text = (
-        f"Of {article} {summary.unit} in {rounds_of(one, summary)}, its updates as large as "
-        f"clipping allows, against {_INSTEAD[one.analytical.adjacency]}; the adversary {knows} its "
-        "rounds."
+        f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with updates as "
+        f"large as clipping allows, against {instead}; the adversary {knows} its rounds."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     above = [e.low > limit for e, limit in found if e is not None and e.epsilon > limit]
