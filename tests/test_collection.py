@@ -35,7 +35,7 @@ def _check(names: list[str]) -> None:
     ] == []
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_names_are_the_same_at_any_time_and_in_any_hash_order():
     names = _collect("1")
     assert len(names) > 1000

@@ -38,7 +38,7 @@ def record_of(kind="epochs", participations=12, seed=0, z=1.0, places=11, **opti
     "kind",
     [
         "epochs",
-        pytest.param("poisson", marks=pytest.mark.slow),
+        pytest.param("poisson", marks=pytest.mark.weekly),
         pytest.param("min-separation:separation=2", marks=pytest.mark.slow),
     ],
     ids=["epochs", "poisson", "separated"],

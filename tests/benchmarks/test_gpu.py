@@ -220,6 +220,7 @@ def only(packages):
     return paths
 
 
+@pytest.mark.weekly
 def test_all_of_it_where_only_torch_numpy_and_scipy_are_installed(tmp_path):
     """In a bare interpreter whose packages are links to these three and what they require."""
     site, out = tmp_path / "site", tmp_path / "out"

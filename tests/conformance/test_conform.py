@@ -45,7 +45,7 @@ def test_a_broken_mechanism_is_found_and_the_right_one_passes(name):
     assert names(conform(right, trials=QUICK[name])) == []
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", SLOW)
 def test_a_broken_mechanism_is_found_with_more_trials(name):
     broken, right = PAIRS[name]
@@ -53,7 +53,7 @@ def test_a_broken_mechanism_is_found_with_more_trials(name):
     assert names(conform(right)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("name", sorted(broken_examples.EXAMPLES))
 def test_every_entry_of_the_collection_is_found(name):
     example = broken_examples.EXAMPLES[name]

@@ -23,6 +23,7 @@ APPS = [
     "frameworks.custom_mods",
     "frameworks.sklearn_logistic",
 ]
+CASES = [APPS[0], *(pytest.param(name, marks=pytest.mark.weekly) for name in APPS[1:])]
 MANIFEST = """
 [build-system]
 requires = ["hatchling"]
@@ -51,7 +52,7 @@ output = ""
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # of Ray's, in its own threads
-@pytest.mark.parametrize("name", APPS)
+@pytest.mark.parametrize("name", CASES)
 def test_under_ray(name, tmp_path):
     server = ServerApp()
     output = tmp_path / "out"
@@ -68,7 +69,7 @@ def test_under_ray(name, tmp_path):
 
 @pytest.mark.slow  # two runs of two rounds each, minutes where the machine is busy
 @pytest.mark.superlink
-@pytest.mark.parametrize("name", APPS)
+@pytest.mark.parametrize("name", CASES)
 def test_on_a_superlink(name, processes, tmp_path):
     address = superlink(processes)
     for partition in range(NODES):

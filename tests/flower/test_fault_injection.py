@@ -221,14 +221,14 @@ def failing_once(calls: list[int]) -> Callable[..., Any]:
     return around
 
 
+MARKS = {"clients": (), "wrapped": pytest.mark.slow}
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
 # `goes_on` is what keeps faults from the run.
 ENTRY = {"CanaryAudit.start", "CanaryAudit.report", "audit_record.report", "AuditedRun.goes_on"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name == "clients" else pytest.mark.slow) for name in CASES],
+    "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in CASES]
 )
 def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
     case = CASES[name]

@@ -6,7 +6,7 @@ import importlib
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 CANARIES, SEED = 80, 1
 

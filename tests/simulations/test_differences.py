@@ -5,7 +5,7 @@ import math
 import differences
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_own_control_is_not_accused():
     assert all(wild.examine(each, 300, seed=1).as_expected for each in own.leads())
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.filterwarnings("ignore")  # of libraries that are audited as they are
 @pytest.mark.parametrize("script", [pytest.param(name, id=name) for name in SCRIPTS])
 def test_released_code(script):

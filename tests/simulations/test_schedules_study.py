@@ -3,7 +3,7 @@
 import pytest
 import schedules_study
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 TEXT = schedules_study.PAGE.read_text("utf-8")
 

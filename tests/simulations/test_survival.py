@@ -28,16 +28,19 @@ def test_a_run_that_is_killed_is_that_which_nobody_killed():
     assert int(kills) >= 2
 
 
+@pytest.mark.weekly
 def test_other_options_make_no_other_run():
     assert "options    2 of 2 equal" in _survive("--parts", "options", "--runs", "2")
 
 
+@pytest.mark.weekly
 def test_the_quick_form():
     printed = _survive("--quick")
     assert "in process 7 of 7 equal" in printed
     assert "plug-in    2 of 2 equal" in printed
 
 
+@pytest.mark.weekly
 @pytest.mark.ray
 def test_a_run_under_ray():
     assert "ray        1 of 1 equal to the last bit after 1 kills" in _survive(
