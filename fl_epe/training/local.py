@@ -255,7 +255,7 @@ class Trainer:
         self._flat.copy_(theta)
 
     def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
-        result = self._loss(data.map(lambda part: part[order].to(self._device)))
+        result = self._loss(data.map(lambda part: sent(part[order], self._device)))
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )
@@ -265,6 +265,13 @@ class Trainer:
 
     def _loss(self, batch: ClientData) -> LossSum:
         return self._task.batch_loss(self._outputs, batch)
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on a device; CUDA fetches it from pinned memory while the host goes on."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def batches(

@@ -17,7 +17,7 @@ import torch
 
 from fl_epe.models import Inputs, SeededDropout, call_model, prepared
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.local import Execution, LocalTraining, batches
+from fl_epe.training.local import Execution, LocalTraining, batches, sent
 
 _ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
 
@@ -137,7 +137,7 @@ class Together:
         ]
         sizes, places, kept = zip(*(m.batch(self._masked or ()) for m in members), strict=True)
         batch = _gather([member.data for member in members], places, self._device)
-        masks = [torch.from_numpy(np.stack(calls)).to(self._device) for calls in zip(*kept)]  # noqa: B905
+        masks = [sent(torch.from_numpy(np.stack(calls)), self._device) for calls in zip(*kept)]  # noqa: B905
         with self._execution.on_device():
             means, parts = self._losses(
                 self._outputs(leaves, batch.inputs, masks), batch.targets, sizes
@@ -165,7 +165,7 @@ class Together:
         grid = torch.stack([part.view(-1, rows).to(outputs.dtype) for part in found], 2)
         if min(sizes) < rows:
             real = np.arange(rows) < np.array(sizes)[:, np.newaxis]
-            grid = grid * torch.from_numpy(real[:, :, np.newaxis]).to(self._device)
+            grid = grid * sent(torch.from_numpy(real[:, :, np.newaxis]), self._device)
         totals = grid.sum(1)
         means = (totals[:, 0] / totals[:, 2].detach().clamp(min=1)).sum()
         return means, totals.detach().double()
@@ -225,7 +225,7 @@ def _gather(
         out = first.new_empty((len(tensors), len(places[0]), *first.shape[1:]))
         for row, tensor, own in zip(out, tensors, places, strict=True):
             torch.index_select(tensor, 0, own, out=row)
-        return out.to(device)
+        return sent(out, device)
 
     inputs = [part.inputs for part in parts]
     if isinstance(inputs[0], Mapping):
