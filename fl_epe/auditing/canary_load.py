@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import check_count, check_rate
+from fl_epe.mechanism import sgd_weights
 
 SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have, unless told otherwise."""
@@ -41,7 +42,7 @@ class Expected:
 
     Attributes:
         sees: "final" or "all", as of `Adversary`.
-        epsilon: of the client, in the high-dimensional limit of a server without momentum.
+        epsilon: of the client, in the high-dimensional limit of equal clip norms.
         low: lower end of a typical 95% interval.
         high: upper end of a typical 95% interval.
     """
@@ -68,6 +69,7 @@ class CanaryLoad:
         places: how many follow a client's schedule; 0 if too few clients are there.
         kept: share of its rounds that the only place keeps; 1 for whole places.
         secret: whether the schedule hides the rounds, so that each place is one canary.
+        momentum: of the server's SGD, which weighs the last rounds less in the final model.
         expected: what they can show; empty if the noise is not known, or there is none.
     """
 
@@ -77,6 +79,7 @@ class CanaryLoad:
     places: int
     kept: float = 1.0
     secret: bool = False
+    momentum: float = 0.0
     expected: tuple[Expected, ...] = ()
 
     @property
@@ -131,6 +134,7 @@ def canary_load(
     delta: float,
     noise_multiplier: float | None = None,
     secret: bool = False,
+    momentum: float = 0.0,
     share: float = SHARE,
     places: int | None = None,
 ) -> CanaryLoad:
@@ -143,6 +147,7 @@ def canary_load(
         delta: target δ.
         noise_multiplier: z; without it nothing is said about ε.
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
+        momentum: of the server's SGD.
         share: of a round's replies that canaries may have, below 1.
         places: how many there are, whatever their share.
 
@@ -153,7 +158,9 @@ def canary_load(
     check_count("rounds", rounds)
     check_rate("share", share)
     room = _MOST if share >= 1 else min(clients * share / (1 - share) + 1e-9, float(_MOST))
-    load = CanaryLoad(clients, rounds, participations, math.floor(room), secret=secret)
+    load = CanaryLoad(
+        clients, rounds, participations, math.floor(room), secret=secret, momentum=momentum
+    )
     least = 2 if secret else 1  # whose places are a canary each, of which an ε needs two
     if places is not None:
         load, least = dataclasses.replace(load, places=places), places
@@ -187,9 +194,10 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
     else:
         divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
-    found = []
+    found, weights = [], sgd_weights(np.ones(rounds), load.momentum)
+    even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
     for sees, total, mu in (
-        ("final", squares / rounds, often / math.sqrt(rounds)),
+        ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
         ("all", places * load.kept * often, math.sqrt(often)),
     ):
         error = _QUANTILE * noise / math.sqrt(total)
@@ -201,7 +209,7 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
         elif load.secret:  # the score is the number of rounds, which coins decide
             counts, solve = np.arange(rounds + 1), unknown_expected_score_epsilon
             shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
-            scores = counts / (noise * math.sqrt(rounds))
+            scores = counts * math.sqrt(even) / (noise * rounds)
             values = np.array([solve(s * scores, delta, weights=shares) for s in scales])
         else:
             values = np.array([gaussian_epsilon(noise / (s * mu), delta) for s in scales])

@@ -62,7 +62,12 @@ class NoiseAdvice:
 
 
 def load_for(
-    schedule: Schedule, z: float, delta: float, clients: int, share: float = 0.1
+    schedule: Schedule,
+    z: float,
+    delta: float,
+    clients: int,
+    share: float = 0.1,
+    momentum: float = 0.0,
 ) -> CanaryLoad:
     """The default canaries of a run, or those of another share of a round."""
     return canary_load(
@@ -72,6 +77,7 @@ def load_for(
         delta=delta,
         noise_multiplier=z,
         secret=schedule.kind in SECRET_KINDS,
+        momentum=momentum,
         share=share,
     )
 
@@ -139,7 +145,7 @@ def noise_for_epsilon(
 
     real = setting.get("real") is not None
     z = _noise_for(level, target_epsilon, may_be_zero=real)
-    load = load_for(schedule, z, delta, clients)
+    load = load_for(schedule, z, delta, clients, momentum=setting.get("momentum", 0.0))
     try:
         found = worst_at(z) if worst_case else median_client(record_at(z, load), sees, confidence)
     except NotMeasured:  # too few canaries take part
@@ -187,7 +193,7 @@ def canary_advice(
     check_positive("noise_multiplier", noise_multiplier)
     trace = trace_of(schedule)
     clients = clients if trace is None else trace.population
-    load = load_for(schedule, noise_multiplier, delta, clients, share)
+    load = load_for(schedule, noise_multiplier, delta, clients, share, setting.get("momentum", 0.0))
     answers: tuple[ClientEpsilon, ...] = ()
     if load.places:
         with contextlib.suppress(NotMeasured):

@@ -105,6 +105,9 @@ class TestNoise:
         fits, report, record = reported(schedule, z, sees, momentum=0.9)
         check_scales(fits)
         assert expected_epsilon(record, sees) == pytest.approx(target, rel=0.02)  # where κ is 1
+        (said,) = (each.epsilon for each in advice.load.expected if each.sees == sees)
+        if kind != "balls-in-bins":  # which is taken for coins before the run
+            assert said == pytest.approx(target, rel=0.02)
         assert report.estimate.epsilon == expected_epsilon(record, sees, report.fit.scale)
         assert report.adversary == Adversary(sees, knows_rounds=found.knows_rounds)
         assert report.participations == found.participations == 12
