@@ -7,7 +7,17 @@ The digits task (1,206,590 parameters), each round with ``--cohort`` clients, th
 whose workers train many clients a message and answer with a sum. "s/round" is the median over
 rounds after the first, "with" and "without" the audit's canaries (in turn, in runs of their own).
 "MB/round" is what all workers are sent and answer together: on SuperNodes as the SuperLink counts
-it, elsewhere from the messages' arrays. "load" is what else ran on the machine, in cores.
+it, elsewhere from the messages' arrays. Two cores of an EPYC, 2026-11-26, nothing beside it::
+
+    backend      workers  clients/s  s/round  without  MB/round
+    in-process         1       15.2     3.15     2.89      14.5
+    in-process         2       27.4     1.75     1.74      29.0
+    ray                1       15.7     3.06     3.34      14.5
+    ray                2       24.0     2.00     1.86      29.0
+    supernodes         1        3.5    13.66      nan      14.5
+    supernodes         2        3.0    16.20      nan      29.0
+
+Runs of six rounds: the audit's share is within their spread here.
 """
 
 from __future__ import annotations
