@@ -1,11 +1,12 @@
 """How often does the conformance suite accuse a mechanism that is right?
 
-    python simulations/studies/conform_false_alarms.py              # 500 runs of each: an hour
+    python simulations/studies/conform_false_alarms.py              # 500 runs of each: half an hour
     python simulations/studies/conform_false_alarms.py --runs 20    # for a look
 
 All checks of `fl_epe.conformance.conform` together are to fail for a right mechanism with a
 probability of at most 1%: in at most 9 of 500 runs, which at 1% is exceeded in one study of 32. The
 mechanisms are the Gaussian one, Laplace's, and Gaussian noise on batches that are drawn by coins.
+With ``--trials 200``, the default, none of 500 runs of either was accused (2026-11-26).
 """
 
 from __future__ import annotations
