@@ -7,8 +7,7 @@ find it.
 
     python simulations/studies/noise_health.py [--runs 500]
 
-Expected output of 500 runs, half an hour on one core; the two sets of arrays that are left out here
-were run 20 times, with 1 failure in 160 runs:
+Expected output of 500 runs, half an hour on one core::
 
     Correct noise with a failure, of 500 runs; up to 9 may be
     Gaussian                   one release              0
@@ -16,21 +15,29 @@ were run 20 times, with 1 failure in 160 runs:
     Gaussian                   tiny arrays              1 scale by array
     Gaussian                   a network                1 shape
     Gaussian                   60 arrays                0
+    Gaussian                   500 rounds               1 scale by round
+    Gaussian                   a large model            1 shape
     Gaussian, torch            one release              0
     Gaussian, torch            one value, 200 rounds    0
     Gaussian, torch            tiny arrays              0
     Gaussian, torch            a network                0
     Gaussian, torch            60 arrays                0
+    Gaussian, torch            500 rounds               3 scale by round, shape, tails
+    Gaussian, torch            a large model            0
     Gaussian, float32 on sums  one release              0
     Gaussian, float32 on sums  one value, 200 rounds    0
     Gaussian, float32 on sums  tiny arrays              2 scale by array, shape
     Gaussian, float32 on sums  a network                0
     Gaussian, float32 on sums  60 arrays                0
+    Gaussian, float32 on sums  500 rounds               1 tails
+    Gaussian, float32 on sums  a large model            3 scale by array, scale by round
     Laplace                    one release              1 tails
     Laplace                    one value, 200 rounds    0
     Laplace                    tiny arrays              4 scale by array, scale by round, shape
     Laplace                    a network                0
     Laplace                    60 arrays                2 scale by round, shape
+    Laplace                    500 rounds               1 shape
+    Laplace                    a large model            1 shape
     Wrong noise is found from so many values on
     half of the scale                64 values, by scale
     0.9 of the scale                 1,024 values, by scale
