@@ -15,7 +15,7 @@ it, elsewhere from the messages' arrays. Two cores of an EPYC, 2026-11-26, nothi
     ray                1       15.7     3.06     3.34      14.5
     ray                2       24.0     2.00     1.86      29.0
     supernodes         1        3.5    13.66      nan      14.5
-    supernodes         2        3.0    16.20      nan      29.0
+    supernodes         2        3.6    13.46      nan      29.0
 
 Runs of six rounds: the audit's share is within their spread here.
 """
