@@ -22,8 +22,8 @@ back; both are spread over the round's 16 steps here, 8 of the LSTM::
     transformer       95,242      4        58   0.19     290 kB    48 kB
     transformer       95,242      8        30   0.12     290 kB    48 kB
 
-Clients that train at once share launches and waits. Masks of dropout are drawn on the host, and so
-that a client has the same in any chunk.
+Clients that train at once share launches and waits. Masks of dropout are drawn on the host, so that
+a client has the same ones in any chunk.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class RunConfig:
             delta=self.target_delta,
             noise_multiplier=self.noise_multiplier,
             secret=kind in SECRET_KINDS and self.clients_per_round < self.clients,
-            momentum=self.server_momentum if self.server_optimizer == "sgd" else 0.0,
+            momentum=getattr(self.optimizer(), "momentum", 0.0),
             share=self.canary_share,
             places=self.num_canaries if self.on_ladder else None,
         )

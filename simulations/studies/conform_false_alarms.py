@@ -6,7 +6,7 @@
 All checks of `fl_epe.conformance.conform` together are to fail for a right mechanism with a
 probability of at most 1%: in at most 9 of 500 runs, which at 1% is exceeded in one study of 32. The
 mechanisms are the Gaussian one, Laplace's, and Gaussian noise on batches that are drawn by coins.
-With ``--trials 200``, the default, none of 500 runs of either was accused (2026-11-26).
+With ``--trials 200``, the default, no run of the 500 of each accused one (2026-11-26).
 """
 
 from __future__ import annotations

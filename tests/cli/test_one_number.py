@@ -87,7 +87,8 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     assert main(["run", "onenumber:task", "--seed", "1", "--workers", "1", "--output", "out"]) == 0
     printed = capsys.readouterr().out
     plan = " ".join(printed.partition("round 0/10")[0].split())
-    assert plan.startswith("Canaries (synthetic clients) take part like 6 more clients, 9.1%")
+    load = "like 6 more clients, 9.1% of a round beside 60"
+    assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
     assert plan.count("If theory holds, ε from") == 2
     assert list(AuditRecord.load(Path("out/record.npz")).findings.plan) != []
 

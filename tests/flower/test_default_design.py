@@ -65,7 +65,8 @@ def test_a_ladder_beside_the_clients(nodes, fraction, often, caplog):
         assert answer.extrapolated == (max(often) < answer.participations)
         for end, value in {"": "epsilon", "-low": "low", "-high": "high"}.items():
             assert metrics[f"epsilon-{name}{end}"] == getattr(answer.estimate, value)
-    said = [line for line in caplog.messages if "Canaries (synthetic clients)" in line]
+    begin = "Canaries (synthetic clients) take part like"
+    said = [line for line in caplog.messages if begin in line]
     assert len(said) == 1
     assert record.findings.plan[0] in said[0]
 
