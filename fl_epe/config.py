@@ -222,8 +222,12 @@ class RunConfig:
 
     @property
     def cohort_size(self) -> float:
-        """Expected number n of real clients and canaries in a round: the mean's denominator."""
-        return self.client_schedule().cohort_size(self.clients) + self.canaries_per_round
+        """Expected number n of real clients in a round: the mean's denominator.
+
+        Canaries are added to the sum and not counted, so that training takes the steps that it
+        would take without them.
+        """
+        return self.client_schedule().cohort_size(self.clients)
 
     def canary_plan(self) -> list[str]:
         """What the canaries do to the run and can show, in sentences for people."""
@@ -231,7 +235,7 @@ class RunConfig:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
             return self.load.sentences()
-        share = self.canaries_per_round / self.cohort_size
+        share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
         return [
             f"{self.num_canaries:,} canaries take part {self.canary_participations:g} times each, "
             f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
@@ -274,7 +278,7 @@ class RunConfig:
         """How the clip norm of a round is chosen."""
         if self.clipping == "fixed":
             return FixedClip(self.clip_norm)
-        voters = self.cohort_size if self.canaries_vote else float(self.clients_per_round)
+        voters = self.clients_per_round + self.canaries_vote * self.canaries_per_round
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
         with checks.rename_arguments(
             initial_norm="clip_norm",

@@ -113,23 +113,25 @@ def test_settings_round_trip_and_defaults():
     assert RunConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert RunConfig(clients=120).target_delta == 120**-1.1
     # 24 clients, and 13 more clients' places of 12 participations in 60 rounds
-    assert RunConfig(clients=120).cohort_size == pytest.approx(24 + 13 * 12 / 60)
+    assert RunConfig(clients=120).cohort_size == 24
+    assert RunConfig(clients=120).canaries_per_round == pytest.approx(13 * 12 / 60)
 
 
 def test_the_papers_design_and_what_the_user_fixes():
     paper = RunConfig(clients=120, canary_design="paper")
     assert (paper.num_canaries, paper.unobserved, paper.canary_participations) == (1000, 1000, 1.0)
-    assert paper.cohort_size == pytest.approx(24 + 1000 / 60)
+    assert paper.canaries_per_round == pytest.approx(1000 / 60)
     fixed = RunConfig(clients=120, num_canaries=30, canary_participations=2)
-    assert fixed.cohort_size == pytest.approx(24 + 30 * 2 / 60)
+    assert fixed.canaries_per_round == pytest.approx(30 * 2 / 60)
     often = RunConfig(clients=120, canary_participations=12)
     assert (often.num_canaries, often.canaries_per_round) == (13, 2.6)
     places = RunConfig(clients=120, num_canaries=5)
     assert (places.load.places, places.canaries_per_round) == (5, 1.0)
     assert places.load.expected
-    assert RunConfig(clients=120, num_canaries=0).cohort_size == 24
+    assert RunConfig(clients=120, num_canaries=0).canaries_per_round == 0
     coins = RunConfig(clients=120, inclusion="coin", num_canaries=30, canary_participations=2)
-    assert (coins.unobserved, coins.cohort_size) == (30, fixed.cohort_size)
+    assert (coins.unobserved, coins.canaries_per_round) == (30, fixed.canaries_per_round)
+    assert {each.cohort_size for each in (paper, fixed, often, places, coins)} == {24}
 
 
 @pytest.mark.parametrize("participation", ["epochs", "poisson", "min-separation:separation=2"])
@@ -145,7 +147,8 @@ def test_canaries_are_at_most_their_share_of_a_round(participation, clients, coh
         canary_share=share,
         noise_multiplier=0.25 if cohort > 2 else 0.1,
     )
-    assert config.canaries_per_round <= share * config.cohort_size + 1e-9
+    together = config.cohort_size + config.canaries_per_round
+    assert config.canaries_per_round <= share * together + 1e-9
     assert len(config.canary_plan()) <= 4
     again = RunConfig(**json.loads(json.dumps(dataclasses.asdict(config))))
     assert (again, again.load) == (config, config.load)

@@ -42,8 +42,8 @@ def test_a_run_follows_any_schedule_and_knows_what_to_expect(spec):
         error = np.std(sizes) / np.sqrt(len(sizes))
         # "capped" is expected from a simulation of its own, see `Capped.participations`.
         assert abs(np.mean(sizes) - schedule.cohort_size(population)) < 4 * error + 0.05
-    whole = config.client_schedule().cohort_size(40) + config.canary_schedule().cohort_size(60)
-    assert config.cohort_size == pytest.approx(whole)
+    assert config.cohort_size == config.client_schedule().cohort_size(40)
+    assert config.canaries_per_round == pytest.approx(config.canary_schedule().cohort_size(60))
 
 
 def test_a_run_refuses_a_recorded_trace():

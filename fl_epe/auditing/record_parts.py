@@ -100,7 +100,8 @@ class Mechanism:
     """How updates become a model: who takes part how often, clipping, noise, the server's step.
 
     Attributes:
-        cohort_size: expected cohort size n, the denominator of the mean.
+        cohort_size: expected cohort size n, the denominator of the mean; a deployment's is its mean
+            number of replies, with canaries.
         noise_multiplier: z of the run, ``None`` if unknown.
         sum_noise_multiplier: z of the clients' sum alone, ``None`` if unknown.
         participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy

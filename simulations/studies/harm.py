@@ -65,9 +65,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         without = np.nan
         if not options.only_audited:
             without = quality(trained(task, seed, 0, options.rounds))
-        canaries = audited.presence.sum(axis=1) / audited.mechanism.cohort_size
+        canaries = float(audited.presence.sum(axis=1).mean())
+        share = canaries / (canaries + audited.mechanism.cohort_size)
         both = quality(audited), without
-        found.append((*both, both[0] - both[1], kappa(audited), canaries.mean()))
+        found.append((*both, both[0] - both[1], kappa(audited), share))
         _show(f"{seed:4}", found[-1])
     _show("mean", np.mean(found, axis=0))
     if len(found) > 1:

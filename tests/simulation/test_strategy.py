@@ -399,7 +399,7 @@ class TestCoins:
         assert abs(len(record.observed.ids) - 200) < 4 * np.sqrt(400) / 2
         assert record.mechanism.inclusion == "coin"
         assert np.all(record.presence.sum(axis=0) == 1)
-        assert self.config.cohort_size == 5 + 200 / 8
+        assert (self.config.cohort_size, self.config.canaries_per_round) == (5, 200 / 8)
 
     def test_those_whose_coin_says_so_take_part(self):
         config = dataclasses.replace(self.config, noise_multiplier=0.0, full_knowledge=True)

@@ -107,4 +107,4 @@ def test_defaults_are_the_papers_runs(name: str, clients: int, participations: i
     schedule = config.client_schedule()
     assert schedule.most_participations() == participations
     assert schedule.participations() == pytest.approx(participations, rel=0.006)
-    assert 0 < config.canaries_per_round <= 0.1 * config.cohort_size
+    assert 0 < config.canaries_per_round <= 0.1 * (config.cohort_size + config.canaries_per_round)
