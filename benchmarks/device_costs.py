@@ -9,21 +9,22 @@ of 16. The model goes to the device once a round, and only the sum of the update
 back; both are spread over the round's 16 steps here, 8 of the LSTM::
 
     model         parameters  chunk  launches  waits   to it     back   (a client-step)
-    cnn            1,206,590      1        58   0.56     427 kB   603 kB
-    cnn            1,206,590      2        36   0.31     501 kB   603 kB
-    cnn            1,206,590      4        19   0.19     501 kB   603 kB
-    cnn            1,206,590      8        10   0.12     501 kB   603 kB
-    lstm           4,050,748      1       600   1.12    2030 kB  4051 kB
-    lstm           4,050,748      2       307   0.62    2030 kB  4051 kB
-    lstm           4,050,748      4       155   0.38    2030 kB  4051 kB
-    lstm           4,050,748      8        79   0.25    2030 kB  4051 kB
-    transformer       95,242      1       183   0.56     224 kB    48 kB
-    transformer       95,242      2       115   0.31     290 kB    48 kB
-    transformer       95,242      4        58   0.19     290 kB    48 kB
-    transformer       95,242      8        30   0.12     290 kB    48 kB
+    cnn            1,206,590      1        65   0.12     427 kB   603 kB
+    cnn            1,206,590      2        39   0.12     501 kB   603 kB
+    cnn            1,206,590      4        20   0.12     501 kB   603 kB
+    cnn            1,206,590      8        11   0.12     501 kB   603 kB
+    lstm           4,050,748      1       614   0.25    2030 kB  4051 kB
+    lstm           4,050,748      2       314   0.25    2030 kB  4051 kB
+    lstm           4,050,748      4       158   0.25    2030 kB  4051 kB
+    lstm           4,050,748      8        81   0.25    2030 kB  4051 kB
+    transformer       95,242      1       190   0.12     224 kB    48 kB
+    transformer       95,242      2       119   0.12     290 kB    48 kB
+    transformer       95,242      4        60   0.12     290 kB    48 kB
+    transformer       95,242      8        31   0.12     290 kB    48 kB
 
-Clients that train at once share launches and waits. Masks of dropout are drawn on the host, so that
-a client has the same ones in any chunk.
+Clients that train at once share launches. The host waits twice a round, for the sum and for the
+counts; before that it prepares the next clients' data while the device trains. Masks of dropout
+are drawn on the host, so that a client has the same ones in any chunk.
 """
 
 from __future__ import annotations

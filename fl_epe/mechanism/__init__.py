@@ -16,6 +16,7 @@ Examples:
 
 from fl_epe.mechanism.one_round import (
     BLOCK,
+    SHORTENED,
     AdaptiveClip,
     ClipNorm,
     ClippedSum,
@@ -33,6 +34,7 @@ from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matri
 
 __all__ = [
     "BLOCK",
+    "SHORTENED",
     "AdaptiveClip",
     "ClipNorm",
     "ClippedSum",

@@ -23,6 +23,9 @@ from fl_epe.checks import ArgumentError, Vector, check_positive, check_probabili
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
 BLOCK = 1 << 15
 """Values that are worked on at once."""
+SHORTENED = 1 - 2.0**-50
+"""Factor of a clipped update: rounding of the scale and of its products could lift the norm by a
+few parts in 10^16."""
 
 
 def blocks(dim: int) -> Iterator[slice]:
@@ -94,8 +97,7 @@ class ClippedSum:
 
         The products are then cut to whole numbers, towards zero.
         """
-        # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
-        shrink = 1.0 if length <= self.clip_norm else self.clip_norm / length * (1 - 2.0**-50)
+        shrink = 1.0 if length <= self.clip_norm else self.clip_norm / length * SHORTENED
         return np.float64(shrink / self._grid)
 
     def add_multiples(self, multiples: NDArray[np.float64]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.checks import raise_invalid
-from fl_epe.mechanism import ClippedSum
+from fl_epe.mechanism import SHORTENED, ClippedSum
 from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
@@ -55,8 +55,9 @@ class _Round:
     """What clients of a round train with, the sum of their updates, and what has been counted.
 
     Updates on a device are clipped and added up there, in float64 as well; their squares add up in
-    another order. Of model-sized vectors only the sum goes to the host, once, by `finish`. Updates
-    on the CPU go to the `ClippedSum` itself.
+    another order. The host does not wait for it before `finish`, so that it prepares the next
+    clients' data meanwhile; of model-sized vectors only the sum comes back. Updates on the CPU go
+    to the `ClippedSum` itself.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class _Round:
         self.theta, self.local, self.counts = theta, local, Counts()
         self._total, self._seed = total, (seed, round_number)
         self._multiples: torch.Tensor | None = None
+        self._clients, self._measured = list[int](), list[torch.Tensor]()
         if not theta.is_cpu:
             self._multiples, self._scratch = torch.zeros(
                 (2, len(theta)), dtype=torch.float64, device=theta.device
@@ -81,19 +83,45 @@ class _Round:
     def member(self, client: int, data: ClientData) -> Member:
         return Member(client, data, self.local, self.random(client))
 
-    def measure(self, updates: torch.Tensor, parts: torch.Tensor) -> list[list[float]]:
-        """The norm of each row of ``updates`` and its row of ``parts``; waits for the device."""
+    def lengths(self, updates: torch.Tensor) -> torch.Tensor:
+        """The rows' norms on a device, shape (clients, 1). It may have no memory left for them."""
         if self._multiples is None:  # `ClippedSum.add` takes the norm itself
-            return [[0.0, *row] for row in parts.tolist()]
-        lengths = torch.linalg.vector_norm(updates, dim=1, keepdim=True, dtype=torch.float64)
-        return list(torch.cat([lengths, parts], 1).tolist())
+            return updates[:, :0]
+        lengths: torch.Tensor = torch.linalg.vector_norm(
+            updates, dim=1, keepdim=True, dtype=torch.float64
+        )
+        return lengths
 
-    def count(
-        self, clients: Sequence[int], updates: torch.Tensor, measured: list[list[float]]
+    def add(
+        self,
+        clients: Sequence[int],
+        updates: torch.Tensor,
+        lengths: torch.Tensor,
+        parts: torch.Tensor,
     ) -> None:
+        """Clip the rows of ``updates``, add them up, and count their rows of ``parts``.
+
+        On a device ``updates`` is changed, and the counts follow in `finish`.
+        """
+        if self._multiples is None:
+            added = [self._total.add(update.numpy()) for update in updates]
+            self._count(clients, added, parts.tolist())
+            return
+        self._clients += clients
+        self._measured.append(torch.cat([lengths, parts], 1))
+        clip_norm, lost = self._total.clip_norm, ~lengths.isfinite()
+        lengths = lengths.masked_fill(lost, 0.0)
+        scales = torch.where(lengths > clip_norm, clip_norm / lengths * SHORTENED, 1.0)
+        scales *= float(self._total.scale(clip_norm))
+        for update, scale in zip(updates.masked_fill_(lost, 0.0), scales, strict=True):
+            self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
+
+    def _count(
+        self, clients: Sequence[int], added: Sequence[bool | None], parts: list[list[float]]
+    ) -> None:
+        """Count clients; ``added`` is what `ClippedSum.add` says of their updates."""
         counts = self.counts
-        for client, row, (length, *parts) in zip(clients, updates, measured, strict=True):
-            unclipped = self._add(row, length)
+        for client, unclipped, own in zip(clients, added, parts, strict=True):
             if unclipped is None:
                 counts.faults.append(
                     Fault(
@@ -103,24 +131,18 @@ class _Round:
                 continue
             counts.clients += 1
             counts.unclipped += unclipped
-            counts.loss_sum += parts[0]
-            counts.correct += parts[1]
-            counts.examples += int(parts[2])
-
-    def _add(self, update: torch.Tensor, length: float) -> bool | None:
-        """As `ClippedSum.add`, for an update of that norm; takes no memory of the device."""
-        if self._multiples is None:
-            return self._total.add(update.numpy())
-        if not math.isfinite(length):
-            return None
-        self._multiples += (
-            self._scratch.copy_(update).mul_(float(self._total.scale(length))).trunc_()
-        )
-        return length <= self._total.clip_norm
+            counts.loss_sum += own[0]
+            counts.correct += own[1]
+            counts.examples += int(own[2])
 
     def finish(self) -> None:
-        if self._multiples is not None:
-            self._total.add_multiples(self._multiples.cpu().numpy())
+        """Bring the sum and the counts from the device."""
+        if self._multiples is None or not self._measured:
+            return
+        self._total.add_multiples(self._multiples.cpu().numpy())
+        rows, most = torch.cat(self._measured).tolist(), self._total.clip_norm
+        added = [row[0] <= most if math.isfinite(row[0]) else None for row in rows]
+        self._count(self._clients, added, [row[1:] for row in rows])
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
@@ -222,11 +244,11 @@ class CohortTrainer:
         try:
             data = self._task.client(client) if data is None else data
             update, sums = self._trainer.train(work.theta, data, work.local, work.random(client))
-            measured = work.measure(update[None], sums[None])
+            lengths = work.lengths(update[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
             work.counts.lose(client, error)
             return False
-        work.count([client], update[None], measured)
+        work.add([client], update[None], lengths, sums[None])
         return True
 
     def _load(self, work: _Round, clients: Sequence[int]) -> list[tuple[int, ClientData]]:
@@ -260,7 +282,7 @@ class CohortTrainer:
             members = [work.member(client, data) for client, data in chunk]
             with one_thread(), self._trainer.own_randomness(*(m.random for m in members)):
                 updates, sums = self._together.train(work.theta, members, work.local.learning_rate)
-            measured = work.measure(updates, sums)
+            lengths = work.lengths(updates)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
             half = -(-len(chunk) // 2)
             if half < len(chunk):
@@ -272,7 +294,7 @@ class CohortTrainer:
                 self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._worked = True
-            work.count([client for client, _ in chunk], updates, measured)
+            work.add([client for client, _ in chunk], updates, lengths, sums)
 
     def _one_at_a_time(self, reason: str) -> None:
         if self._execution.chunk is not None:  # somebody asked for it

@@ -115,10 +115,16 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
     there = _Round(rows[0], LOCAL, total, 1, 2)
     there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)  # as elsewhere
-    lengths = [length for (length,) in there.measure(rows, torch.zeros(5, 0))]
-    answers = [there._add(row, length) for row, length in zip(rows, lengths, strict=True)]
+    answers = [expected.add(row) for row in rows.numpy()]
+    parts = torch.arange(15, dtype=torch.float64).reshape(5, 3)
+    for here in (slice(0, 3), slice(3, 5)):
+        part = rows[here]
+        there.add(list(range(5))[here], part, there.lengths(part), parts[here])
     there.finish()
-    assert answers == [expected.add(row) for row in rows.numpy()]
+    assert (answers.count(True), answers.count(None)) == (2, 1)
+    assert (there.counts.clients, there.counts.unclipped) == (4, 2)
+    assert [fault.text for fault in there.counts.faults] == ["client 3: its update was not finite"]
+    assert there.counts.examples == 2 + 5 + 8 + 14
     np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
 
 
