@@ -23,6 +23,7 @@ SCRIPTS = {
     "flsim_dp": "flsim",
     "diffprivlib_dp": "diffprivlib",
     "jax_privacy_dp": "jax_privacy",
+    "tf_privacy_dp": "tensorflow_privacy",
     "own_dp_fedavg": "fl_epe",
 }
 
