@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from fl_epe.archive import under
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
@@ -20,14 +21,14 @@ from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
-from fl_epe.flower.seen_noise import SeenNoise
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
 from fl_epe.flower.state import AuditState, RoundState, logger
-from fl_epe.flower.watching import averaging_of
+from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
+from fl_epe.noise import RUN_LEVEL, NoiseHealth
 
 _WARN_ABOVE = 0.101  # share of a round's replies
 
@@ -58,7 +59,7 @@ class AuditedRun(AuditState):
         self.last: Vector | None = None
         self.last_is_finite = True
         self.over: str | None = None
-        self.noise = SeenNoise()
+        self.noise = NoiseHealth(level=RUN_LEVEL)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -67,16 +68,15 @@ class AuditedRun(AuditState):
         self.loggers = Loggers(settings.log_to, Path(folder or run_folder("audit")), logger.warning)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
-        plan, by_server = state.plan, self.settings.clients is None
-        number = plan.number if plan else 0
+        plan = state.plan
         return RunAuditor(
-            max(2, number),
-            self.settings.unobserved_beside(number),
+            max(2, plan.number),
+            self.settings.unobserved_beside(plan.number),
             seed=state.seed,
             delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=plan.planned if plan else None,
-            client=plan.client if plan and by_server else None,
+            planned=plan.planned,
+            client=plan.client if self.settings.clients is None else None,
             kind=self.settings.canary_kind,
         )
 
@@ -152,13 +152,14 @@ class AuditedRun(AuditState):
         start = saved.layout.flatten(saved.start)
         momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
         if momentum is not None:
-            named = dict(zip(saved.layout.names, map(np.asarray, momentum), strict=True))
+            named = dict(zip(saved.layout.shapes, map(np.asarray, momentum), strict=True))
             velocity = -saved.layout.flatten(pack(**named))
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
+        self.noise = NoiseHealth(level=RUN_LEVEL)
         if done == saved.audit.index:
-            self.noise.restore(saved.scores)
+            self.noise.restore(under(saved.scores, "noise."))
         self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
@@ -175,13 +176,12 @@ class AuditedRun(AuditState):
         while self.auditor.rounds < self.index:
             self.auditor.observe(None, RoundFacts())
 
-    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid | None) -> None:
+    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid) -> Layout:
         layout, nodes = Layout.of(arrays, self.settings.leave_out), None
         start = layout.flatten(arrays)
-        if grid is not None:
-            with contextlib.suppress(Exception):  # it need not tell
-                nodes = max(asked, len(list(grid.get_node_ids())))
-        self.plan = self.source.plan(asked, nodes, layout.left_out)
+        with contextlib.suppress(Exception):  # it need not tell
+            nodes = max(asked, len(list(grid.get_node_ids())))
+        self.plan = dataclasses.replace(self.source.plan(asked, nodes), left_out=layout.left_out)
         if not self.plan.number:
             self.failed("no canary takes part", self.plan.sentences()[0])
         most = self.plan.load.share if self.plan.load else self.plan.most
@@ -194,6 +194,7 @@ class AuditedRun(AuditState):
         self.auditor.begin(start)
         self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
+        return layout
 
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
@@ -203,7 +204,7 @@ class AuditedRun(AuditState):
             )
 
     def open_round(
-        self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
+        self, arrays: ArrayRecord, messages: list[Message], grid: Grid
     ) -> RoundState | None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
 
@@ -216,11 +217,9 @@ class AuditedRun(AuditState):
             self._checkpoint.go_on(arrays)
         if self._is_over(arrays) or (self.layout is None and not messages):
             return None
-        if self.layout is None:
-            self._begin(arrays, len(messages), grid)
-        assert self.layout is not None  # noqa: S101 - it has begun
-        before, clip_norm = self.layout.flatten(arrays), self.wrapped.clip_norm()
-        state = RoundState(self.index, arrays, self.layout, before, clip_norm, grid)
+        layout = self.layout or self._begin(arrays, len(messages), grid)
+        before, clip_norm = layout.flatten(arrays), self.wrapped.clip_norm()
+        state = RoundState(self.index, arrays, layout, before, clip_norm, grid)
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(before)
@@ -285,7 +284,7 @@ class AuditedRun(AuditState):
                 self.catch_up()
                 if state is not None and theta is not None:
                     with self.goes_on("the noise could not be checked"):
-                        self.noise.note(state, theta)
+                        note_noise(self.noise, state, theta)
                 facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
                 self.auditor.observe(theta, facts, vectors)
         finally:

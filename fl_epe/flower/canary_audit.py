@@ -22,7 +22,6 @@ from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.sources import TooManyCanariesError
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
 
@@ -204,20 +203,16 @@ class CanaryAudit(Strategy):
         return result
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
-        try:
+        with self._run.goes_on("no canary joined the round"):
             joined = self._run.join(state, real)
             if state.synthetic or not state.withheld:
                 return joined
-        except TooManyCanariesError as error:
-            self._run.failed("no canary takes part", str(error))
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._run.failed("no canary joined the round", error)
         state.without_canaries()
         return [*real, *self._asked_late(state)]
 
     def _asked_late(self, state: RoundState) -> list[Message]:
         withheld, state.withheld = state.withheld, []
-        if state.grid is None or not withheld:
+        if not withheld:
             return []
         return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
 
@@ -250,9 +245,7 @@ class CanaryAudit(Strategy):
             with self._run.goes_on("the strategy cannot be watched"):
                 used = stack.enter_context(watching.real_metrics_only(base, state.synthetic))
                 state.noise_std = self._wrapped.noise_std()
-                if state.noise_std or (
-                    not self._wrapped.averages and len(self._wrapped.layers) > 1
-                ):
+                if len(self._wrapped.layers) > 1:
                     state.seen = stack.enter_context(watching.watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)

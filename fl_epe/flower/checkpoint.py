@@ -208,7 +208,8 @@ class Checkpoint:
                 beside = self._path(f"start-{run.models[0]}")
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
             texts = {"audit": _JSON.dump_python(run, mode="json")}
-            arrays = run.auditor.state() | run.seen.state(run.index) | run.noise.state()
+            noise = {f"noise.{name}": values for name, values in run.noise.state().items()}
+            arrays = run.auditor.state() | run.seen.state(run.index) | noise
             write_archive(path, arrays, texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on

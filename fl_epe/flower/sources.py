@@ -70,31 +70,27 @@ class ServerCanaries:
     def __init__(self, run: AuditedRun, rounds: int) -> None:
         self._run, self._rounds = run, rounds
         ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
-        self._presence = np.zeros((rounds, 0), bool)
-        if run.plan is not None:
-            self._presence = spread(run.settings, rounds, run.plan.number, run.plan.load)
 
-    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run; spreads the canaries."""
+    def plan(self, clients: int, nodes: int | None) -> AuditPlan:
+        """What the audit does to a run."""
         run = self._run
-        plan, self._presence = make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
-        return dataclasses.replace(plan, left_out=left_out)
+        return make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
 
-    def _replaced(self, num_canaries: int, clients: int) -> int:
-        """How many of a round's clients are not asked, as canaries take their place."""
-        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(clients)
-        return int(min(max(num_canaries - room, 0), clients))
+    @functools.cached_property
+    def _presence(self) -> NDArray[np.bool_]:
+        """The rounds of each canary that is planned, ``(T, k)``."""
+        plan = self._run.plan
+        return spread(self._run.settings, self._rounds, plan.number, plan.load)
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        plan = self._run.plan
-        most = max(self._run.settings.max_share, plan.most if plan else 0.0)
+        most = max(self._run.settings.max_share, self._run.plan.most)
         check_share(canaries, rest, max(most, min(0.5, 2 * most)))
 
     def _check_whole(self, index: int, asked: int) -> None:
         """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes, plan = self._run.settings.max_share, self._run.notes, self._run.plan
-        if plan is not None and plan.load is not None:
+        share, notes = self._run.settings.max_share, self._run.notes
+        if self._run.plan.load is not None:
             real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
             if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
                 raise TooManyCanariesError(
@@ -113,7 +109,8 @@ class ServerCanaries:
             TooManyCanariesError: if canaries would have more than their share of the round.
         """
         count, note = len(self._cohort(state)), self._run.note(state.index)
-        replaced = self._replaced(count, len(messages))
+        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
+        replaced = int(min(max(count - room, 0), len(messages)))
         note.asked = len(messages) - replaced
         self._check_share(count, note.asked)
         self._check_whole(state.index, note.asked)
@@ -198,16 +195,14 @@ class ClientAnswers:
 
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
-        plan = self._run.plan
-        found = self._run.settings.client_canaries(plan.number if plan else 0)
+        found = self._run.settings.client_canaries(self._run.plan.number)
         found.numbers |= self._run.clients
         self._run.clients = found.numbers
         return found
 
-    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
+    def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
-        number = self._run.settings.count_of_clients(nodes or clients)
-        return AuditPlan(number, clients, left_out=left_out)
+        return AuditPlan(self._run.settings.count_of_clients(nodes or clients), clients)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""

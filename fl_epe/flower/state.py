@@ -87,7 +87,7 @@ class RoundState:
     layout: Layout
     before: NDArray[np.floating]
     clip_norm: float
-    grid: Grid | None = None
+    grid: Grid
     sent: list[Message] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
@@ -186,7 +186,7 @@ class AuditState:
         models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
-        plan: what the audit does to the run; ``None`` before the first round.
+        plan: what the audit does to the run; nothing before the first round.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
 
@@ -204,7 +204,7 @@ class AuditState:
     models: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
     warned: set[str] = dataclasses.field(default_factory=set)
-    plan: AuditPlan | None = None
+    plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
 
     def note(self, index: int) -> RoundNotes:
@@ -215,9 +215,6 @@ class AuditState:
     def faults(self) -> list[str]:
         """What went wrong, in sentences: the first hundred."""
         return [text for note in self.notes.values() for _, text in note.faults]
-
-    def _kept(self) -> int:
-        return sum(len(note.faults) for note in self.notes.values())
 
     @property
     def fault_counts(self) -> dict[str, int]:
@@ -242,7 +239,7 @@ class AuditState:
         """Keep a message about the round with this index, and count it by its kind."""
         note = self.note(index)
         note.counts[str(kind)] += times
-        if self._kept() < _FAULTS_KEPT:
+        if len(self.faults) < _FAULTS_KEPT:
             note.faults.append((str(kind), f"round {index + 1}, {one_line(text, 400)}"))
 
     def failed(
@@ -255,8 +252,6 @@ class AuditState:
     ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
 
-        This may not end a run.
-
         Args:
             what: could not be done; its words are the kind.
             why: an error, or a sentence.
@@ -265,20 +260,14 @@ class AuditState:
             times: how often.
         """
         index = self.index if index is None else max(0, index)
-        try:
-            reason = _described(why)
-            self.fault(index, f"{what}: {reason}", kind, times)
-            note = self.note(index)
-            note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
-            if what not in self.warned:
-                self.warned.add(what)
-                logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-                logger.debug(
-                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
-                )
-        except Exception as error:  # noqa: BLE001 - of the log itself
-            texts = "; it could not be logged: ".join(map(_described, (why, error)))
-            self.note(index).faults.append((str(kind), f"{what}: {texts}"))
+        reason = _described(why)
+        self.fault(index, f"{what}: {reason}", kind, times)
+        note = self.note(index)
+        note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
+        if what not in self.warned:
+            self.warned.add(what)
+            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
@@ -322,7 +311,7 @@ class AuditState:
         for index, note in mine.items():
             if new := [fault for fault in note.faults if fault[1] not in known]:
                 here = self.note(index)
-                here.faults += new[: max(0, _FAULTS_KEPT - self._kept())]
+                here.faults += new[: max(0, _FAULTS_KEPT - len(self.faults))]
                 here.counts.update(kind for kind, _ in new)
                 here.failure = here.failure or note.failure
         if done < saved.index:
