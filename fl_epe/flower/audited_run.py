@@ -21,7 +21,7 @@ from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
-from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of, note_noise
@@ -51,8 +51,8 @@ class AuditedRun(AuditState):
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
-        kind = "model" if settings.replies is None and wrapped.takes_models else settings.replies
-        super().__init__(settings.seed, settings.rounds, kind)
+        known: ReplyKind | None = "model" if wrapped.takes_models else None
+        super().__init__(settings.seed, settings.rounds, settings.replies or known)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self.auditor = self._new_auditor(self)
         self.start: ArrayRecord | None = None
@@ -255,10 +255,7 @@ class AuditedRun(AuditState):
         """
         heard = self.hear(state, replies, self.settings.identity or int)
         self.seen.note(state.index, heard - self.clients.keys())
-        real = len(readable(replies))
-        state.facts = RoundFacts(
-            clip_norm=state.clip_norm, replies=real, absent=len(state.sent) - real
-        )
+        state.absent = len(state.sent) - len(readable(replies))
         return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(
@@ -278,14 +275,14 @@ class AuditedRun(AuditState):
         try:
             self.note(self.index).loss = loss
             if self.layout is not None:
+                facts, vectors = RoundFacts(), None
                 if state is not None:
-                    self._settle_canaries(state)
+                    facts, vectors = self._settle_canaries(state), state.vectors
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
                 if state is not None and theta is not None:
                     with self.goes_on("the noise could not be checked"):
                         note_noise(self.noise, state, theta)
-                facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
                 self.auditor.observe(theta, facts, vectors)
         finally:
             self.index += 1
@@ -293,19 +290,20 @@ class AuditedRun(AuditState):
             if self._checkpoint is not None:
                 self._checkpoint.save()
 
-    def _settle_canaries(self, state: RoundState) -> None:
+    def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
-        meant = len(state.played)
-        if left_out := state.settle(shares):
+        facts = state.settle(shares)
+        if left_out := len(state.played) - len(facts.present):
             self.failed(
                 "the strategy left canaries out",
-                f"it did not use {left_out} of {meant} of their answers",
+                f"it did not use {left_out} of {len(state.played)} of their answers",
                 kind=FaultKind.CANARY_UNUSED,
                 times=left_out,
             )
-        if state.facts.present:
+        if facts.present:
             note = self.note(self.index)
             note.averaged, note.shares = averaging, state.heaviest
+        return facts
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
         if not arrays:

@@ -109,22 +109,20 @@ def some_answers(
     Raises:
         ValueError: if there is none.
     """
-    found, unreadable = list[Answer](), list[str]()
+    found, why = list[Answer](), ""
     for i in rng.permutation(len(replies)):
-        reply, node = replies[i], replies[i].metadata.src_node_id
         try:
-            name, vector = model_record(reply, state.layout, run.wrapped.arrays_key())
+            name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
+            found.append(Answer(replies[i], name, vector))
         except ValueError as error:
-            unreadable.append(f"node {node}: {error}")
-            run.fault(state.index, unreadable[-1], FaultKind.REFUSED)
-            continue
-        found.append(Answer(reply, name, vector))
+            why = f"node {replies[i].metadata.src_node_id}: {error}"
+            run.fault(state.index, why, FaultKind.REFUSED)
         if len(found) == MOST_READ:
             break
     if not found:
-        raise ValueError(f"Expected a reply that can be read: {unreadable[0]}")
+        raise ValueError(f"Expected a reply that can be read: {why}")
     return found
 
 
@@ -134,13 +132,12 @@ def note_dominant(
     """Updates that are most of the energy of the round's updates are faults."""
     wrapped = run.wrapped
     step, preferred = max(1, state.layout.dim // _ENTRIES), wrapped.arrays_key()
-    old = state.layout.flatten(state.arrays, step) if kind == "model" else 0.0
+    old = state.layout.flatten(state.arrays, step) if kind == "model" else None
     norms = np.full(len(real), math.nan)
     for i, reply in enumerate(real):
         with contextlib.suppress(ValueError):
-            norms[i] = math.sqrt(step) * norm(
-                model_record(reply, state.layout, preferred, step)[1] - old
-            )
+            entries = model_record(reply, state.layout, preferred, step)[1]
+            norms[i] = math.sqrt(step) * norm(entries, old)
     if wrapped.clips_on_server:
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
@@ -237,8 +234,7 @@ def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | Non
             " says nothing about how long an update is: let clients answer with canaries"
             " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
         )
-    old = 0.0 if before is None else before
-    length = statistics.median(norm(answer.vector - old) for answer in like)
+    length = statistics.median(norm(answer.vector, before) for answer in like)
     if length == 0:
         raise ValueError("Expected clients that moved the model, but half of them did not.")
     return length

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -121,7 +120,7 @@ class ServerCanaries:
         state.withheld = [messages[i] for i in sorted(out)]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """The replies that the strategy is given, canaries' among them; fills ``state.facts``.
+        """The replies that the strategy is given, canaries' among them; notes who takes part.
 
         Without a readable real reply there is no round, and no canary.
 
@@ -148,9 +147,7 @@ class ServerCanaries:
         synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
         state.synthetic, state.played = synthetic, synthetic
         state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
-        state.facts = dataclasses.replace(
-            state.facts, present=cohort, replies=len(real) + len(cohort)
-        )
+        state.present = cohort
         return [*replies, *synthetic]
 
     def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
@@ -243,10 +240,9 @@ class ClientAnswers:
         self._run.answered.update(played)
         note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
-        state.played = [played[number] for number in sorted(played)]
-        state.facts = dataclasses.replace(
-            state.facts, present=sorted(played), absent=state.facts.absent + len(missing)
-        )
+        state.present = sorted(played)
+        state.played = [played[number] for number in state.present]
+        state.absent += len(missing)
         return replies
 
     def _missing(

@@ -73,11 +73,12 @@ class RoundState:
         vectors: the canaries in them, shape ``(K, dim)``.
         counted: norm that each canary has after clipping; NaN if not known.
         replies: all that the strategy is given, without an error.
-        played: those with canaries, in the order of ``facts.present``.
+        present: numbers of the canaries that take part.
+        played: replies with canaries, in the order of ``present``.
+        absent: clients and canaries whose update was lost.
         used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         seen: what the innermost strategy was given and made; ``None`` if that was not seen.
         noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
-        facts: what the auditor is told.
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
         sits_out: whether no canary may join, and the round is the strategy's alone.
     """
@@ -94,22 +95,22 @@ class RoundState:
     vectors: NDArray[np.float32] | None = None
     counted: float = math.nan
     replies: list[Message] = dataclasses.field(default_factory=list)
+    present: Sequence[int] = ()
     played: list[Message] = dataclasses.field(default_factory=list)
+    absent: int = 0
     used: set[int] | None = None
     seen: Aggregation | None = None
     noise_std: float | None = None
-    facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     heaviest: tuple[float, float] = (math.nan, math.nan)
     sits_out: bool = False
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
-        self.synthetic, self.played, self.replies = [], [], []
+        self.synthetic, self.present, self.played, self.replies = [], (), [], []
         self.vectors = self.used = self.noise_std = None
-        self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
 
-    def settle(self, shares: Mapping[int, float] | None) -> int:
-        """Note what each canary added to the mean; how many the strategy left out.
+    def settle(self, shares: Mapping[int, float] | None) -> RoundFacts:
+        """What each canary added to the mean; those that the strategy left out are absent.
 
         Args:
             shares: of the replies, see `shares_of`; ``None`` if they are not known.
@@ -122,23 +123,21 @@ class RoundState:
             real = max((share for i, share in shares.items() if i not in ids), default=math.nan)
             self.heaviest = real, max(mine, default=math.nan)
         kept = [position for position, share in enumerate(mine) if not share <= 0]
-        left_out = len(ids) - len(kept)
+        absent = self.absent + len(ids) - len(kept)
+        facts = RoundFacts(clip_norm=self.clip_norm, replies=len(self.replies), absent=absent)
         if not kept:
-            self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
-            return left_out
+            return facts
         weights = np.array(mine)[kept]
         typical = float(np.sqrt(np.mean(weights**2)))
         differ = bool(np.ptp(weights) > _ROUNDING * typical)
-        if left_out and self.vectors is not None:
+        if len(kept) < len(ids) and self.vectors is not None:
             self.vectors = self.vectors[kept]
-        self.facts = dataclasses.replace(
-            self.facts,
-            present=np.array(self.facts.present)[kept].tolist(),
+        return dataclasses.replace(
+            facts,
+            present=np.array(self.present)[kept].tolist(),
             contribution=self.counted * typical,
             weights=(weights / typical).tolist() if differ else (),
-            absent=self.facts.absent + left_out,
         )
-        return left_out
 
 
 @dataclasses.dataclass
