@@ -54,11 +54,9 @@ def make_record(run: AuditedRun) -> AuditRecord:
     Raises:
         ValueError: if no model was seen.
     """
-    averages, by_server = _averages(run), _on_the_server(run)
-    if averages and run.wrapped.plain_layers:
+    if run.wrapped.plain_layers and _averages(run):
         run.auditor.learn_server(ServerSGD())
-    if run.layout is not None:
-        run.catch_up()
+    run.catch_up()
     claimed, of_sum = noise_multipliers(run)
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
@@ -71,7 +69,7 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if by_server and run.plan.load is None:
+    if run.plan.load is None and _on_the_server(run):
         facts["participation"] = "epochs"
         if run.index == run.rounds:
             facts["canary_participations"] = float(run.settings.participations or 1)

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -58,7 +58,7 @@ class CanaryOrder:
     seed: int
     kind: CanaryKind = "rotation"
     norm: float = 0.0
-    leave_out: tuple[str, ...] = ()
+    leave_out: Sequence[str] = ()
     acknowledge: bool = False
 
     def add_to(self, config: MutableMapping[str, Any]) -> None:
@@ -70,8 +70,7 @@ class CanaryOrder:
         """Remove the order from a message's content and return it; ``None`` if there is none."""
         for config in records_of(content, ConfigRecord).values():
             if _ORDER in config:
-                values = json.loads(str(config.pop(_ORDER)))
-                return cls(**values | {"leave_out": tuple(values["leave_out"])})
+                return cls(**json.loads(str(config.pop(_ORDER))))
         return None
 
 
@@ -201,7 +200,7 @@ class ClientCanaries:
         seed: int,
         clients: float | Collection[int],
         identity: Callable[[int], int] | None = None,
-        leave_out: tuple[str, ...] = (),
+        leave_out: Sequence[str] = (),
         *,
         acknowledge: bool = False,
         kind: CanaryKind = "rotation",
@@ -240,9 +239,9 @@ class ClientCanaries:
 def with_order(message: Message, order: CanaryOrder) -> Message:
     """The message with the order in a configuration of its own; the original stays as it is."""
     content = RecordDict(dict(message.content.items()))
-    configs = records_of(content, ConfigRecord)
-    name = next(iter(configs), "config")
-    config = ConfigRecord(dict(configs[name].items()) if name in configs else {})
+    configs = records_of(content, ConfigRecord) or {"config": ConfigRecord()}
+    name, first = next(iter(configs.items()))
+    config = ConfigRecord(dict(first))
     order.add_to(config)
     content[name] = config
     meta = message.metadata

@@ -161,7 +161,7 @@ class CanaryAuditSettings:
             self.seed,
             self.clients,
             self.identity,
-            tuple(self.leave_out),
+            self.leave_out,
             acknowledge=True,
             kind=self.canary_kind,
         )

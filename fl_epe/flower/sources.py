@@ -212,10 +212,10 @@ class ClientAnswers:
             len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
         )
         self._run.ordered.update(asked)
-        for message, order in zip(messages, orders, strict=True):
-            state.sent.append(
-                message if order is None else client_canaries.with_order(message, order)
-            )
+        state.sent = [
+            message if order is None else client_canaries.with_order(message, order)
+            for message, order in zip(messages, orders, strict=True)
+        ]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
