@@ -22,7 +22,7 @@ from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
@@ -219,17 +219,15 @@ class AuditedRun(AuditState):
             return None
         layout = self.layout or self._begin(arrays, len(messages), grid)
         before, clip_norm = layout.flatten(arrays), self.wrapped.clip_norm()
-        state = RoundState(self.index, arrays, layout, before, clip_norm, grid)
+        state = RoundState(self.index, arrays, layout, before, clip_norm, grid, messages)
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(before)
         if self.index == 0 and self._checkpoint is not None:
             self._checkpoint.save()  # before anything is sent
-        try:
+        with self.goes_on("no canary takes part"):
             self.source.configure(state, messages)
-        except TooManyCanariesError as error:
-            self.failed("no canary takes part", str(error))
-            state.sent, state.sits_out = messages, True
+            state.sits_out = False
         return state
 
     def _is_over(self, arrays: ArrayRecord) -> bool:

@@ -163,17 +163,14 @@ def kind_of_replies(
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
-    own. That of a difference is the update's own, near 0. Where the model is 0 both are the same,
-    and "update" is as good an answer as "model".
+    own. That of a difference is the update's own, near 0.
 
     Args:
         answers: the clients' answers, each of shape ``(dim,)``, those that are finite.
-        before: the global model that they were sent, of shape ``(dim,)``.
+        before: the global model that they were sent, of shape ``(dim,)``; not 0 everywhere.
     """
     start = before.astype(np.float64)
     energy = float(start @ start)
-    if energy == 0:
-        return "update"
     share = statistics.median(float(answer @ start) / energy for answer in answers)
     if abs(share) < _NEAR:
         return "update"

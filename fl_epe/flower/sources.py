@@ -44,14 +44,10 @@ _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 
 
-class TooManyCanariesError(ValueError):
-    """Canaries would have more than their share of a round."""
-
-
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
-    """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
+    """Raise a `ValueError` if canaries have more than that share of a round."""
     if canaries > most * (canaries + rest) + _ROUNDING or (canaries and rest <= 0 and not alone):
-        raise TooManyCanariesError(
+        raise ValueError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
             " participations, or raise max_share."
@@ -92,7 +88,7 @@ class ServerCanaries:
         if self._run.plan.load is not None:
             real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
             if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
-                raise TooManyCanariesError(
+                raise ValueError(
                     f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
                     " are asked than in the first round."
                 )
@@ -102,10 +98,10 @@ class ServerCanaries:
         return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
+        """Decide what is sent of the strategy's ``messages``: sets ``state.sent``.
 
         Raises:
-            TooManyCanariesError: if canaries would have more than their share of the round.
+            ValueError: if canaries would have more than their share of the round.
         """
         count, note = len(self._cohort(state)), self._run.note(state.index)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))

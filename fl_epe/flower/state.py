@@ -80,7 +80,8 @@ class RoundState:
         seen: what the innermost strategy was given and made; ``None`` if that was not seen.
         noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
-        sits_out: whether no canary may join, and the round is the strategy's alone.
+        sits_out: whether no canary may join: the round is the strategy's alone until its canaries
+            are chosen.
     """
 
     index: int
@@ -89,7 +90,7 @@ class RoundState:
     before: NDArray[np.floating]
     clip_norm: float
     grid: Grid
-    sent: list[Message] = dataclasses.field(default_factory=list)
+    sent: list[Message]
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
@@ -102,7 +103,7 @@ class RoundState:
     seen: Aggregation | None = None
     noise_std: float | None = None
     heaviest: tuple[float, float] = (math.nan, math.nan)
-    sits_out: bool = False
+    sits_out: bool = True
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
