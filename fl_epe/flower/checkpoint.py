@@ -100,9 +100,7 @@ class Checkpoint:
         with run.goes_on("the saved audit cannot go on, and a new one begins"):
             done = self.goes_on_after(saved, arrays)
             if done is None:
-                logger.warning(
-                    "Audit: the one in the checkpoint is of another run; a new one begins"
-                )
+                logger.warning("Audit: the one kept is of another run; a new one begins")
                 return
             run.restore(saved, done, arrays)
             self._mine = True

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,9 @@ def model_record(
     Raises:
         ValueError: if none fits, or several do of which none has that name.
     """
-    fits: dict[str, Vector] = {}
-    reasons = []
-    for name, arrays in records_of(reply.content, ArrayRecord).items():
+    fits, reasons = dict[str, Vector](), list[str]()
+    records = records_of(reply.content, ArrayRecord)
+    for name, arrays in records.items():
         try:
             fits[name] = layout.flatten(arrays, step)
         except ValueError as error:
@@ -76,10 +76,9 @@ def model_record(
     if preferred in fits:
         return preferred, fits[preferred]
     if len(fits) != 1:
-        names = list(records_of(reply.content, ArrayRecord))
         raise ValueError(
-            f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of {names}."
-            f" {' '.join(reasons[:1])}".rstrip()
+            f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of"
+            f" {list(records)}. {' '.join(reasons[:1])}".rstrip()
         )
     return next(iter(fits.items()))
 
@@ -242,7 +241,7 @@ def make_replies(
     norms: NDArray[np.float64],
     clipped: NDArray[np.bool_],
     like: Sequence[Answer],
-    metrics: Mapping[str, Mapping[str, Value]],
+    real: Sequence[Message],
     own_weights: tuple[str, Sequence[float]],
     state: RoundState,
     kind: ReplyKind | None,
@@ -254,12 +253,12 @@ def make_replies(
         norms: of the updates, shape ``(K,)``.
         clipped: which of them are above the clip norm.
         like: real replies, whose form and whose other content the canaries' take in turns.
-        metrics: those values that are the same for all canaries, see `neutral_metrics`.
+        real: all replies of clients, whose average the canaries' metrics are.
         own_weights: the metric by which replies are weighted, and that of each canary.
         state: of the round; the first replies answer the messages that were withheld.
         kind: whether replies are models or updates; ``None`` where it makes no difference.
     """
-    vectors, before = state.vectors, state.before
+    vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weights[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
@@ -291,7 +290,7 @@ def make_replies(
         return list(pool.map(make, range(len(numbers))))
 
 
-def neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
+def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
     """Metrics that leave a weighted average as it is: the real ones' own average.
 
     Only numbers that are averages by their nature: an integer may be a class or a client's number;

@@ -23,7 +23,6 @@ from fl_epe.flower.replies import (
     make_replies,
     median_norm,
     model_record,
-    neutral_metrics,
     note_dominant,
     readable,
     some_answers,
@@ -132,7 +131,6 @@ class ServerCanaries:
         kind = self._kind_of(like, state)
         note_dominant(self._run, state, real, kind)
         norms, clipped = self._norms(state, like, kind, len(cohort))
-        metrics = neutral_metrics(real, key)
         if settings.num_examples is None:
             given = drawn_weights(real, key, len(cohort), rng)
             self._check_share(len(cohort), len(real))
@@ -140,7 +138,7 @@ class ServerCanaries:
             given = [settings.num_examples] * len(cohort)
             self._check_share(sum(given), sum(weights(real, key)))
         state.vectors = self._run.auditor.canaries.vectors(cohort)
-        synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
+        synthetic = make_replies(cohort, norms, clipped, like, real, (key, given), state, kind)
         state.synthetic, state.played = synthetic, synthetic
         state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
         state.present = cohort
@@ -248,19 +246,16 @@ class ClientAnswers:
 
         Answers that cannot be read, and all where clients' answers are noise, are believed.
         """
+        preferred, missing = self._run.wrapped.arrays_key(), list[int]()
 
         def update(reply: Message) -> NDArray[np.floating]:
-            return (
-                model_record(reply, state.layout, self._run.wrapped.arrays_key())[1] - state.before
-            )
-
-        def holds(number: int, reply: Message) -> bool:
-            found = update(reply)
-            least = _SURELY * norm(found) / math.sqrt(len(found))
-            return float(self._run.auditor.canaries.vectors([number])[0] @ found) > least
+            return model_record(reply, state.layout, preferred)[1] - state.before
 
         try:
-            missing = [number for number, reply in played.items() if not holds(number, reply)]
+            for number, reply in played.items():
+                found, canary = update(reply), self._run.auditor.canaries.vectors([number])[0]
+                if not canary @ found > _SURELY * norm(found) / math.sqrt(len(found)):
+                    missing.append(number)
             noise = missing and are_noise([update(reply) for reply in others[:MOST_READ]])
             return [] if noise else missing
         except ValueError:  # encrypted, say
