@@ -63,9 +63,9 @@ class AuditedRun(AuditState):
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
-        folder = settings.checkpoint
-        self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
-        self.loggers = Loggers(settings.log_to, Path(folder or run_folder("audit")), logger.warning)
+        self._checkpoint = Checkpoint(self)
+        folder = Path(settings.checkpoint or run_folder("audit"))
+        self.loggers = Loggers(settings.log_to, folder, logger.warning)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
         plan = state.plan
@@ -116,7 +116,7 @@ class AuditedRun(AuditState):
         """
         self._is_again = self.index > 0
         goes_on = self._is_again and self._is_last(arrays)
-        if self._checkpoint is not None and not goes_on and self._checkpoint.holds(arrays):
+        if not goes_on and self._checkpoint.holds(arrays):
             self._awaited = arrays
             if not self._is_again:
                 # If it cannot go on after all.
@@ -188,7 +188,7 @@ class AuditedRun(AuditState):
         level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
         for sentence in self.plan.sentences():
             logger.log(level, "Audit: %s", sentence)
-        if self._checkpoint is not None:
+        if self.settings.checkpoint is not None:
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
         self.auditor.begin(start)
@@ -213,8 +213,7 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
-        if self._checkpoint is not None:
-            self._checkpoint.go_on(arrays)
+        self._checkpoint.go_on(arrays)
         if self._is_over(arrays) or (self.layout is None and not messages):
             return None
         layout = self.layout or self._begin(arrays, len(messages), grid)
@@ -223,7 +222,7 @@ class AuditedRun(AuditState):
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(before)
-        if self.index == 0 and self._checkpoint is not None:
+        if self.index == 0:
             self._checkpoint.save()  # before anything is sent
         with self.goes_on("no canary takes part"):
             self.source.configure(state, messages)
@@ -285,8 +284,7 @@ class AuditedRun(AuditState):
         finally:
             self.index += 1
             self._remember(theta)
-            if self._checkpoint is not None:
-                self._checkpoint.save()
+            self._checkpoint.save()
 
     def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
@@ -330,7 +328,7 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if nothing was seen, with the reasons.
         """
-        if isinstance(self._awaited, ArrayRecord) and self.index == 0 and self._checkpoint:
+        if isinstance(self._awaited, ArrayRecord) and self.index == 0:
             self._checkpoint.go_on(self._awaited)  # started again after the last round
         try:
             self._finished = self._finished or make_record(self)

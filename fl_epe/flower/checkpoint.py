@@ -60,18 +60,17 @@ class SavedAudit(NamedTuple):
 
 
 class Checkpoint:
-    """The folder in which an audit is kept.
+    """The folder in which an audit is kept, where its settings name one.
 
     What another run left there is never overwritten: unless this run goes on with it, it is moved
     aside before the first one is saved.
 
     Args:
         run: which is kept, and goes on.
-        directory: the folder; made when the first round is saved.
     """
 
-    def __init__(self, run: AuditedRun, directory: Path) -> None:
-        self._run, self._directory = run, directory
+    def __init__(self, run: AuditedRun) -> None:
+        self._run, self._directory = run, Path(run.settings.checkpoint or "")
         self._has_looked = self._mine = False
         self._saved: SavedAudit | None = None  # until it is decided if the run goes on with it
 
@@ -170,7 +169,7 @@ class Checkpoint:
         self._has_looked, self._mine, self._saved = True, False, None
         path = self._path("audit")
         try:
-            if not path.exists():
+            if self._run.settings.checkpoint is None or not path.exists():
                 return
             (found,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
             audit = _JSON.validate_python(found)
@@ -188,7 +187,7 @@ class Checkpoint:
     def save(self) -> None:
         """Write the audit, and the first time its initial model; not being able to is a fault."""
         run = self._run
-        if run.start is None:
+        if run.start is None or run.settings.checkpoint is None:
             return
         try:
             run.catch_up()

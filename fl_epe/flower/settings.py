@@ -136,7 +136,7 @@ class CanaryAuditSettings:
                     "to be left out with clients, who answer whenever they are asked, with their"
                     " own weight",
                 )
-        self.client_canaries(self.count_of_clients(_MOST))
+        self.client_canaries(self.count_of_clients(_MOST), {})
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""
@@ -148,8 +148,8 @@ class CanaryAuditSettings:
         count = nodes if isinstance(named, int | float | None) else len(named)
         return self.num_canaries or max(2, min(count, _MOST))
 
-    def client_canaries(self, count: int) -> ClientCanaries:
-        """Which clients answer with which of ``count`` canaries.
+    def client_canaries(self, count: int, numbers: dict[int, int]) -> ClientCanaries:
+        """Which clients answer with which of ``count`` canaries; some may be known.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -164,4 +164,5 @@ class CanaryAuditSettings:
             self.leave_out,
             acknowledge=True,
             kind=self.canary_kind,
+            numbers=numbers,
         )

@@ -186,10 +186,8 @@ class ClientAnswers:
 
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
-        found = self._run.settings.client_canaries(self._run.plan.number)
-        found.numbers |= self._run.clients
-        self._run.clients = found.numbers
-        return found
+        run = self._run
+        return run.settings.client_canaries(run.plan.number, run.clients)
 
     def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
