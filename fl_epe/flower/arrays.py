@@ -135,15 +135,13 @@ class Layout:
     canary could stand for a client there. Nor are `VARIANCES`, which a canary could make negative.
 
     Attributes:
-        names: of all arrays, in order.
-        shapes: their shapes.
-        moved: whether a canary moves the array.
+        shapes: of all arrays, by name and in order.
+        moved: names of those that a canary moves, in order.
         dtype: of the flat vector: float64 if one of the moved arrays is, else float32.
     """
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    moved: tuple[bool, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    moved: tuple[str, ...]
     dtype: str
 
     @classmethod
@@ -166,14 +164,13 @@ class Layout:
             if not any(fnmatch.fnmatchcase(name, p) for p in (*VARIANCES, *leave_out))
         }
         layout = cls(
-            names=tuple(values),
-            shapes=tuple(value.shape for value in values.values()),
-            moved=tuple(name in moved for name in values),
+            shapes={name: value.shape for name, value in values.items()},
+            moved=tuple(moved),
             dtype="float64" if "float64" in moved.values() else "float32",
         )
         if layout.dim < 2:
             raise ValueError(
-                f"Expected floating-point arrays with at least 2 entries in all, got {layout.names}"
+                f"Expected floating-point arrays with at least 2 entries in all, got {list(values)}"
                 f" of which a canary could move {layout.dim} entries."
             )
         return layout
@@ -181,15 +178,12 @@ class Layout:
     @property
     def dim(self) -> int:
         """How many numbers a canary moves."""
-        return sum(
-            math.prod(shape) for shape, moved in zip(self.shapes, self.moved, strict=True) if moved
-        )
+        return sum(math.prod(self.shapes[name]) for name in self.moved)
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Names of the arrays that no canary moves."""
-        pairs = zip(self.names, self.moved, strict=True)
-        return tuple(name for name, moved in pairs if not moved)
+        return tuple(name for name in self.shapes if name not in self.moved)
 
     def flatten(self, arrays: ArrayRecord, step: int = 1) -> NDArray[np.floating]:
         """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.
@@ -201,14 +195,13 @@ class Layout:
         """
         values = _decode(arrays)
         theirs = self._match(values)
-        parts = [values[theirs[name]].reshape(-1)[::step] for name in self._moved_names()]
+        parts = [values[theirs[name]].reshape(-1)[::step] for name in self.moved]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
         """The moved arrays of a flat vector ``(dim,)`` by name, each without its shape; views."""
-        shapes = zip(self.shapes, self.moved, strict=True)
-        ends = np.cumsum([math.prod(shape) for shape, moved in shapes if moved])
-        return dict(zip(self._moved_names(), np.split(flat, ends[:-1]), strict=True))
+        ends = np.cumsum([math.prod(self.shapes[name]) for name in self.moved])
+        return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
 
     def form(
         self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model"
@@ -226,45 +219,38 @@ class Layout:
         """
         answered, ours = _decode(like), _decode(arrays)
         theirs, known = self._match(answered), self._match(ours)
-        slots: dict[str, slice | NDArray[Any]] = {}
-        start = 0
-        for name, shape, moved in zip(self.names, self.shapes, self.moved, strict=True):
-            if moved:
-                slots[theirs[name]] = slice(start, start + math.prod(shape))
-                start += math.prod(shape)
-            elif name in theirs:
-                own = answered[theirs[name]]
-                still = {"model": ours[known[name]].astype(own.dtype), "update": np.zeros_like(own)}
-                slots[theirs[name]] = own if kind is None else still[kind]
+        still = {name: answered[theirs[name]] for name in self.left_out if name in theirs}
+        if kind == "model":
+            still = {name: ours[known[name]] for name in still}
+        elif kind == "update":
+            still = {name: np.zeros_like(value) for name, value in still.items()}
 
         def fill(flat: NDArray[np.floating]) -> ArrayRecord:
-            out = {}
+            values, out = {**still, **self.split(flat)}, ArrayRecord()
+            by_their_name = {theirs[name]: value for name, value in values.items()}
             for name, own in answered.items():
-                slot = slots[name]
-                value = flat[slot].reshape(own.shape) if isinstance(slot, slice) else slot
+                value = by_their_name[name].reshape(own.shape)
                 out[name] = encoded(value.astype(own.dtype, copy=False))
-            return ArrayRecord(out)
+            return out
 
         return fill
-
-    def _moved_names(self) -> list[str]:
-        return [name for name, use in zip(self.names, self.moved, strict=True) if use]
 
     def _match(self, values: Mapping[str, NDArray[Any]]) -> dict[str, str]:
         """The names in ``values`` by our names; those that do not move may be missing."""
         shapes = {name: value.shape for name, value in values.items()}
-        if set(self._moved_names()) <= shapes.keys() <= set(self.names):
-            for name, shape in zip(self.names, self.shapes, strict=True):
-                if shapes.get(name, shape) != shape:
-                    raise ValueError(f"Expected {name}.shape={shapes[name]} to be {shape}.")
+        if set(self.moved) <= shapes.keys() <= self.shapes.keys():
+            for name, shape in shapes.items():
+                if shape != self.shapes[name]:
+                    raise ValueError(f"Expected {name}.shape={shape} to be {self.shapes[name]}.")
             return {name: name for name in shapes}
-        if tuple(shapes.values()) == self.shapes:  # renamed, in the same order
-            return dict(zip(self.names, shapes, strict=True))
-        missing = sorted(set(self.names) - shapes.keys())
-        new = sorted(shapes.keys() - set(self.names))
+        if [*shapes.values()] == [*self.shapes.values()]:  # renamed, in the same order
+            return dict(zip(self.shapes, shapes, strict=True))
+        missing = sorted(self.shapes.keys() - shapes.keys())
+        new = sorted(shapes.keys() - self.shapes.keys())
         raise ValueError(
-            f"Expected the model's arrays {list(self.names)}: {missing} are missing, {new} are new,"
-            " and their shapes do not match in order. Name those that clients keep in leave_out."
+            f"Expected the model's arrays {list(self.shapes)}: {missing} are missing, {new} are"
+            " new, and their shapes do not match in order. Name those that clients keep in"
+            " leave_out."
         )
 
 

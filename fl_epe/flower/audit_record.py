@@ -54,11 +54,9 @@ def make_record(run: AuditedRun) -> AuditRecord:
     Raises:
         ValueError: if no model was seen.
     """
-    averages, by_server = _averages(run), _on_the_server(run)
-    if averages and run.wrapped.plain_layers:
+    if run.wrapped.plain_layers and _averages(run):
         run.auditor.learn_server(ServerSGD())
-    if run.layout is not None:
-        run.catch_up()
+    run.catch_up()
     claimed, of_sum = noise_multipliers(run)
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
@@ -71,7 +69,7 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if by_server and (run.plan is None or run.plan.load is None):
+    if run.plan.load is None and _on_the_server(run):
         facts["participation"] = "epochs"
         if run.index == run.rounds:
             facts["canary_participations"] = float(run.settings.participations or 1)
@@ -87,7 +85,7 @@ def _design(run: AuditedRun) -> Design:
         name: getattr(settings, name)
         for name in ("num_examples", "canary_norm", "max_share", "canary_kind", "participations")
     }
-    if plan is not None:
+    if plan.clients:
         known |= {
             "num_canaries": plan.number,
             "unobserved": settings.unobserved_beside(plan.number),
@@ -123,20 +121,19 @@ def _findings(run: AuditedRun) -> Findings:
     shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
     heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
     ids, _ = run.seen.log(run.index)
-    plan = run.plan.sentences() if run.plan else ()
     noise, faults = Findings.noise, tuple[str, ...]()
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
     return Findings(
         step_faults=faults,
         noise=noise,
-        plan=(*plan, *([_ON_THE_SERVER] if _on_the_server(run) else ())),
+        plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,
-        arrays_left_out=tuple(run.layout.left_out) if run.layout else (),
+        arrays_left_out=tuple(run.plan.left_out),
         resumed_after=tuple(run.resumed),
     )
 

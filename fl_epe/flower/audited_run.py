@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from fl_epe.archive import under
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
@@ -20,14 +21,14 @@ from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
-from fl_epe.flower.seen_noise import SeenNoise
-from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.sources import ClientAnswers, ServerCanaries, TooManyCanariesError
+from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
+from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.flower.state import AuditState, RoundState, logger
-from fl_epe.flower.watching import averaging_of
+from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
+from fl_epe.noise import RUN_LEVEL, NoiseHealth
 
 _WARN_ABOVE = 0.101  # share of a round's replies
 
@@ -50,33 +51,32 @@ class AuditedRun(AuditState):
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
-        kind = "model" if settings.replies is None and wrapped.takes_models else settings.replies
-        super().__init__(settings.seed, settings.rounds, kind)
+        known: ReplyKind | None = "model" if wrapped.takes_models else None
+        super().__init__(settings.seed, settings.rounds, settings.replies or known)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self.auditor = self._new_auditor(self)
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
         self.over: str | None = None
-        self.noise = SeenNoise()
+        self.noise = NoiseHealth(level=RUN_LEVEL)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
-        folder = settings.checkpoint
-        self._checkpoint = None if folder is None else Checkpoint(self, Path(folder))
-        self.loggers = Loggers(settings.log_to, Path(folder or run_folder("audit")), logger.warning)
+        self._checkpoint = Checkpoint(self)
+        folder = Path(settings.checkpoint or run_folder("audit"))
+        self.loggers = Loggers(settings.log_to, folder, logger.warning)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
-        plan, by_server = state.plan, self.settings.clients is None
-        number = plan.number if plan else 0
+        plan = state.plan
         return RunAuditor(
-            max(2, number),
-            self.settings.unobserved_beside(number),
+            max(2, plan.number),
+            self.settings.unobserved_beside(plan.number),
             seed=state.seed,
             delta=self.settings.delta,
             server=self.wrapped.server(),
-            planned=plan.planned if plan else None,
-            client=plan.client if plan and by_server else None,
+            planned=plan.planned,
+            client=plan.client if self.settings.clients is None else None,
             kind=self.settings.canary_kind,
         )
 
@@ -116,7 +116,7 @@ class AuditedRun(AuditState):
         """
         self._is_again = self.index > 0
         goes_on = self._is_again and self._is_last(arrays)
-        if self._checkpoint is not None and not goes_on and self._checkpoint.holds(arrays):
+        if not goes_on and self._checkpoint.holds(arrays):
             self._awaited = arrays
             if not self._is_again:
                 # If it cannot go on after all.
@@ -152,13 +152,14 @@ class AuditedRun(AuditState):
         start = saved.layout.flatten(saved.start)
         momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
         if momentum is not None:
-            named = dict(zip(saved.layout.names, map(np.asarray, momentum), strict=True))
+            named = dict(zip(saved.layout.shapes, map(np.asarray, momentum), strict=True))
             velocity = -saved.layout.flatten(pack(**named))
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
+        self.noise = NoiseHealth(level=RUN_LEVEL)
         if done == saved.audit.index:
-            self.noise.restore(saved.scores)
+            self.noise.restore(under(saved.scores, "noise."))
         self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
@@ -175,25 +176,25 @@ class AuditedRun(AuditState):
         while self.auditor.rounds < self.index:
             self.auditor.observe(None, RoundFacts())
 
-    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid | None) -> None:
+    def _begin(self, arrays: ArrayRecord, asked: int, grid: Grid) -> Layout:
         layout, nodes = Layout.of(arrays, self.settings.leave_out), None
         start = layout.flatten(arrays)
-        if grid is not None:
-            with contextlib.suppress(Exception):  # it need not tell
-                nodes = max(asked, len(list(grid.get_node_ids())))
-        self.plan = self.source.plan(asked, nodes, layout.left_out)
+        with contextlib.suppress(Exception):  # it need not tell
+            nodes = max(asked, len(list(grid.get_node_ids())))
+        self.plan = dataclasses.replace(self.source.plan(asked, nodes), left_out=layout.left_out)
         if not self.plan.number:
             self.failed("no canary takes part", self.plan.sentences()[0])
         most = self.plan.load.share if self.plan.load else self.plan.most
         level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
         for sentence in self.plan.sentences():
             logger.log(level, "Audit: %s", sentence)
-        if self._checkpoint is not None:
+        if self.settings.checkpoint is not None:
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
         self.auditor.begin(start)
         self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
+        return layout
 
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
@@ -203,7 +204,7 @@ class AuditedRun(AuditState):
             )
 
     def open_round(
-        self, arrays: ArrayRecord, messages: list[Message], grid: Grid | None
+        self, arrays: ArrayRecord, messages: list[Message], grid: Grid
     ) -> RoundState | None:
         """Decide who takes part, and what is sent of the strategy's ``messages``.
 
@@ -212,25 +213,20 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if the model or the round cannot be audited, with the reason.
         """
-        if self._checkpoint is not None:
-            self._checkpoint.go_on(arrays)
+        self._checkpoint.go_on(arrays)
         if self._is_over(arrays) or (self.layout is None and not messages):
             return None
-        if self.layout is None:
-            self._begin(arrays, len(messages), grid)
-        assert self.layout is not None  # noqa: S101 - it has begun
-        before, clip_norm = self.layout.flatten(arrays), self.wrapped.clip_norm()
-        state = RoundState(self.index, arrays, self.layout, before, clip_norm, grid)
+        layout = self.layout or self._begin(arrays, len(messages), grid)
+        before, clip_norm = layout.flatten(arrays), self.wrapped.clip_norm()
+        state = RoundState(self.index, arrays, layout, before, clip_norm, grid, messages)
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(before)
-        if self.index == 0 and self._checkpoint is not None:
+        if self.index == 0:
             self._checkpoint.save()  # before anything is sent
-        try:
+        with self.goes_on("no canary takes part"):
             self.source.configure(state, messages)
-        except TooManyCanariesError as error:
-            self.failed("no canary takes part", str(error))
-            state.sent, state.sits_out = messages, True
+            state.sits_out = False
         return state
 
     def _is_over(self, arrays: ArrayRecord) -> bool:
@@ -256,10 +252,7 @@ class AuditedRun(AuditState):
         """
         heard = self.hear(state, replies, self.settings.identity or int)
         self.seen.note(state.index, heard - self.clients.keys())
-        real = len(readable(replies))
-        state.facts = RoundFacts(
-            clip_norm=state.clip_norm, replies=real, absent=len(state.sent) - real
-        )
+        state.absent = len(state.sent) - len(readable(replies))
         return replies if state.sits_out else self.source.join(state, replies)
 
     def close_round(
@@ -279,34 +272,34 @@ class AuditedRun(AuditState):
         try:
             self.note(self.index).loss = loss
             if self.layout is not None:
+                facts, vectors = RoundFacts(), None
                 if state is not None:
-                    self._settle_canaries(state)
+                    facts, vectors = self._settle_canaries(state), state.vectors
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
                 if state is not None and theta is not None:
                     with self.goes_on("the noise could not be checked"):
-                        self.noise.note(state, theta)
-                facts, vectors = (state.facts, state.vectors) if state else (RoundFacts(), None)
+                        note_noise(self.noise, state, theta)
                 self.auditor.observe(theta, facts, vectors)
         finally:
             self.index += 1
             self._remember(theta)
-            if self._checkpoint is not None:
-                self._checkpoint.save()
+            self._checkpoint.save()
 
-    def _settle_canaries(self, state: RoundState) -> None:
+    def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
-        meant = len(state.played)
-        if left_out := state.settle(shares):
+        facts = state.settle(shares)
+        if left_out := len(state.played) - len(facts.present):
             self.failed(
                 "the strategy left canaries out",
-                f"it did not use {left_out} of {meant} of their answers",
+                f"it did not use {left_out} of {len(state.played)} of their answers",
                 kind=FaultKind.CANARY_UNUSED,
                 times=left_out,
             )
-        if state.facts.present:
+        if facts.present:
             note = self.note(self.index)
             note.averaged, note.shares = averaging, state.heaviest
+        return facts
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
         if not arrays:
@@ -335,7 +328,7 @@ class AuditedRun(AuditState):
         Raises:
             ValueError: if nothing was seen, with the reasons.
         """
-        if isinstance(self._awaited, ArrayRecord) and self.index == 0 and self._checkpoint:
+        if isinstance(self._awaited, ArrayRecord) and self.index == 0:
             self._checkpoint.go_on(self._awaited)  # started again after the last round
         try:
             self._finished = self._finished or make_record(self)

@@ -22,7 +22,6 @@ from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.sources import TooManyCanariesError
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
 
@@ -81,8 +80,7 @@ class CanaryAudit(Strategy):
         self._turn: RoundState | None = None
         self._timeout: float = 3600
         self._is_running = self._accepted = False  # the latter: it has taken canaries once
-        self._wrapped = Wrapped(strategy)
-        self._run = AuditedRun(self._wrapped, CanaryAuditSettings(**settings))
+        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**settings))
         names = ("configure_train", "aggregate_train")
         failed = functools.partial(self._run.failed, "the strategy failed")
         self._hooks = watching.Attachment(strategy, self, names, self._rescue, failed)
@@ -204,20 +202,16 @@ class CanaryAudit(Strategy):
         return result
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
-        try:
+        with self._run.goes_on("no canary joined the round"):
             joined = self._run.join(state, real)
             if state.synthetic or not state.withheld:
                 return joined
-        except TooManyCanariesError as error:
-            self._run.failed("no canary takes part", str(error))
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._run.failed("no canary joined the round", error)
         state.without_canaries()
         return [*real, *self._asked_late(state)]
 
     def _asked_late(self, state: RoundState) -> list[Message]:
         withheld, state.withheld = state.withheld, []
-        if state.grid is None or not withheld:
+        if not withheld:
             return []
         return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
 
@@ -227,7 +221,7 @@ class CanaryAudit(Strategy):
         if not state.synthetic:
             return self._call(server_round, state, joined)
         failure: Exception | str = "it released no model"
-        undo = watching.Undo(self._wrapped.layers, deep=not self._accepted)
+        undo = watching.Undo(self._run.wrapped.layers, deep=not self._accepted)
         try:
             result = self._call(server_round, state, joined)
             own = any(reply.has_error() for reply in real)  # why there may be no model
@@ -245,14 +239,12 @@ class CanaryAudit(Strategy):
         return result
 
     def _call(self, server_round: int, state: RoundState, replies: list[Message]) -> Any:
-        base, state.seen, used = self._wrapped.base, None, set[int]()
+        base, state.seen, used = self._run.wrapped.base, None, set[int]()
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
                 used = stack.enter_context(watching.real_metrics_only(base, state.synthetic))
-                state.noise_std = self._wrapped.noise_std()
-                if state.noise_std or (
-                    not self._wrapped.averages and len(self._wrapped.layers) > 1
-                ):
+                state.noise_std = self._run.wrapped.noise_std()
+                if len(self._run.wrapped.layers) > 1:
                     state.seen = stack.enter_context(watching.watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)
@@ -268,7 +260,7 @@ class CanaryAudit(Strategy):
     ) -> MetricRecord | None:
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
-        out = MetricRecord(dict(metrics.items()) if metrics else {})
+        out = MetricRecord(dict(metrics or {}))
         out.update(self._run.epsilons())
         return out if out else metrics
 

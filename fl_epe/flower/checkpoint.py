@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
 from fl_epe.flower.arrays import Layout, read_only
-from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
+from fl_epe.flower.settings import SettingsError
 from fl_epe.flower.state import AuditState, logger
-from fl_epe.flower.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
@@ -44,20 +43,6 @@ def digest(theta: NDArray[np.floating]) -> str:
     return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
-def fingerprint(settings: CanaryAuditSettings, wrapped: Wrapped) -> dict[str, Any]:
-    """What must be the same for an audit to go on, as JSON values by the names of arguments."""
-    names = {field.name for field in dataclasses.fields(settings)} - _FREE
-    values = {name: getattr(settings, name) for name in sorted(names)}
-    if not isinstance(settings.clients, float | int | None):
-        values["clients"] = sorted(map(int, settings.clients))
-    values |= {
-        "strategy": wrapped.description,
-        "strategy's server optimizer": str(wrapped.server()),
-        "strategy's noise multiplier": wrapped.noise_multipliers()[1],
-    }
-    return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
-
-
 class SavedAudit(NamedTuple):
     """An audit in a checkpoint.
 
@@ -73,63 +58,19 @@ class SavedAudit(NamedTuple):
     scores: Mapping[str, Any]
     start: ArrayRecord
 
-    def goes_on_after(
-        self, arrays: ArrayRecord, settings: CanaryAuditSettings, wrapped: Wrapped
-    ) -> int | None:
-        """After how many rounds the audit goes on with this model; ``None`` for another run.
-
-        The initial model is that of a new run, unless no round was done yet.
-
-        Raises:
-            SettingsError: if it goes on, with other arguments than before.
-        """
-        try:
-            found, models = digest(self.layout.flatten(arrays)), self.audit.models.items()
-        except ValueError:
-            return None
-        done = max((t for t, model in models if model == found), default=None)
-        if done is None or (done == 0 and self.audit.index > 0):
-            return None
-        try:
-            self.check(settings, wrapped)
-        except SettingsError:
-            if done > 0:
-                raise
-            return None  # nothing is lost
-        return done
-
-    def check(self, settings: CanaryAuditSettings, wrapped: Wrapped) -> None:
-        """Raise a `SettingsError` that names the first argument with another value than before."""
-        instead = "start again as before, or with another checkpoint folder"
-        if not settings.fresh_seed and settings.seed != self.audit.seed:
-            raise SettingsError(
-                f"Expected another seed to be that of the audit in the checkpoint; {instead}."
-            )
-        given = fingerprint(settings, wrapped)
-        before = self.audit.arguments | {"rounds": self.audit.rounds}
-        if settings.rounds is not None:
-            given["rounds"] = settings.rounds
-        for name, value in given.items():
-            if value != before.get(name):
-                raise SettingsError(
-                    f"Expected {name}={value!r} to be {before.get(name)!r}, as in the audit in the"
-                    f" checkpoint; {instead}."
-                )
-
 
 class Checkpoint:
-    """The folder in which an audit is kept.
+    """The folder in which an audit is kept, where its settings name one.
 
     What another run left there is never overwritten: unless this run goes on with it, it is moved
     aside before the first one is saved.
 
     Args:
         run: which is kept, and goes on.
-        directory: the folder; made when the first round is saved.
     """
 
-    def __init__(self, run: AuditedRun, directory: Path) -> None:
-        self._run, self._directory = run, directory
+    def __init__(self, run: AuditedRun) -> None:
+        self._run, self._directory = run, Path(run.settings.checkpoint or "")
         self._has_looked = self._mine = False
         self._saved: SavedAudit | None = None  # until it is decided if the run goes on with it
 
@@ -140,11 +81,11 @@ class Checkpoint:
             SettingsError: if there is, with other arguments.
         """
         self._look()
-        given = self._run.settings, self._run.wrapped
-        if self._saved is not None and isinstance(arrays, ArrayRecord):
-            return self._saved.goes_on_after(arrays, *given) is not None
-        if self._saved is not None:
-            self._saved.check(*given)
+        if self._saved is None:
+            return False
+        if isinstance(arrays, ArrayRecord):
+            return self.goes_on_after(self._saved, arrays) is not None
+        self.check(self._saved.audit)
         return False
 
     def go_on(self, arrays: ArrayRecord) -> None:
@@ -156,11 +97,9 @@ class Checkpoint:
         if saved is None:
             return
         with run.goes_on("the saved audit cannot go on, and a new one begins"):
-            done = saved.goes_on_after(arrays, run.settings, run.wrapped)
+            done = self.goes_on_after(saved, arrays)
             if done is None:
-                logger.warning(
-                    "Audit: the one in the checkpoint is of another run; a new one begins"
-                )
+                logger.warning("Audit: the one kept is of another run; a new one begins")
                 return
             run.restore(saved, done, arrays)
             self._mine = True
@@ -170,11 +109,67 @@ class Checkpoint:
                     "Audit: rounds %d to %d are not in the model", done + 1, saved.audit.index
                 )
 
+    def goes_on_after(self, saved: SavedAudit, arrays: ArrayRecord) -> int | None:
+        """After how many rounds the audit goes on with this model; ``None`` for another run.
+
+        The initial model is that of a new run, unless no round was done yet.
+
+        Raises:
+            SettingsError: if it goes on, with other arguments than before.
+        """
+        try:
+            found = digest(saved.layout.flatten(arrays))
+        except ValueError:
+            return None
+        done = max((t for t, model in saved.audit.models.items() if model == found), default=None)
+        if done is None or (done == 0 and saved.audit.index > 0):
+            return None
+        try:
+            self.check(saved.audit)
+        except SettingsError:
+            if done > 0:
+                raise
+            return None  # nothing is lost
+        return done
+
+    def check(self, saved: AuditState) -> None:
+        """Raise a `SettingsError` that names the first argument with another value than before."""
+        settings = self._run.settings
+        instead = "start again as before, or with another checkpoint folder"
+        if not settings.fresh_seed and settings.seed != saved.seed:
+            raise SettingsError(
+                f"Expected another seed to be that of the audit in the checkpoint; {instead}."
+            )
+        given = self.fingerprint()
+        before = saved.arguments | {"rounds": saved.rounds}
+        if settings.rounds is not None:
+            given["rounds"] = settings.rounds
+        for name, value in given.items():
+            if value != before.get(name):
+                raise SettingsError(
+                    f"Expected {name}={value!r} to be {before.get(name)!r}, as in the audit in the"
+                    f" checkpoint; {instead}."
+                )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for an audit to go on, as JSON values by the names of arguments."""
+        settings, wrapped = self._run.settings, self._run.wrapped
+        names = {field.name for field in dataclasses.fields(settings)} - _FREE
+        values = {name: getattr(settings, name) for name in sorted(names)}
+        if not isinstance(settings.clients, float | int | None):
+            values["clients"] = sorted(map(int, settings.clients))
+        values |= {
+            "strategy": wrapped.description,
+            "strategy's server optimizer": str(wrapped.server()),
+            "strategy's noise multiplier": wrapped.noise_multipliers()[1],
+        }
+        return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
+
     def _look(self) -> None:
         self._has_looked, self._mine, self._saved = True, False, None
         path = self._path("audit")
         try:
-            if not path.exists():
+            if self._run.settings.checkpoint is None or not path.exists():
                 return
             (found,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
             audit = _JSON.validate_python(found)
@@ -188,40 +183,36 @@ class Checkpoint:
             self._saved = SavedAudit(audit, audit.layout, scores, start)
         except UNREADABLE as error:
             self._run.failed("the saved audit cannot be read, and a new one begins", error)
-            self._set_aside()
 
     def save(self) -> None:
         """Write the audit, and the first time its initial model; not being able to is a fault."""
         run = self._run
-        if run.start is None:
+        if run.start is None or run.settings.checkpoint is None:
             return
         try:
             run.catch_up()
-            run.arguments = run.arguments or fingerprint(run.settings, run.wrapped)
+            run.arguments = run.arguments or self.fingerprint()
             path = self._path("audit")
             if not self._mine:
-                self._set_aside()
-                if path.exists():
-                    raise OSError(f"{path} is of another run, and cannot be moved aside")
+                self._set_aside(path)
                 arrays = {f"{i}": read_only(array) for i, array in enumerate(run.start.values())}
                 names = {"model": {"names": list(run.start)}}
                 beside = self._path(f"start-{run.models[0]}")
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
             texts = {"audit": _JSON.dump_python(run, mode="json")}
-            arrays = run.auditor.state() | run.seen.state(run.index) | run.noise.state()
+            noise = {f"noise.{name}": values for name, values in run.noise.state().items()}
+            arrays = run.auditor.state() | run.seen.state(run.index) | noise
             write_archive(path, arrays, texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
             run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
 
-    def _set_aside(self) -> None:
-        path = self._path("audit")
-        with self._run.goes_on("the saved audit cannot be moved aside"):
-            if path.exists():
-                numbered = (self._path(f"audit-{number}") for number in itertools.count(1))
-                free = next(name for name in numbered if not name.exists())
-                path.rename(free)
-                logger.warning("Audit: %s is now %s", path, free)
+    def _set_aside(self, path: Path) -> None:
+        if path.exists():
+            numbered = (self._path(f"audit-{number}") for number in itertools.count(1))
+            free = next(name for name in numbered if not name.exists())
+            path.rename(free)
+            logger.warning("Audit: %s is now %s", path, free)
 
     def _path(self, name: str) -> Path:
         return self._directory / f"{name}.npz"

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import json
 import logging
-from collections.abc import Callable, Collection, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -58,7 +58,7 @@ class CanaryOrder:
     seed: int
     kind: CanaryKind = "rotation"
     norm: float = 0.0
-    leave_out: tuple[str, ...] = ()
+    leave_out: Sequence[str] = ()
     acknowledge: bool = False
 
     def add_to(self, config: MutableMapping[str, Any]) -> None:
@@ -70,8 +70,7 @@ class CanaryOrder:
         """Remove the order from a message's content and return it; ``None`` if there is none."""
         for config in records_of(content, ConfigRecord).values():
             if _ORDER in config:
-                values = json.loads(str(config.pop(_ORDER)))
-                return cls(**values | {"leave_out": tuple(values["leave_out"])})
+                return cls(**json.loads(str(config.pop(_ORDER))))
         return None
 
 
@@ -173,10 +172,11 @@ def _clip_norm(content: RecordDict) -> float:
     return 0.0
 
 
+@dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret
 class ClientCanaries:
     """The server's half: which clients answer with a canary, and with which.
 
-    Args:
+    Attributes:
         count: number of canaries; clients beyond that stay real.
         unobserved: canaries that only the server knows, see `RunAuditor`.
         seed: of the canaries, and of the choice of clients.
@@ -186,63 +186,58 @@ class ClientCanaries:
         leave_out: see `Layout.of`.
         acknowledge: see `CanaryOrder`.
         kind: of the canaries, see `CanarySet`.
-
-    Attributes:
-        numbers: of the canaries, by the clients that have one.
+        numbers: of the canaries, by the clients that have one; those that are known are kept.
 
     Raises:
         ArgumentError: for a share outside (0, 1], or an empty or repeating list.
     """
 
-    def __init__(
-        self,
-        count: int,
-        unobserved: int,
-        seed: int,
-        clients: float | Collection[int],
-        identity: Callable[[int], int] | None = None,
-        leave_out: tuple[str, ...] = (),
-        *,
-        acknowledge: bool = False,
-        kind: CanaryKind = "rotation",
-    ) -> None:
-        self._order = CanaryOrder(
-            0, count + unobserved, seed, kind, leave_out=leave_out, acknowledge=acknowledge
-        )
-        self._count, self._identity, self._share = count, identity or int, 0.0
-        self.numbers: dict[int, int] = {}
-        if isinstance(clients, (int, float)):
-            if not 0 < clients <= 1:
-                raise_invalid("clients", clients, "in (0, 1], or a list of clients")
-            self._share = float(clients)
+    count: int
+    unobserved: int
+    seed: int
+    clients: float | Collection[int]
+    identity: Callable[[int], int] | None = None
+    leave_out: Sequence[str] = ()
+    _: dataclasses.KW_ONLY
+    acknowledge: bool = False
+    kind: CanaryKind = "rotation"
+    numbers: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clients, (int, float)):
+            if not 0 < self.clients <= 1:
+                raise_invalid("clients", self.clients, "in (0, 1], or a list of clients")
             return
-        chosen = [int(client) for client in clients]  # NumPy's would not fit into a checkpoint
-        if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > count:
-            raise_invalid("clients", chosen, f"to be 1 to num_canaries={count} different clients")
-        self.numbers = {client: number for number, client in enumerate(chosen)}
+        chosen = [int(client) for client in self.clients]  # NumPy's would not fit into a checkpoint
+        if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > self.count:
+            wanted = f"to be 1 to num_canaries={self.count} different clients"
+            raise_invalid("clients", chosen, wanted)
+        self.numbers.update({client: number for number, client in enumerate(chosen)})
 
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
-        identity = int(self._identity(node_id))
-        if self._share and identity not in self.numbers and len(self.numbers) < self._count:
-            coin = generator(self._order.seed, _SHARE_STREAM, identity)
-            if coin.random() < self._share:
-                self.numbers[identity] = len(self.numbers)
-        return self.numbers.get(identity)
+        known, share = self.numbers, self.clients
+        identity = int(node_id if self.identity is None else self.identity(node_id))
+        if isinstance(share, (int, float)) and identity not in known and len(known) < self.count:
+            coin = generator(self.seed, _SHARE_STREAM, identity)
+            if coin.random() < share:
+                known[identity] = len(known)
+        return known.get(identity)
 
     def order(self, node_id: int, norm: float = 0.0) -> CanaryOrder | None:
         """What to tell the client in this round; ``None`` for a real client."""
-        number = self.number(node_id)
-        order = self._order
-        return None if number is None else dataclasses.replace(order, number=number, norm=norm)
+        if (number := self.number(node_id)) is None:
+            return None
+        count, leave_out = self.count + self.unobserved, self.leave_out
+        return CanaryOrder(number, count, self.seed, self.kind, norm, leave_out, self.acknowledge)
 
 
 def with_order(message: Message, order: CanaryOrder) -> Message:
     """The message with the order in a configuration of its own; the original stays as it is."""
     content = RecordDict(dict(message.content.items()))
-    configs = records_of(content, ConfigRecord)
-    name = next(iter(configs), "config")
-    config = ConfigRecord(dict(configs[name].items()) if name in configs else {})
+    configs = records_of(content, ConfigRecord) or {"config": ConfigRecord()}
+    name, first = next(iter(configs.items()))
+    config = ConfigRecord(dict(first))
     order.add_to(config)
     content[name] = config
     meta = message.metadata

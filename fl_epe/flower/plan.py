@@ -35,8 +35,8 @@ class AuditPlan:
         load: the ladder that the audit chose; ``None`` if the number of canaries was given.
     """
 
-    number: int
-    clients: int
+    number: int = 0
+    clients: int = 0
     nodes: int | None = None
     canaries: int = 0
     planned: float | None = None
@@ -106,7 +106,7 @@ def spread(
 
 def make_plan(
     settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
-) -> tuple[AuditPlan, NDArray[np.bool_]]:
+) -> AuditPlan:
     """No more canaries than fit beside the clients of the first round, or none below two.
 
     Args:
@@ -115,9 +115,6 @@ def make_plan(
         rounds: of the run.
         clients: whom the strategy asks in the first round.
         nodes: from how many they were chosen; ``None`` if not known.
-
-    Returns:
-        The plan, and the rounds of each canary, ``(T, k)``.
     """
     number, share, reduced, load = settings.num_canaries, settings.max_share, "", None
     room = wrapped.room(clients)
@@ -151,4 +148,4 @@ def make_plan(
             number, here = fit, spread(settings, rounds, fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
-    return AuditPlan(number, clients, nodes, most, planned, replaced, (), reduced, load), here
+    return AuditPlan(number, clients, nodes, most, planned, replaced, reduced=reduced, load=load)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,9 @@ def model_record(
     Raises:
         ValueError: if none fits, or several do of which none has that name.
     """
-    fits: dict[str, Vector] = {}
-    reasons = []
-    for name, arrays in records_of(reply.content, ArrayRecord).items():
+    fits, reasons = dict[str, Vector](), list[str]()
+    records = records_of(reply.content, ArrayRecord)
+    for name, arrays in records.items():
         try:
             fits[name] = layout.flatten(arrays, step)
         except ValueError as error:
@@ -76,10 +76,9 @@ def model_record(
     if preferred in fits:
         return preferred, fits[preferred]
     if len(fits) != 1:
-        names = list(records_of(reply.content, ArrayRecord))
         raise ValueError(
-            f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of {names}."
-            f" {' '.join(reasons[:1])}".rstrip()
+            f"Expected one ArrayRecord like the model in a reply, got {len(fits)} of"
+            f" {list(records)}. {' '.join(reasons[:1])}".rstrip()
         )
     return next(iter(fits.items()))
 
@@ -109,22 +108,20 @@ def some_answers(
     Raises:
         ValueError: if there is none.
     """
-    found, unreadable = list[Answer](), list[str]()
+    found, why = list[Answer](), ""
     for i in rng.permutation(len(replies)):
-        reply, node = replies[i], replies[i].metadata.src_node_id
         try:
-            name, vector = model_record(reply, state.layout, run.wrapped.arrays_key())
+            name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
+            found.append(Answer(replies[i], name, vector))
         except ValueError as error:
-            unreadable.append(f"node {node}: {error}")
-            run.fault(state.index, unreadable[-1], FaultKind.REFUSED)
-            continue
-        found.append(Answer(reply, name, vector))
+            why = f"node {replies[i].metadata.src_node_id}: {error}"
+            run.fault(state.index, why, FaultKind.REFUSED)
         if len(found) == MOST_READ:
             break
     if not found:
-        raise ValueError(f"Expected a reply that can be read: {unreadable[0]}")
+        raise ValueError(f"Expected a reply that can be read: {why}")
     return found
 
 
@@ -134,13 +131,12 @@ def note_dominant(
     """Updates that are most of the energy of the round's updates are faults."""
     wrapped = run.wrapped
     step, preferred = max(1, state.layout.dim // _ENTRIES), wrapped.arrays_key()
-    old = state.layout.flatten(state.arrays, step) if kind == "model" else 0.0
+    old = state.layout.flatten(state.arrays, step) if kind == "model" else None
     norms = np.full(len(real), math.nan)
     for i, reply in enumerate(real):
         with contextlib.suppress(ValueError):
-            norms[i] = math.sqrt(step) * norm(
-                model_record(reply, state.layout, preferred, step)[1] - old
-            )
+            entries = model_record(reply, state.layout, preferred, step)[1]
+            norms[i] = math.sqrt(step) * norm(entries, old)
     if wrapped.clips_on_server:
         norms = np.minimum(norms, state.clip_norm)
     known = np.isfinite(norms)
@@ -166,17 +162,14 @@ def kind_of_replies(
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
-    own. That of a difference is the update's own, near 0. Where the model is 0 both are the same,
-    and "update" is as good an answer as "model".
+    own. That of a difference is the update's own, near 0.
 
     Args:
         answers: the clients' answers, each of shape ``(dim,)``, those that are finite.
-        before: the global model that they were sent, of shape ``(dim,)``.
+        before: the global model that they were sent, of shape ``(dim,)``; not 0 everywhere.
     """
     start = before.astype(np.float64)
     energy = float(start @ start)
-    if energy == 0:
-        return "update"
     share = statistics.median(float(answer @ start) / energy for answer in answers)
     if abs(share) < _NEAR:
         return "update"
@@ -237,8 +230,7 @@ def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | Non
             " says nothing about how long an update is: let clients answer with canaries"
             " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
         )
-    old = 0.0 if before is None else before
-    length = statistics.median(norm(answer.vector - old) for answer in like)
+    length = statistics.median(norm(answer.vector, before) for answer in like)
     if length == 0:
         raise ValueError("Expected clients that moved the model, but half of them did not.")
     return length
@@ -249,7 +241,7 @@ def make_replies(
     norms: NDArray[np.float64],
     clipped: NDArray[np.bool_],
     like: Sequence[Answer],
-    metrics: Mapping[str, Mapping[str, Value]],
+    real: Sequence[Message],
     own_weights: tuple[str, Sequence[float]],
     state: RoundState,
     kind: ReplyKind | None,
@@ -261,12 +253,12 @@ def make_replies(
         norms: of the updates, shape ``(K,)``.
         clipped: which of them are above the clip norm.
         like: real replies, whose form and whose other content the canaries' take in turns.
-        metrics: those values that are the same for all canaries, see `neutral_metrics`.
+        real: all replies of clients, whose average the canaries' metrics are.
         own_weights: the metric by which replies are weighted, and that of each canary.
         state: of the round; the first replies answer the messages that were withheld.
         kind: whether replies are models or updates; ``None`` where it makes no difference.
     """
-    vectors, before = state.vectors, state.before
+    vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weights[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
@@ -298,7 +290,7 @@ def make_replies(
         return list(pool.map(make, range(len(numbers))))
 
 
-def neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
+def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
     """Metrics that leave a weighted average as it is: the real ones' own average.
 
     Only numbers that are averages by their nature: an integer may be a class or a client's number;

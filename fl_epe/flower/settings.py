@@ -126,18 +126,17 @@ class CanaryAuditSettings:
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise_invalid(name, value, f"to be one of {get_args(kind)}")
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        if self.clients is None:
+            return
         for name in _OF_SERVER_CANARIES:
-            value = getattr(self, name)
-            if self.clients is not None and value != defaults[name]:
+            if (value := getattr(self, name)) is not None:
                 raise_invalid(
                     name,
                     value,
                     "to be left out with clients, who answer whenever they are asked, with their"
                     " own weight",
                 )
-        if self.clients is not None:
-            self.client_canaries(self.count_of_clients(_MOST))
+        self.client_canaries(self.count_of_clients(_MOST), {})
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""
@@ -149,8 +148,8 @@ class CanaryAuditSettings:
         count = nodes if isinstance(named, int | float | None) else len(named)
         return self.num_canaries or max(2, min(count, _MOST))
 
-    def client_canaries(self, count: int) -> ClientCanaries:
-        """Which clients answer with which of ``count`` canaries.
+    def client_canaries(self, count: int, numbers: dict[int, int]) -> ClientCanaries:
+        """Which clients answer with which of ``count`` canaries; some may be known.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -162,7 +161,8 @@ class CanaryAuditSettings:
             self.seed,
             self.clients,
             self.identity,
-            tuple(self.leave_out),
+            self.leave_out,
             acknowledge=True,
             kind=self.canary_kind,
+            numbers=numbers,
         )

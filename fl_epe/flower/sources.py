@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,6 @@ from fl_epe.flower.replies import (
     make_replies,
     median_norm,
     model_record,
-    neutral_metrics,
     note_dominant,
     readable,
     some_answers,
@@ -45,14 +43,10 @@ _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 
 
-class TooManyCanariesError(ValueError):
-    """Canaries would have more than their share of a round."""
-
-
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
-    """Raise a `TooManyCanariesError` if canaries have more than that share of a round."""
+    """Raise a `ValueError` if canaries have more than that share of a round."""
     if canaries > most * (canaries + rest) + _ROUNDING or (canaries and rest <= 0 and not alone):
-        raise TooManyCanariesError(
+        raise ValueError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
             " participations, or raise max_share."
@@ -70,34 +64,30 @@ class ServerCanaries:
     def __init__(self, run: AuditedRun, rounds: int) -> None:
         self._run, self._rounds = run, rounds
         ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
-        self._presence = np.zeros((rounds, 0), bool)
-        if run.plan is not None:
-            self._presence = spread(run.settings, rounds, run.plan.number, run.plan.load)
 
-    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
-        """What the audit does to a run; spreads the canaries."""
+    def plan(self, clients: int, nodes: int | None) -> AuditPlan:
+        """What the audit does to a run."""
         run = self._run
-        plan, self._presence = make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
-        return dataclasses.replace(plan, left_out=left_out)
+        return make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
 
-    def _replaced(self, num_canaries: int, clients: int) -> int:
-        """How many of a round's clients are not asked, as canaries take their place."""
-        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(clients)
-        return int(min(max(num_canaries - room, 0), clients))
+    @functools.cached_property
+    def _presence(self) -> NDArray[np.bool_]:
+        """The rounds of each canary that is planned, ``(T, k)``."""
+        plan = self._run.plan
+        return spread(self._run.settings, self._rounds, plan.number, plan.load)
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        plan = self._run.plan
-        most = max(self._run.settings.max_share, plan.most if plan else 0.0)
+        most = max(self._run.settings.max_share, self._run.plan.most)
         check_share(canaries, rest, max(most, min(0.5, 2 * most)))
 
     def _check_whole(self, index: int, asked: int) -> None:
         """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes, plan = self._run.settings.max_share, self._run.notes, self._run.plan
-        if plan is not None and plan.load is not None:
+        share, notes = self._run.settings.max_share, self._run.notes
+        if self._run.plan.load is not None:
             real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
             if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
-                raise TooManyCanariesError(
+                raise ValueError(
                     f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
                     " are asked than in the first round."
                 )
@@ -107,13 +97,14 @@ class ServerCanaries:
         return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """Decide what is sent of the strategy's ``messages``: fills ``state.sent``.
+        """Decide what is sent of the strategy's ``messages``: sets ``state.sent``.
 
         Raises:
-            TooManyCanariesError: if canaries would have more than their share of the round.
+            ValueError: if canaries would have more than their share of the round.
         """
         count, note = len(self._cohort(state)), self._run.note(state.index)
-        replaced = self._replaced(count, len(messages))
+        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
+        replaced = int(min(max(count - room, 0), len(messages)))
         note.asked = len(messages) - replaced
         self._check_share(count, note.asked)
         self._check_whole(state.index, note.asked)
@@ -124,7 +115,7 @@ class ServerCanaries:
         state.withheld = [messages[i] for i in sorted(out)]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
-        """The replies that the strategy is given, canaries' among them; fills ``state.facts``.
+        """The replies that the strategy is given, canaries' among them; notes who takes part.
 
         Without a readable real reply there is no round, and no canary.
 
@@ -140,7 +131,6 @@ class ServerCanaries:
         kind = self._kind_of(like, state)
         note_dominant(self._run, state, real, kind)
         norms, clipped = self._norms(state, like, kind, len(cohort))
-        metrics = neutral_metrics(real, key)
         if settings.num_examples is None:
             given = drawn_weights(real, key, len(cohort), rng)
             self._check_share(len(cohort), len(real))
@@ -148,12 +138,10 @@ class ServerCanaries:
             given = [settings.num_examples] * len(cohort)
             self._check_share(sum(given), sum(weights(real, key)))
         state.vectors = self._run.auditor.canaries.vectors(cohort)
-        synthetic = make_replies(cohort, norms, clipped, like, metrics, (key, given), state, kind)
+        synthetic = make_replies(cohort, norms, clipped, like, real, (key, given), state, kind)
         state.synthetic, state.played = synthetic, synthetic
         state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
-        state.facts = dataclasses.replace(
-            state.facts, present=cohort, replies=len(real) + len(cohort)
-        )
+        state.present = cohort
         return [*replies, *synthetic]
 
     def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
@@ -198,16 +186,12 @@ class ClientAnswers:
 
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
-        plan = self._run.plan
-        found = self._run.settings.client_canaries(plan.number if plan else 0)
-        found.numbers |= self._run.clients
-        self._run.clients = found.numbers
-        return found
+        run = self._run
+        return run.settings.client_canaries(run.plan.number, run.clients)
 
-    def plan(self, clients: int, nodes: int | None, left_out: Sequence[str]) -> AuditPlan:
+    def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
-        number = self._run.settings.count_of_clients(nodes or clients)
-        return AuditPlan(number, clients, left_out=left_out)
+        return AuditPlan(self._run.settings.count_of_clients(nodes or clients), clients)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """See `ServerCanaries.configure`."""
@@ -220,10 +204,10 @@ class ClientAnswers:
             len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
         )
         self._run.ordered.update(asked)
-        for message, order in zip(messages, orders, strict=True):
-            state.sent.append(
-                message if order is None else client_canaries.with_order(message, order)
-            )
+        state.sent = [
+            message if order is None else client_canaries.with_order(message, order)
+            for message, order in zip(messages, orders, strict=True)
+        ]
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
@@ -248,10 +232,9 @@ class ClientAnswers:
         self._run.answered.update(played)
         note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
-        state.played = [played[number] for number in sorted(played)]
-        state.facts = dataclasses.replace(
-            state.facts, present=sorted(played), absent=state.facts.absent + len(missing)
-        )
+        state.present = sorted(played)
+        state.played = [played[number] for number in state.present]
+        state.absent += len(missing)
         return replies
 
     def _missing(
@@ -261,19 +244,16 @@ class ClientAnswers:
 
         Answers that cannot be read, and all where clients' answers are noise, are believed.
         """
+        preferred, missing = self._run.wrapped.arrays_key(), list[int]()
 
         def update(reply: Message) -> NDArray[np.floating]:
-            return (
-                model_record(reply, state.layout, self._run.wrapped.arrays_key())[1] - state.before
-            )
-
-        def holds(number: int, reply: Message) -> bool:
-            found = update(reply)
-            least = _SURELY * norm(found) / math.sqrt(len(found))
-            return float(self._run.auditor.canaries.vectors([number])[0] @ found) > least
+            return model_record(reply, state.layout, preferred)[1] - state.before
 
         try:
-            missing = [number for number, reply in played.items() if not holds(number, reply)]
+            for number, reply in played.items():
+                found, canary = update(reply), self._run.auditor.canaries.vectors([number])[0]
+                if not canary @ found > _SURELY * norm(found) / math.sqrt(len(found)):
+                    missing.append(number)
             noise = missing and are_noise([update(reply) for reply in others[:MOST_READ]])
             return [] if noise else missing
         except ValueError:  # encrypted, say

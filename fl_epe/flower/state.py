@@ -73,13 +73,15 @@ class RoundState:
         vectors: the canaries in them, shape ``(K, dim)``.
         counted: norm that each canary has after clipping; NaN if not known.
         replies: all that the strategy is given, without an error.
-        played: those with canaries, in the order of ``facts.present``.
+        present: numbers of the canaries that take part.
+        played: replies with canaries, in the order of ``present``.
+        absent: clients and canaries whose update was lost.
         used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         seen: what the innermost strategy was given and made; ``None`` if that was not seen.
         noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
-        facts: what the auditor is told.
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
-        sits_out: whether no canary may join, and the round is the strategy's alone.
+        sits_out: whether no canary may join: the round is the strategy's alone until its canaries
+            are chosen.
     """
 
     index: int
@@ -87,29 +89,29 @@ class RoundState:
     layout: Layout
     before: NDArray[np.floating]
     clip_norm: float
-    grid: Grid | None = None
-    sent: list[Message] = dataclasses.field(default_factory=list)
+    grid: Grid
+    sent: list[Message]
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     counted: float = math.nan
     replies: list[Message] = dataclasses.field(default_factory=list)
+    present: Sequence[int] = ()
     played: list[Message] = dataclasses.field(default_factory=list)
+    absent: int = 0
     used: set[int] | None = None
     seen: Aggregation | None = None
     noise_std: float | None = None
-    facts: RoundFacts = dataclasses.field(default_factory=RoundFacts)
     heaviest: tuple[float, float] = (math.nan, math.nan)
-    sits_out: bool = False
+    sits_out: bool = True
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
-        self.synthetic, self.played, self.replies = [], [], []
+        self.synthetic, self.present, self.played, self.replies = [], (), [], []
         self.vectors = self.used = self.noise_std = None
-        self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
 
-    def settle(self, shares: Mapping[int, float] | None) -> int:
-        """Note what each canary added to the mean; how many the strategy left out.
+    def settle(self, shares: Mapping[int, float] | None) -> RoundFacts:
+        """What each canary added to the mean; those that the strategy left out are absent.
 
         Args:
             shares: of the replies, see `shares_of`; ``None`` if they are not known.
@@ -122,23 +124,21 @@ class RoundState:
             real = max((share for i, share in shares.items() if i not in ids), default=math.nan)
             self.heaviest = real, max(mine, default=math.nan)
         kept = [position for position, share in enumerate(mine) if not share <= 0]
-        left_out = len(ids) - len(kept)
+        absent = self.absent + len(ids) - len(kept)
+        facts = RoundFacts(clip_norm=self.clip_norm, replies=len(self.replies), absent=absent)
         if not kept:
-            self.facts = dataclasses.replace(self.facts, present=(), contribution=0.0)
-            return left_out
+            return facts
         weights = np.array(mine)[kept]
         typical = float(np.sqrt(np.mean(weights**2)))
         differ = bool(np.ptp(weights) > _ROUNDING * typical)
-        if left_out and self.vectors is not None:
+        if len(kept) < len(ids) and self.vectors is not None:
             self.vectors = self.vectors[kept]
-        self.facts = dataclasses.replace(
-            self.facts,
-            present=np.array(self.facts.present)[kept].tolist(),
+        return dataclasses.replace(
+            facts,
+            present=np.array(self.present)[kept].tolist(),
             contribution=self.counted * typical,
             weights=(weights / typical).tolist() if differ else (),
-            absent=self.facts.absent + left_out,
         )
-        return left_out
 
 
 @dataclasses.dataclass
@@ -186,7 +186,7 @@ class AuditState:
         models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
-        plan: what the audit does to the run; ``None`` before the first round.
+        plan: what the audit does to the run; nothing before the first round.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
 
@@ -204,7 +204,7 @@ class AuditState:
     models: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
     warned: set[str] = dataclasses.field(default_factory=set)
-    plan: AuditPlan | None = None
+    plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
 
     def note(self, index: int) -> RoundNotes:
@@ -215,9 +215,6 @@ class AuditState:
     def faults(self) -> list[str]:
         """What went wrong, in sentences: the first hundred."""
         return [text for note in self.notes.values() for _, text in note.faults]
-
-    def _kept(self) -> int:
-        return sum(len(note.faults) for note in self.notes.values())
 
     @property
     def fault_counts(self) -> dict[str, int]:
@@ -242,7 +239,7 @@ class AuditState:
         """Keep a message about the round with this index, and count it by its kind."""
         note = self.note(index)
         note.counts[str(kind)] += times
-        if self._kept() < _FAULTS_KEPT:
+        if len(self.faults) < _FAULTS_KEPT:
             note.faults.append((str(kind), f"round {index + 1}, {one_line(text, 400)}"))
 
     def failed(
@@ -255,8 +252,6 @@ class AuditState:
     ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
 
-        This may not end a run.
-
         Args:
             what: could not be done; its words are the kind.
             why: an error, or a sentence.
@@ -265,20 +260,14 @@ class AuditState:
             times: how often.
         """
         index = self.index if index is None else max(0, index)
-        try:
-            reason = _described(why)
-            self.fault(index, f"{what}: {reason}", kind, times)
-            note = self.note(index)
-            note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
-            if what not in self.warned:
-                self.warned.add(what)
-                logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-                logger.debug(
-                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
-                )
-        except Exception as error:  # noqa: BLE001 - of the log itself
-            texts = "; it could not be logged: ".join(map(_described, (why, error)))
-            self.note(index).faults.append((str(kind), f"{what}: {texts}"))
+        reason = _described(why)
+        self.fault(index, f"{what}: {reason}", kind, times)
+        note = self.note(index)
+        note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
+        if what not in self.warned:
+            self.warned.add(what)
+            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
@@ -322,7 +311,7 @@ class AuditState:
         for index, note in mine.items():
             if new := [fault for fault in note.faults if fault[1] not in known]:
                 here = self.note(index)
-                here.faults += new[: max(0, _FAULTS_KEPT - self._kept())]
+                here.faults += new[: max(0, _FAULTS_KEPT - len(self.faults))]
                 here.counts.update(kind for kind, _ in new)
                 here.failure = here.failure or note.failure
         if done < saved.index:

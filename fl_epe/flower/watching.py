@@ -12,10 +12,12 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout
 from fl_epe.flower.replies import model_record, readable, weights
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.noise import NoiseHealth
 
 
 class Attachment:
@@ -209,6 +211,7 @@ def _brought_back(value: Any, saved: Any) -> Any:
 
 _ENTRIES = 64  # of a model, about, which are compared
 _ROUNDINGS = 8  # errors of one rounding that a mean may have
+_FINEST = 2.0**-12  # of the noise, to which the model's numbers are rounded
 
 Shares = Mapping[int, float]
 """Share of each reply in what was released, by the ``id`` of its content."""
@@ -263,6 +266,19 @@ def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | No
         if state.seen is not None and wrapped.plain_layers:
             return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), used)
     return None
+
+
+def note_noise(health: NoiseHealth, state: RoundState, theta: Vector) -> None:
+    """Take in the noise of a round: the model ``theta`` less what the strategy inside had made."""
+    seen = state.seen
+    if not state.noise_std or seen is None or not seen.arrays:
+        return
+    before = state.layout.flatten(seen.arrays)
+    if seen.eps * np.abs(before).max() > _FINEST * state.noise_std:
+        health.skip("the noise is hardly larger than the rounding of the model's numbers")
+        return
+    noise = np.subtract(theta, before, out=before)
+    health.add(state.layout.split(noise), state.noise_std)
 
 
 @contextlib.contextmanager

@@ -149,13 +149,11 @@ def next_round(
     t, n, dim = state.rounds_done, config.cohort_size, len(state.theta)
     deviation, strategy, kept = config.sum_noise_multiplier(), config.strategy(), state.noise
     if strategy is None:
-        mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation * state.clip_norm)
-        if health is not None:
-            health.add(mean, deviation * state.clip_norm)
-    else:
-        mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
-        if health is not None:
-            health.add(mean, deviation)
+        deviation *= state.clip_norm
+    mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+    if health is not None:
+        health.add(mean, deviation)
+    if strategy is not None:
         for here in blocks(dim):
             kept[:, here], mean[here] = strategy.next(t, kept[:, here], mean[here])
         mean *= state.clip_norm

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -40,17 +40,13 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
     """
     records: dict[str, Any] = {}
     for name, item in message.content.items():
-        values: Any = dict(item)
-        if not isinstance(item, ArrayRecord):
-            records[name] = type(item)(values)
-            continue
-        records[name] = ArrayRecord()
-        for key, array in values.items():
-            if array.stype == "numpy.ndarray" and not isinstance(array, DecodedArray):
-                if id(array) not in decoded:
-                    decoded[id(array)] = DecodedArray(array)
-                array = decoded[id(array)]
-            records[name][key] = array
+        records[name] = type(item)()  # an ArrayRecord copies what it is made of
+        for key, value in item.items():
+            if isinstance(value, Array) and value.stype == "numpy.ndarray":
+                if not isinstance(value, DecodedArray) and id(value) not in decoded:
+                    decoded[id(value)] = DecodedArray(value)
+                value = decoded.get(id(value), value)
+            records[name][key] = value
     make: Any = Message
     own: Message = make(RecordDict(records), metadata=message.metadata)
     return own
