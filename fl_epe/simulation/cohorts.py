@@ -107,8 +107,9 @@ class NodeRegistry:
         return faults
 
     def _replicated(self) -> bool:
-        """Whether every node holds all clients."""
-        return all(len(held) == self._num_clients for held in self._held.values())
+        """Whether there are nodes, and each holds all clients."""
+        sizes = {len(held) for held in self._held.values()}
+        return sizes == {self._num_clients}
 
     def wait_for_all(self, grid: Grid) -> None:
         """Wait until every client can be reached.
@@ -130,7 +131,7 @@ class NodeRegistry:
 
     def reachable(self) -> int:
         """How many clients are held by the nodes that are connected."""
-        if self._held and self._replicated():
+        if self._replicated():
             return self._num_clients
         return sum(len(held) for held in self._held.values())
 

@@ -39,6 +39,11 @@ class TestNodes:
         assert sorted(everyone) == list(range(10))
         assert sorted(c for _, _, canaries in shares for c in canaries) == list(range(5))
 
+    def test_while_no_node_is_there_nobody_is_asked(self):
+        nobody = NodeRegistry(10, 1.0)
+        assert nobody.reachable() == 0
+        assert not list(nobody.share(np.arange(10), np.arange(5)))
+
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
             directory = NodeRegistry(20, 0.5)
