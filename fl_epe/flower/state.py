@@ -252,6 +252,8 @@ class AuditState:
     ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
 
+        This may not end a run.
+
         Args:
             what: could not be done; its words are the kind.
             why: an error, or a sentence.
@@ -260,14 +262,20 @@ class AuditState:
             times: how often.
         """
         index = self.index if index is None else max(0, index)
-        reason = _described(why)
-        self.fault(index, f"{what}: {reason}", kind, times)
-        note = self.note(index)
-        note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
-        if what not in self.warned:
-            self.warned.add(what)
-            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
+        try:
+            reason = _described(why)
+            self.fault(index, f"{what}: {reason}", kind, times)
+            note = self.note(index)
+            note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
+            if what not in self.warned:
+                self.warned.add(what)
+                logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+                logger.debug(
+                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
+                )
+        except Exception as error:  # noqa: BLE001 - of the log itself
+            texts = "; it could not be logged: ".join(map(_described, (why, error)))
+            self.note(index).faults.append((str(kind), f"{what}: {texts}"))
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
