@@ -11,7 +11,7 @@ Examples:
 
 from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
-from fl_epe.auditing.assumptions import LEAST_FOR_NULL, Dependence, dependence, null_misfit
+from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import CanaryLoad, canary_load
@@ -73,7 +73,6 @@ __all__ = [
     "CanaryCosines",
     "CanaryLoad",
     "ClientLog",
-    "Dependence",
     "Design",
     "EarlyStop",
     "EpsilonDifference",
@@ -104,7 +103,6 @@ __all__ = [
     "canary_load",
     "claim_adversary",
     "client_epsilon",
-    "dependence",
     "divergence",
     "epsilon_by_round",
     "epsilon_difference",

@@ -41,12 +41,6 @@ def _trust(summary: Summary) -> Iterator[str]:
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     yield from record.findings.noise
-    for who, test in auditing.dependence(record).items():
-        yield (
-            f"Scores of two {who} canaries of a round have the correlation {test.correlation:.2g} "
-            f"± {test.standard_error:.1g} (p = {test.p_value:.2g}). Dependence that is the same in "
-            "all rounds cannot be seen in one run."
-        )
 
 
 def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
