@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answer, divergence, null_misfit
+from fl_epe.auditing import Answer, AuditRecord, answer, at_chance, divergence, null_misfit
 from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -44,7 +44,6 @@ MOST_SHARE = 1 / 6
 
 _SURE = 0.999  # confidence of a proof that accuses an implementation
 _LEVEL = 0.01  # of the tests of κ of a report together
-_EARLY = 10  # rounds that a model has to leave chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +154,7 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
             f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
         )
         yield "load", f"{text} is not that without them"
-    if not diverged and (text := _not_learned(record)):
+    if not diverged and (text := next(at_chance(record), None)):
         yield "learning", text
     if (stop := record.findings.stopped) is not None:
         text = (
@@ -165,26 +164,3 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
         yield "stopped", text
     if record.design.caveat:
         yield "caveat", record.design.caveat.rstrip(".")
-
-
-def _not_learned(record: AuditRecord) -> str:
-    """Why the model has learned nothing by the last evaluation, if that was not early."""
-    design = record.design
-    rounds, values, losses = (
-        record.metrics.get(f"eval_{name}", np.empty(0)) for name in ("round", "accuracy", "loss")
-    )
-    if not len(rounds) or rounds[-1] < _EARLY:
-        return ""
-    value, loss = (float(each[-1]) if len(each) else math.nan for each in (values, losses))
-    chance, mean = (
-        math.nan if level is None else level
-        for level in (design.chance_accuracy, design.chance_loss)
-    )
-    if design.metric == "accuracy":
-        text = f"accuracy on held-out data is {value:.1%}, no better than a guess ({chance:.1%})"
-        return text if value <= chance else ""
-    if design.metric.lower().replace("_", "") in ("r2", "r2score"):
-        text = f"R² on held-out data is {value:.2f}, no better than predicting the mean"
-        return text if value <= 0 else ""
-    text = f"the loss on held-out data is {loss:.3g}, no better than that of the mean ({mean:.3g})"
-    return text if loss >= mean else ""
