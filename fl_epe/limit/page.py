@@ -133,14 +133,14 @@ def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
         return [row.schedule + where, "–", "–", "–", why, "–"]
     half = (found.high - found.low) / 2
     spread = f" ±{half:.1g}" if half > 0 else ""
-    theory = "none known" if found.analytical is None else number(found.analytical)
+    theory = found.theory
     return [
         row.schedule + where,
         f"{found.participations:.3g} times",
-        "known" if found.knows_rounds else "secret",
-        found.adjacency,
+        "known" if theory.knows_rounds else "secret",
+        theory.adjacency,
         number(found.epsilon) + spread + " !" * found.above,
-        theory,
+        "none known" if theory.epsilon is None else number(theory.epsilon),
     ]
 
 

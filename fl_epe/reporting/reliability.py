@@ -154,8 +154,8 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
             f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
         )
         yield "load", f"{text} is not that without them"
-    if not diverged and (text := next(at_chance(record), None)):
-        yield "learning", text
+    if not diverged and (why := next(at_chance(record), None)):
+        yield "learning", why
     if (stop := record.findings.stopped) is not None:
         text = (
             f"the run ended after round {stop.after} because of its scores "
