@@ -34,10 +34,6 @@ def _trust(summary: Summary) -> Iterator[str]:
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
             f"(up to {MOST_SHARE:.0%} is taken as harmless)."
         )
-    shares = auditing.others_share(record)[record.presence.any(axis=1)]
-    if len(shares) and (overlap := float(shares.mean())) >= 1e-3:
-        taken = "taken out of the scores" if record.norms.sums is not None else "left in"
-        yield f"The other canaries, {overlap:.1%} of the energy of a round's mean, are {taken}."
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     yield from record.findings.noise
@@ -65,8 +61,6 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
             f"{len(null)} canaries that took no part have scores of mean {null.mean():.2f} and "
             f"width {np.sqrt(np.mean(null**2)):.2f}; 0 and 1 are expected."
         )
-    if one.scores.unit_error > 0.001:
-        yield f"the unit of the scores has a relative error of {one.scores.unit_error:.1%}."
     if (back := one.scores.followed) is not None:
         yield (
             f"the noise is correlated over more rounds than the {back} that scores are whitened "
