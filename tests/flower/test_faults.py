@@ -150,5 +150,5 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["status"] == "not measured"
     assert any("client 3 is broken" in fault for fault in written["details"]["faults"])
-    with pytest.raises(ValueError, match=r"participants=0 >= 2 .*: round 1, no canary takes part"):
+    with pytest.raises(ValueError, match=r"^round 1, no canary takes part"):
         assert_private(record, 1.0, 1e-5)
