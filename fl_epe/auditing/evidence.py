@@ -150,7 +150,7 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
             wanted = "for a record alone: scores do not say who sees what"
             raise_invalid("adversary", adversary, wanted)
         return found
-    scores = scores_for_claim(found.in_order(), adversary)
+    scores = scores_for_claim(found, adversary)
     if not scores.boundable:
         wanted = f">= 2, as a canary took part {found.presence.sum(axis=0).max()} times"
         raise_invalid("unobserved", found.unobserved.count, wanted)

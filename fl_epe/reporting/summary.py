@@ -109,7 +109,6 @@ def summarize(record: AuditRecord, delta: float | None = None, confidence: float
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
     """
-    record = record.in_order()
     delta = record.delta if delta is None else delta
     found = answers(record, delta, confidence)
     secret = not found[0].adversary.knows_rounds
