@@ -204,12 +204,7 @@ def _updates_lost(record: AuditRecord) -> str | None:
 def share_lost(lost: int, arrived: int) -> str | None:
     """What to say where more than half of ``lost + arrived`` updates are lost, else ``None``."""
     total = lost + arrived
-    if not lost or lost <= _MOST_LOST * total:
-        return None
-    if total == 1:
-        return "the only update was lost"
-    which = f"all {total}" if not arrived else f"{lost} of {total}"
-    return f"{which} updates were lost"
+    return f"{lost} of {total} updates were lost" if lost > _MOST_LOST * total else None
 
 
 def _arrived(record: AuditRecord) -> Floats | None:
