@@ -34,12 +34,10 @@ class GaussianFit:
     Attributes:
         statistic: A² without correction for the sample size, as in the paper.
         p_value: probability of a larger A² for Gaussian scores.
-        count: number of scores.
     """
 
     statistic: float
     p_value: float
-    count: int
 
 
 def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
@@ -56,7 +54,7 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     if count < 8 or np.ptp(values) == 0:
         return None
     statistic = anderson_darling(*in_moderate_units(values))
-    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
+    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
 
 
 def anderson_darling(scores: Floats) -> float:

@@ -260,19 +260,13 @@ class DPSGDAudit:
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),
         )
 
-    def epsilon(
-        self,
-        delta: float | None = None,
-        *,
-        adversary: auditing.Adversary | None = None,
-        **options: Any,
-    ) -> auditing.EpsilonEstimate:
+    def epsilon(self, delta: float | None = None, **options: Any) -> auditing.EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
-        Its arguments are that function's; by default δ is the audit's, and the adversary that of
+        Its options are that function's; by default δ is the audit's, and the adversary that of
         its privacy accounting.
         """
-        return auditing.epsilon_from_record(self.record(), delta, adversary=adversary, **options)
+        return auditing.epsilon_from_record(self.record(), delta, **options)
 
     def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.

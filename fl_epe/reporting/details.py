@@ -147,13 +147,10 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
-        z = record.mechanism.noise_multiplier
-        yield (
-            f"{record.rounds} rounds, {record.dim:,} parameters, noise multiplier "
-            f"{'unknown' if z is None else f'{z:g}'}, participation "
-            f"{record.mechanism.participation}, {record.num_canaries} observed and "
-            f"{record.unobserved.count} unobserved canaries."
+        canaries = (
+            f"{record.num_canaries} observed and {record.unobserved.count} unobserved canaries"
         )
+        yield f"{record.rounds} rounds, {record.dim:,} parameters, {canaries}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (

@@ -142,7 +142,7 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     tests += [(seen, "time", fit.time, time) for seen, fit in fits]
     level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
     for seen, code, test, words in tests:
-        if test is not None and test.found_at(level):
+        if test is not None and test.found(level):
             text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
             yield code, text
 
