@@ -240,8 +240,6 @@ def _notes(
     if len(questions) > 1:
         told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
         lines.append(f"Runs that answer different questions are not compared. {told}.")
-    if len({run.settings.get("task") for run in runs}) > 1:
-        lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
         lines.append(
             "A difference is larger than chance if its interval leaves 0 out. All intervals of one "

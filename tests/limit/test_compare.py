@@ -260,13 +260,11 @@ class TestRows:
 
     def test_a_table_is_of_one_client_and_one_view(self, small):
         shown = list(tables_of(SMALL, small))
-        assert len({one.title for one in shown}) == len(shown) == 4
-        for one in shown:
-            (client,) = [c for c in ("median", "worst-case") if c in one.title]
-            (sees,) = [
-                s for s, w in {"final": "final", "all": "every round"}.items() if w in one.title
-            ]
-            for row, cells in one.lines:
+        assert len({title for title, _ in shown}) == len(shown) == 4
+        for title, lines in shown:
+            (client,) = [c for c in ("median", "worst-case") if c in title]
+            (sees,) = [s for s, w in {"final": "final", "all": "every round"}.items() if w in title]
+            for row, cells in lines:
                 found = row.of(client, sees)
                 if found is not None:
                     assert cells[2] == ("known" if found.theory.knows_rounds else "secret")
