@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -226,8 +225,6 @@ class DPSGDAudit:
                 unbounded=unbounded,
             ),
         )
-        opacus = sys.modules.get("opacus")
-        mine = {"opacus": getattr(opacus, "__version__", "unknown")} if opacus else {}
         fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
@@ -235,7 +232,6 @@ class DPSGDAudit:
             **{
                 "correlation": auditing.RoundCorrelation(fresh),  # the noise of a step is
                 "norms.deltas": scale * record.norms.means,
-                "provenance.versions": record.provenance.versions | mine,
                 "provenance.faults": tuple(self.faults),
                 "provenance.fault_counts": dict(self._fault_counts),
             }

@@ -34,7 +34,6 @@ ALWAYS = "practically always"
 _INSTEAD = {
     "zero-out": "zeros instead (zero-out adjacency)",
     "add-or-remove": "its absence (add-or-remove adjacency)",
-    "replace-one": "another one instead (replace-one adjacency)",
 }
 
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
