@@ -140,9 +140,8 @@ def median_client(
         check_probability("confidence", confidence)
         energy = float(np.sum(view.sizes.observed**2))
         half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
-        low, high = (
-            client_epsilon(view, client, scale, record.delta) for scale in (1 - half, 1 + half)
-        )
+        scales = 1 - half, 1 + half
+        low, high = (client_epsilon(view, client, scale, record.delta) for scale in scales)
     theory = analytical(record, record.delta, client)
     above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING)
     often = client.participations

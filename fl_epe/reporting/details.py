@@ -147,10 +147,8 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
-        canaries = (
-            f"{record.num_canaries} observed and {record.unobserved.count} unobserved canaries"
-        )
-        yield f"{record.rounds} rounds, {record.dim:,} parameters, {canaries}."
+        unobserved = f"{record.unobserved.count} canaries that took no part"
+        yield f"{record.rounds} rounds, {record.dim:,} parameters, {unobserved}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (

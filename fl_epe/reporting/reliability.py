@@ -150,9 +150,7 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
     share = canary_share(record)
     if share is not None and share > MOST_SHARE:
-        text = (
-            f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
-        )
+        text = f"canaries are {share:.0%} of a round's weight, so that the measured training"
         yield "load", f"{text} is not that without them"
     if not diverged and (why := next(at_chance(record), None)):
         yield "learning", why
