@@ -13,7 +13,7 @@ from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
-_PAPER = {"final": ("model", "cosine with the final model"), "all": ("maximum", "largest cosine")}
+_PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
@@ -124,16 +124,15 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _paper(summary: Summary) -> Iterator[str]:
-    if summary.record is None:
+    record, sure = summary.record, summary.confidence
+    if record is None:
         return
-    taken = summary.record.presence.sum(axis=0)
-    for one in summary.answers:
-        statistic, name = _PAPER[one.adversary.sees]
+    taken = record.presence.sum(axis=0)
+    for statistic, name in _PAPER.items():
         try:
-            scores = auditing.seen_by(
-                summary.record, auditing.Adversary(one.adversary.sees)
-            ).scores(statistic)
-            found = auditing.epsilon_of(scores, summary.delta, "fitted", summary.confidence)
+            found = auditing.epsilon_from_record(
+                record, summary.delta, statistic=statistic, variance="fitted", confidence=sure
+            )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
             continue
