@@ -90,11 +90,16 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
 
 def exposure_lines(exposure: Exposure) -> list[str]:
     """The adversary of the tables, and their assumptions."""
-    return [
+    trace = exposure.trace
+    used = len(set(trace.round_ids.tolist()))
+    lines = [
         f"• The adversary sees {SEES[exposure.sees]} and knows the client's rounds; zero-out "
         "adjacency.",
         "• These are estimates, not a guarantee; every update is taken to have the clip norm.",
     ]
+    if used < trace.rounds:
+        lines.append(f"• The log has {trace.rounds:,} rounds; {used:,} have clients.")
+    return lines
 
 
 def _clients(title: str, clients: Sequence[ExposedClient]) -> Table:
