@@ -64,7 +64,6 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     accuracy = record.metrics.get("eval_accuracy", np.empty(0))
     return Row(
         *cell.place,
-        replicates=1,
         delta=record.delta,
         clients=task.num_clients,
         answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
@@ -116,7 +115,6 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     found = zip(*(one.answers for one in trainings), strict=True)
     return dataclasses.replace(
         trainings[0],
-        replicates=len(trainings),
         answers=tuple(mean_of(plan, each) for each in found),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=told([one.diverged for one in trainings]),
