@@ -12,7 +12,6 @@ Examples:
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +107,7 @@ def _count(presence: NDArray[np.bool_]) -> int:
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
     """Why a run has diverged, as sentences without their full stops; empty if it has not."""
-    losses = _loss_not_finite(record), _loss_exploded(record), *at_chance(record, _LAST)
+    losses = _loss_not_finite(record), _loss_exploded(record), at_chance(record, _LAST)
     reasons = _model_not_finite(record), *losses, _updates_lost(record)
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -162,8 +161,8 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     return None
 
 
-def at_chance(record: AuditRecord, evaluations: int = 1) -> Iterator[str]:
-    """Accuracy, R² or the loss on held-out data: at chance or worse in the last evaluations.
+def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
+    """What was at chance or worse in the last evaluations: accuracy, R², or else the loss.
 
     The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
     rounds do not count, so that a short run says nothing.
@@ -182,11 +181,12 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> Iterator[str]:
         last = values[late][-evaluations:]
         if name == "eval_loss" and not np.any(last < chance):
             same = f"that of the same prediction for everybody ({chance:.3g})"
-            yield f"the loss on held-out data is {last[-1]:.3g}, no better than {same}"
-        elif name == "eval_accuracy" and not np.any(last > chance):
+            return f"the loss on held-out data is {last[-1]:.3g}, no better than {same}"
+        if name == "eval_accuracy" and not np.any(last > chance):
             score = f"accuracy on held-out data is {last[-1]:.1%}, no better than chance"
             mean = f"R² on held-out data is {last[-1]:.2f}, no better than predicting the mean"
-            yield mean if r_square else f"{score} ({chance:.1%})"
+            return mean if r_square else f"{score} ({chance:.1%})"
+    return None
 
 
 def _updates_lost(record: AuditRecord) -> str | None:

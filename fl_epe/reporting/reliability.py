@@ -152,7 +152,7 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
     if share is not None and share > MOST_SHARE:
         text = f"canaries are {share:.0%} of a round's weight, so that the measured training"
         yield "load", f"{text} is not that without them"
-    if not diverged and (why := next(at_chance(record), None)):
+    if not diverged and (why := at_chance(record)):
         yield "learning", why
     if (stop := record.findings.stopped) is not None:
         text = (
