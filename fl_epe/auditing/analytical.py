@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import accounting
-from fl_epe.auditing.audited_client import AuditedClient, schedule_of, typical_rounds
+from fl_epe.auditing.audited_client import AuditedClient, schedule_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import Mechanism
 from fl_epe.auditing.statistics import SecretRounds
@@ -117,7 +117,8 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
     """How many clip norms the client's rounds add up to, given the noise's correlation."""
     strategy, patterns = record.mechanism.strategy, client.patterns
     if strategy is None:
-        chances = typical_rounds(client, record.rounds)
+        even = np.full(record.rounds, client.participations / record.rounds)
+        chances = patterns.mean(axis=1) if patterns.any() else even
         return float(np.sqrt(chances @ shares**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:
