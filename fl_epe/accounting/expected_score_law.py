@@ -293,8 +293,6 @@ def _cut(mass: Floats) -> tuple[Floats, float]:
     """Without the lattice points whose tail is too small to matter, and that tail."""
     if mass.shape[1] < 2 * _CELLS:
         return mass, 0.0
-    tails = np.cumsum(mass.sum(axis=0)[::-1])
-    dropped = int(np.searchsorted(tails, _FORGOTTEN, side="right"))
-    if dropped == 0:
-        return mass, 0.0
-    return mass[:, : mass.shape[1] - dropped], float(tails[dropped - 1])
+    tails = np.append(0.0, np.cumsum(mass.sum(axis=0)[::-1]))
+    dropped = int(np.searchsorted(tails[1:], _FORGOTTEN, side="right"))
+    return mass[:, : mass.shape[1] - dropped], float(tails[dropped])

@@ -137,13 +137,11 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
-        low, high = 0.0, 1.0
+        low, high = -1.0, 1.0
         while self.log_ratio(high) < log_ratio:
-            low, high = high, 2 * high
-        if low == 0.0 and self.log_ratio(0.0) > log_ratio:
-            low, high = -1.0, 0.0
-            while self.log_ratio(low) > log_ratio:
-                low, high = 2 * low, low
+            high *= 2
+        while self.log_ratio(low) > log_ratio:
+            low *= 2
         return _root(lambda score: self.log_ratio(score) - log_ratio, low, high)
 
 

@@ -11,7 +11,7 @@ Examples:
 
 from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
-from fl_epe.auditing.assumptions import LEAST_FOR_NULL, Dependence, dependence, null_misfit
+from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import CanaryLoad, canary_load
@@ -37,7 +37,7 @@ from fl_epe.auditing.evidence import assert_private, find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
-from fl_epe.auditing.measured import NotMeasured, divergence
+from fl_epe.auditing.measured import NotMeasured, at_chance, divergence
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -73,7 +73,6 @@ __all__ = [
     "CanaryCosines",
     "CanaryLoad",
     "ClientLog",
-    "Dependence",
     "Design",
     "EarlyStop",
     "EpsilonDifference",
@@ -100,11 +99,11 @@ __all__ = [
     "answer_metrics",
     "answers",
     "assert_private",
+    "at_chance",
     "bare_scores",
     "canary_load",
     "claim_adversary",
     "client_epsilon",
-    "dependence",
     "divergence",
     "epsilon_by_round",
     "epsilon_difference",

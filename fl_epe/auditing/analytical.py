@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import accounting
-from fl_epe.auditing.audited_client import AuditedClient, schedule_of, typical_rounds
+from fl_epe.auditing.audited_client import AuditedClient, schedule_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import Mechanism
+from fl_epe.auditing.statistics import SecretRounds
 from fl_epe.checks import Floats
 
 
@@ -46,7 +47,8 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         delta: target δ.
         client: whose.
     """
-    known, z = client.secret is None, record.mechanism.noise_multiplier
+    secret, z = client.secret, record.mechanism.noise_multiplier
+    known = secret is None
     adjacency = adjacency_of(record)
     if z is None:
         return Analytical(None, known, adjacency, "the noise is not known")
@@ -57,8 +59,8 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
     shares = _shares(record.mechanism, record.presence, record.design.noise_is_for)
     if shares is None:
         return Analytical(None, known, adjacency, "what a client adds is not known")
-    if not known:
-        return _unknown(record, delta, z / max(1.0, float(shares.max())), client, adjacency)
+    if secret is not None:
+        return _unknown(record, delta, z / max(1.0, float(shares.max())), secret, adjacency)
     epsilon = accounting.gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
     return Analytical(epsilon, True, adjacency, "the adversary knows the client's rounds")
 
@@ -115,7 +117,8 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
     """How many clip norms the client's rounds add up to, given the noise's correlation."""
     strategy, patterns = record.mechanism.strategy, client.patterns
     if strategy is None:
-        chances = typical_rounds(client, record.rounds)
+        even = np.full(record.rounds, client.participations / record.rounds)
+        chances = patterns.mean(axis=1) if patterns.any() else even
         return float(np.sqrt(chances @ shares**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:
@@ -126,12 +129,11 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
 
 
 def _unknown(
-    record: AuditRecord, delta: float, z: float, client: AuditedClient, adjacency: str
+    record: AuditRecord, delta: float, z: float, secret: SecretRounds, adjacency: str
 ) -> Analytical:
     """By the schedule's theorem; ``z`` is that of a heavy canary, who has less noise."""
-    secret, strategy = client.secret, record.mechanism.strategy
-    coins = secret is not None and secret.law == "coins"
-    if secret and coins and strategy is None and adjacency != "zero-out":
+    strategy = record.mechanism.strategy
+    if secret.law == "coins" and strategy is None and adjacency != "zero-out":
         epsilon = accounting.poisson_epsilon(z, secret.rate, record.rounds, delta)
         words = "the adversary does not know who was sampled"
         return Analytical(epsilon, False, adjacency, words)

@@ -215,7 +215,7 @@ def _proof(
 ) -> tuple[float | None, str | None]:
     """A lower bound on the client's ε and its method; ``None`` twice if there are too few."""
     try:
-        counted = scores_for_claim(view.record.in_order(), adversary, client)
+        counted = scores_for_claim(view.record, adversary, client)
     except NotMeasured:
         return None, None
     if (method := method_by_design(counted, delta, confidence)) is None:

@@ -1,18 +1,10 @@
-"""Whether scores are as estimates and bounds take them to be: Gaussian, independent, not too wide.
+"""Whether scores are as estimates and bounds take them to be: Gaussian, and not too wide.
 
-`check_known_variance` and `check_sign` refuse scores that no estimate fits.
-
-The Anderson–Darling test is that of appendix B of Andrew et al. (2024). Lower bounds count canaries
-as independent trials. The unobserved ones are, given the model, if their directions were drawn
-independently; `dependence` measures it, from the score of every canary in every round. Dependence
-that is common to all rounds of a run looks like a larger or smaller ε and cannot be told from it by
-one run: docs/notes/lifted.md.
+`check_known_variance` and `check_sign` refuse scores that no estimate fits. The Anderson–Darling
+test is that of appendix B of Andrew et al. (2024).
 
 Examples:
     >>> gaussian_test(np.arange(20.0)).p_value > 0.05
-    True
-    >>> found = dependence_of(np.random.default_rng(0).normal(size=(100, 50)))
-    >>> found.p_value > 0.01
     True
 """
 
@@ -21,13 +13,10 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND
 from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.auditing.view import seen_by
 from fl_epe.checks import Floats
 
 LEAST_FOR_NULL = 20
@@ -45,12 +34,10 @@ class GaussianFit:
     Attributes:
         statistic: A² without correction for the sample size, as in the paper.
         p_value: probability of a larger A² for Gaussian scores.
-        count: number of scores.
     """
 
     statistic: float
     p_value: float
-    count: int
 
 
 def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
@@ -67,7 +54,7 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     if count < 8 or np.ptp(values) == 0:
         return None
     statistic = anderson_darling(*in_moderate_units(values))
-    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)), count)
+    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
 
 
 def anderson_darling(scores: Floats) -> float:
@@ -86,100 +73,6 @@ def _p_value(a: float) -> float:
     if a >= 0.2:
         return 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
     return 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Dependence:
-    """What the scores of k canaries in T rounds say about their dependence.
-
-    Attributes:
-        canaries: mean number k of canaries in a round.
-        rounds: number T of rounds with at least two canaries.
-        correlation: mean correlation of two canaries.
-        standard_error: of the correlation, if the scores are independent.
-        p_value: probability of a round's mean score that varies at least as much for independent
-            scores.
-    """
-
-    canaries: float
-    rounds: int
-    correlation: float
-    standard_error: float
-    p_value: float
-
-
-def dependence_of(scores: Floats, present: NDArray[np.bool_] | None = None) -> Dependence | None:
-    """Dependence of canaries from scores of mean 0 and variance 1 in every round.
-
-    Args:
-        scores: of every canary in every round, shape (T, k).
-        present: which scores count, shape (T, k); all by default.
-
-    Returns:
-        ``None`` without a round of two canaries.
-    """
-    here = np.ones(scores.shape, bool) if present is None else present
-    counts = here.sum(axis=1)
-    rows = counts >= 2
-    if not rows.any():
-        return None
-    values, counts = np.where(here, scores, 0.0)[rows], counts[rows]
-    square = float((values**2).sum() / counts.sum())
-    if square == 0:
-        return None
-    pairs = counts * (counts - 1.0)
-    covariances = values.sum(axis=1) ** 2 - (values**2).sum(axis=1)
-    correlation = float(covariances.sum() / pairs.sum()) / square
-    worth = _independent_rounds(values, complete=bool(here[rows].all()))
-    # Each round's sum over pairs has variance 2·pairs if scores are independent.
-    error = math.sqrt(2.0 / float(pairs.sum()) * len(counts) / worth)
-    count = float(pairs.sum() / counts.sum()) + 1  # such that 1 + (k − 1)·ρ is the variance
-    variance = 1 + (count - 1) * correlation
-    return Dependence(
-        canaries=float(counts.mean()),
-        rounds=len(counts),
-        correlation=correlation,
-        standard_error=error,
-        p_value=float(scipy.stats.chi2.sf(max(variance, 0.0) * worth, worth)),
-    )
-
-
-def _independent_rounds(values: Floats, *, complete: bool) -> float:
-    """T²/tr(G²) for the correlations G of the rounds' scores, of which the noise is taken out.
-
-    Where canaries are not in the same rounds, G is not seen; the rounds then count as independent,
-    as they are where each canary is in one of them.
-    """
-    rounds, count = values.shape
-    if not complete or rounds == 1:
-        return float(rounds)
-    scale = np.sqrt((values**2).sum(axis=1) / count)
-    standard = values / np.where(scale > 0, scale, 1.0)[:, np.newaxis]
-    # tr((SSᵀ)²) is tr((SᵀS)²): the smaller product is enough.
-    product = standard @ standard.T if rounds <= count else standard.T @ standard
-    energy = (float((product**2).sum()) / count**2 - rounds**2 / count) / (1 + 1 / count)
-    return float(rounds**2 / np.clip(energy, rounds, rounds**2))
-
-
-def dependence(record: AuditRecord) -> dict[str, Dependence]:
-    """Dependence of the unobserved and of the observed canaries of a run.
-
-    "unobserved" has their scores with every round's mean, whitened. "observed" has the
-    scores of the canaries that take part in a round, less what they are expected to be, with one
-    strength fitted to all; it is left out where the signal is not known.
-
-    Returns:
-        Only those with a round of two canaries.
-    """
-    view, moved = seen_by(record, EVERY_ROUND), record.norms.means > 0
-    found = {"unobserved": dependence_of(view.whitened_null[moved])}
-    if record.signal_known():
-        signals, scores = view.whitened_signals, view.whitened_scores
-        energy = float((signals**2).sum())
-        strength = float((signals * scores).sum()) / energy if energy else 0.0
-        rest = (scores - strength * signals)[moved]
-        found["observed"] = dependence_of(rest, record.presence[moved])
-    return {name: result for name, result in found.items() if result is not None}
 
 
 def wider_than_known(scores: Scores) -> str | None:

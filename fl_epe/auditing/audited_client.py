@@ -20,7 +20,6 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import SecretRounds, secret_rounds
 from fl_epe.auditing.view import View
-from fl_epe.checks import Floats
 from fl_epe.schedules import Schedule, make_schedule
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
@@ -131,10 +130,3 @@ def _expected(record: AuditRecord) -> float:
         return record.rounds * design.clients_per_round / design.num_clients
     taken = record.presence.sum(axis=0)
     return float(np.median(taken[taken > 0])) if taken.any() else math.nan
-
-
-def typical_rounds(client: AuditedClient, rounds: int) -> Floats:
-    """How likely the client is to be in each round, ``(T,)``."""
-    if client.patterns.any():
-        return np.asarray(client.patterns.mean(axis=1))
-    return np.full(rounds, client.participations / max(rounds, 1))

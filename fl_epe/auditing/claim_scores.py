@@ -125,8 +125,9 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
         others = null if len(null) > 1 else None
         return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
     law = _null_law(signal.astype("<f4").tobytes(), secret.law, secret.rate, len(secret.blocks))
-    normal = law.normal(observed)
-    return Scores(normal, None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary)
+    return Scores(
+        _normal(observed, *law), None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary
+    )
 
 
 def _drawn_for_none(
@@ -148,31 +149,29 @@ def _drawn_for_none(
     return np.append(found, np.full(missing, observed.min(initial=0.0)))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _NullLaw:
-    """Law of likelihood ratios of canaries that took no part, from sorted draws."""
+def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
+    """Scores that are N(0, 1) for canaries that took no part, or below; rising.
 
-    members: Floats
-    null: Floats
-
-    def normal(self, ratios: Floats) -> Floats:
-        """Scores that are N(0, 1) for canaries that took no part, or below; rising."""
-        count = len(self.null)
-        above = count - np.searchsorted(self.null, ratios, side="left")
-        direct = (above + _SAFE * np.sqrt(above) + 1) / (count + 1)
-        weights = np.exp(-np.maximum(self.members, -50.0))
-        first = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
-        second = np.append(np.cumsum(weights[::-1] ** 2)[::-1], 0.0)
-        at = np.searchsorted(self.members, ratios, side="left")
-        far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
-        drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far
-        tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
-        return np.asarray(-scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1))))
+    By sorted draws of likelihood ratios of members, and of canaries that took no part.
+    """
+    count = len(null)
+    above = count - np.searchsorted(null, ratios, side="left")
+    direct = (above + _SAFE * np.sqrt(above) + 1) / (count + 1)
+    weights = np.exp(-np.maximum(members, -50.0))
+    first = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
+    second = np.append(np.cumsum(weights[::-1] ** 2)[::-1], 0.0)
+    at = np.searchsorted(members, ratios, side="left")
+    far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
+    drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far
+    tail = np.where(above > _DIRECT * count, direct, np.minimum(direct, drawn))
+    return np.asarray(-scipy.special.ndtri(np.clip(tail, 1e-300, 1 - 1 / (count + 1))))
 
 
 @functools.lru_cache(maxsize=16)
-def _null_law(signal: bytes, law: Literal["coins", "epochs"], rate: float, blocks: int) -> _NullLaw:
-    """From draws; of `SecretRounds`, in a form that can be kept."""
+def _null_law(
+    signal: bytes, law: Literal["coins", "epochs"], rate: float, blocks: int
+) -> tuple[Floats, Floats]:
+    """The draws that `_normal` needs; of `SecretRounds`, in a form that can be kept."""
     means = np.frombuffer(signal, "<f4")[:, None]
     rounds, rng = len(means), generator(_SEED, len(means))
     secret = SecretRounds(law, rate, np.array_split(np.arange(rounds), blocks))
@@ -184,7 +183,7 @@ def _null_law(signal: bytes, law: Literal["coins", "epochs"], rate: float, block
         null.append(mixture_ratios(noise, secret, means))
         noise += means * _presence(secret, rounds, block, rng)
         members.append(mixture_ratios(noise, secret, means))
-    return _NullLaw(np.sort(np.concatenate(members)), np.sort(np.concatenate(null)))
+    return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
 def _presence(

@@ -133,12 +133,12 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
 
     Args:
         run: `Scores`, an `AuditRecord`, an object with ``record()``, or a callable without
-            arguments that returns one of these. A record's are those of `scores_for_claim`, with
-            its faults.
+            arguments that returns one of these. A record's are those of `scores_for_claim`.
         adversary: of the claim, for a record.
 
     Raises:
-        ValueError: if there are too few canaries, or neither unobserved scores nor an exact null.
+        ValueError: if a record has neither unobserved canaries nor an exact null.
+        NotMeasured: a `ValueError`, if too few canaries took part.
         TypeError: if ``run`` is of another type.
     """
     found = _found_in(run)
@@ -149,22 +149,12 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
         if adversary is not None:
             wanted = "for a record alone: scores do not say who sees what"
             raise_invalid("adversary", adversary, wanted)
-        if not found.boundable:
-            wanted = "to be the dimension of cosines, as there are no unobserved scores"
-            raise_invalid("dim", None, wanted)
         return found
-    taken = found.presence.sum(axis=0)
-    if (participants := int(np.count_nonzero(taken))) < 2:
-        reason = found.findings.not_measured
-        why = f": {reason}".rstrip(".") if reason else ""
-        raise_invalid("participants", participants, f">= 2 among the canaries{why}")
-    scores = scores_for_claim(found.in_order(), adversary)
+    scores = scores_for_claim(found, adversary)
     if not scores.boundable:
-        wanted = f">= 2, as a canary took part {taken.max()} times"
+        wanted = f">= 2, as a canary took part {found.presence.sum(axis=0).max()} times"
         raise_invalid("unobserved", found.unobserved.count, wanted)
-    # No coins decided who took part, and the exact null needs no unobserved canaries.
-    others = scores.unobserved if scores.dim is None else None
-    return dataclasses.replace(scores, unobserved=others, faults=found.findings.step_faults)
+    return scores
 
 
 def _found_in(run: object) -> object:
@@ -217,8 +207,9 @@ def find_evidence(
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
     _check_measured(scores, method)
     lower = lower_bound(scores, delta, confidence=confidence, method=method)
-    estimate, participations = None, None
+    estimate, participations, faults = None, None, tuple[str, ...]()
     if isinstance(run, AuditRecord):
+        faults = run.findings.step_faults
         adversary = adversary or claim_adversary(run)
         client = AuditedClient.of(run, adversary, most=True)
         participations = client.participations
@@ -239,7 +230,7 @@ def find_evidence(
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, confidence, method),
         gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
-        faults=scores.faults,
+        faults=faults,
         adversary=adversary,
         participations=participations,
     )

@@ -39,22 +39,14 @@ class FaultKind(enum.StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What happened, and what was done about it, in a sentence."""
-        return _MEANINGS[self]
+        """What was done about it, in a sentence."""
+        return _MEANINGS.get(self, _ABSENT)
 
 
+_ABSENT = "Whose update is lost counts as absent in that round."
 _MEANINGS = {
-    FaultKind.CLIENT_FAILED: "Its data or its training raised an error; it counts as absent.",
-    FaultKind.CLIENT_NOT_FINITE: "It had NaN or infinite entries; the client counts as absent.",
-    FaultKind.CANARY_LOST: "It had NaN or infinite entries; the canary counts as absent.",
-    FaultKind.CANARY_UNUSED: "The strategy did not use the answer; the canary counts as absent.",
     FaultKind.LOUD: "It hides all others, but not from a client who can subtract it.",
-    FaultKind.NODE_FAILED: "All of its clients count as absent in that round.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
-    FaultKind.NO_ANSWER: "Hung, late or dead: all clients of that answer count as absent.",
-    FaultKind.NOT_FINITE: "It had NaN or infinite entries; all of its clients count as absent.",
-    FaultKind.WRONG_SHAPE: "It does not fit the model; all of its clients count as absent.",
-    FaultKind.REFUSED: "It cannot be that of its order; all of its clients count as absent.",
     FaultKind.TWICE: "The first good answer counts, once.",
     FaultKind.LATE: "It is left out: its round is over.",
     FaultKind.NOT_SAVED: "The run went on; the checkpoint before it was kept.",

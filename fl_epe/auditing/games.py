@@ -27,7 +27,7 @@ import abc
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -41,8 +41,6 @@ Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
 ByStep = ArrayLike | Callable[[int], ArrayLike]
 
 _NOISE, _SAMPLING = 1, 2  # streams of a game's seed
-_STREAMS = 4  # of random numbers, each of which noise must cancel with
-_NOISE_LEFT = 1e-6  # of what is released: rounding to float32
 
 
 class AuditedMechanism(abc.ABC):
@@ -193,76 +191,6 @@ class _OfFunction(AuditedMechanism):
 
     def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
         return self._aggregate([update.copy() for update in updates])
-
-
-def measured_sensitivity(
-    mechanism: AuditedMechanism,
-    adjacency: Adjacency,
-    canaries: Iterable[ArrayLike],
-    *,
-    others: ArrayLike = (),
-    seed: int = 0,
-) -> float:
-    """The largest change of what one step releases, noise aside, between neighbouring inputs.
-
-    Most of the mistakes that Tramèr et al. (2022) list are of one kind: the noise is right for the
-    sensitivity that the code believes in, and the sensitivity is wrong. That takes no statistics to
-    find. Both inputs meet the same random numbers, so that noise which does not depend on the
-    updates cancels. If it does not, as where a mechanism draws from a generator of its own, samples
-    the updates, or draws a number for each of them, nothing is measured, which is an error. What is
-    measured is at most the sensitivity: a larger value than claimed proves the claim wrong, a
-    smaller one proves nothing. Long canaries, and some along each tensor, find the most.
-
-    Examples:
-        Gradients of 256 examples were averaged, and the average was clipped to 1. Its noise is for
-        a sensitivity of 1/256:
-
-        >>> class ClipsTheMean(AuditedMechanism):
-        ...     def release(self, updates, rng):
-        ...         mean = updates.sum(axis=0, keepdims=True) / 256
-        ...         return clipped(mean, 1.0)[0] + rng.normal(0, 1 / 256, mean.size)
-        >>> measured_sensitivity(ClipsTheMean(), "add-or-remove", [1000 * np.eye(4)[0]])
-        1.0
-
-    Args:
-        mechanism: reset before each step.
-        adjacency: what differs between the two inputs.
-        canaries: updates, each of shape (d,), all of which are tried.
-        others: updates of the other records, shape (n, d).
-        seed: of the random numbers.
-
-    Raises:
-        ValueError: if there is no canary, none changes what is released, or noise does not cancel.
-    """
-    changes = []
-    for canary in map(_canary, canaries):
-        rest = _rows(others, canary.size)
-        one, other = (world(here, adjacency, canary, rest) for here in (True, False))
-        changes.append(_change(mechanism, one, other, seed))
-    if not changes:
-        raise_invalid("canaries", [], "to hold at least one canary")
-    if not any(changes):
-        raise ValueError("Expected canaries of which one changes what is released, got none.")
-    return max(changes)
-
-
-def _change(mechanism: AuditedMechanism, one: Floats, other: Floats, seed: int) -> float:
-    """Norm of the change of what is released, which must not depend on the random numbers."""
-
-    def released(updates: Floats, stream: int) -> Floats:
-        mechanism.reset()
-        return np.asarray(mechanism.release(updates, generator(seed, stream)), np.float64)
-
-    sides = [(released(one, i), released(other, i)) for i in range(_STREAMS)]
-    changes = np.array([present - absent for present, absent in sides])
-    strayed = float(np.abs(changes - changes[0]).max())
-    if strayed > _NOISE_LEFT * float(np.abs(sides).max()):
-        raise ValueError(
-            "Expected a mechanism whose noise cancels if rng draws the same numbers again, got "
-            f"changes that differ by {strayed:.3g}. Let it draw all noise from rng, as many "
-            "numbers whatever the updates are, and leave out sampling."
-        )
-    return float(np.linalg.norm(changes[0]))
 
 
 def world(

@@ -38,12 +38,7 @@ class LadderTest:
     share: float
     power: float
 
-    @property
-    def found(self) -> bool:
-        """Whether one κ does not fit, at level 1%."""
-        return self.found_at(LEVEL)
-
-    def found_at(self, level: float) -> bool:
+    def found(self, level: float = LEVEL) -> bool:
         """Whether one κ does not fit, by so much that it matters."""
         return self.p_value < level and self.share > _MATTERS
 

@@ -12,7 +12,6 @@ Examples:
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +107,7 @@ def _count(presence: NDArray[np.bool_]) -> int:
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
     """Why a run has diverged, as sentences without their full stops; empty if it has not."""
-    losses = _loss_not_finite(record), _loss_exploded(record), *_at_chance(record)
+    losses = _loss_not_finite(record), _loss_exploded(record), at_chance(record, _LAST)
     reasons = _model_not_finite(record), *losses, _updates_lost(record)
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -162,26 +161,32 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     return None
 
 
-def _at_chance(record: AuditRecord) -> Iterator[str]:
-    """Accuracy or the loss on held-out data was at chance or worse in the last evaluations.
+def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
+    """What was at chance or worse in the last evaluations: accuracy, R², or else the loss.
 
-    The chance levels stand in the design of a run, see `fl_epe.tasks.Task`. Early rounds do not
-    count, so that a short run says nothing.
+    The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
+    rounds do not count, so that a short run says nothing.
+
+    Args:
+        record: the audit record of a run.
+        evaluations: how many of the last ones must all be so.
     """
-    rounds, design = _series(record, "eval_round"), record.design
-    chances = {"eval_accuracy": design.chance_accuracy, "eval_loss": design.chance_loss}
-    for name, chance in chances.items():
+    design, late = record.design, _series(record, "eval_round") >= _EARLY
+    r_square = design.metric.lower().replace("_", "") in ("r2", "r2score")
+    chance_score = 0.0 if r_square else design.chance_accuracy
+    for name, chance in (("eval_accuracy", chance_score), ("eval_loss", design.chance_loss)):
         values = _series(record, name)
-        if chance is None or len(rounds) != len(values) or np.sum(rounds >= _EARLY) < _LAST:
+        if chance is None or len(values) != len(late) or late.sum() < evaluations:
             continue
-        last = values[rounds >= _EARLY][-_LAST:]
-        ended = f"and in the last {_LAST} evaluations was never"
+        last = values[late][-evaluations:]
+        if name == "eval_loss" and not np.any(last < chance):
+            same = f"that of the same prediction for everybody ({chance:.3g})"
+            return f"the loss on held-out data is {last[-1]:.3g}, no better than {same}"
         if name == "eval_accuracy" and not np.any(last > chance):
-            above = f"{ended} above chance ({chance:.1%})"
-            yield f"accuracy on held-out data is {last[-1]:.1%}, {above}"
-        elif name == "eval_loss" and not np.any(last < chance):
-            below = f"{ended} below that of the same prediction for everybody ({chance:.3g})"
-            yield f"the loss on held-out data is {last[-1]:.3g}, {below}"
+            score = f"accuracy on held-out data is {last[-1]:.1%}, no better than chance"
+            mean = f"R² on held-out data is {last[-1]:.2f}, no better than predicting the mean"
+            return mean if r_square else f"{score} ({chance:.1%})"
+    return None
 
 
 def _updates_lost(record: AuditRecord) -> str | None:
@@ -199,12 +204,7 @@ def _updates_lost(record: AuditRecord) -> str | None:
 def share_lost(lost: int, arrived: int) -> str | None:
     """What to say where more than half of ``lost + arrived`` updates are lost, else ``None``."""
     total = lost + arrived
-    if not lost or lost <= _MOST_LOST * total:
-        return None
-    if total == 1:
-        return "the only update was lost"
-    which = f"all {total}" if not arrived else f"{lost} of {total}"
-    return f"{which} updates were lost"
+    return f"{lost} of {total} updates were lost" if lost > _MOST_LOST * total else None
 
 
 def _arrived(record: AuditRecord) -> Floats | None:

@@ -197,25 +197,6 @@ class AuditRecord:
         changed: AuditRecord = _with_values(self, given)
         return changed
 
-    def in_order(self) -> AuditRecord:
-        """The record with its canaries by their ids, in which order every run writes them.
-
-        Bounds that split the scores at random depend on the order, and a report must not.
-        """
-        values = self.by_name()
-        ordered = {n: values[n] for n in ("presence", "mechanism.canary_weights")}
-        for side, axis in (("observed", "k"), ("unobserved", "u")):
-            ids = values[f"{side}.ids"]
-            if ids is None or np.all(np.diff(ids) > 0):
-                continue
-            order = np.argsort(ids, kind="stable")
-            names = [n for axes in _SHAPES if axes.endswith(axis) for n in _SHAPES[axes].split()]
-            ordered |= {n: values[n][..., order] for n in names if values[n] is not None}
-        ordered = {n: np.ascontiguousarray(v) for n, v in ordered.items() if v is not None}
-        if all(value is values[name] for name, value in ordered.items()):
-            return self  # with what its views have computed
-        return self.with_values(**ordered)
-
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
 

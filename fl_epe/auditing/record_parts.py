@@ -311,9 +311,9 @@ _version = functools.cache(importlib.metadata.version)  # read from files
 
 def installed_versions() -> dict[str, str]:
     """Versions of the packages that decide a run's result, as far as they are installed."""
-    names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting")
+    names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting", "opacus")
     found = {}
     for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # torch is optional
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are optional
             found[name] = _version(name)
     return found

@@ -267,12 +267,10 @@ def summarize_scores(
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
     check_sign(scores)
-    bare, shared, refused = scores, None, None
+    bare, shared, refused = Scores(scores.observed, scores.unobserved), None, None
     estimates: list[EpsilonEstimate] = []
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
-        scale, others = np.sqrt(scores.dim), scores.unobserved
-        bare = Scores(scores.observed / scale, None if others is None else others / scale)
         try:
             estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
         except NotMeasured as error:

@@ -69,7 +69,6 @@ class Scores:
         followed: how many rounds back their correlations were followed, where the noise's strategy
             is known to reach farther; else ``None``.
         expected: expected observed scores up to a factor, shape (k,), where they are known.
-        faults: how the run was seen to differ from what its privacy accounting assumes.
         adversary: who computes them from a record; ``None`` for bare scores.
 
     Examples:
@@ -91,7 +90,6 @@ class Scores:
     unit_error: float = 0.0
     followed: int | None = None
     expected: Floats | None = None
-    faults: tuple[str, ...] = ()
     adversary: Adversary | None = None
 
     def __post_init__(self) -> None:

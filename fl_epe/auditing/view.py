@@ -217,8 +217,6 @@ class View:
         if self.adversary.sees == "all":
             return self.precision.unit**2 * self.record.correlation.alone(self.round_signal)
         added, hidden = self._final_parts
-        if hidden == 0:
-            raise_invalid("displacement_norm", hidden, "> 0 for expected scores")
         return np.asarray(added * np.sqrt(self.record.dim) / hidden)
 
     @functools.cached_property

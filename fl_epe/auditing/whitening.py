@@ -100,9 +100,7 @@ class Whitener:
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
         self._width = self._parts + self.window  # with room for what is added to rounds
         self._signs: NDArray[np.uint8] | None = None  # as bits
-        self._rows = np.empty((0, self._width), np.float32)  # with room for rows to come
-        self._known = self._rows  # those of the last rounds, orthonormal
-        self._end = 0  # of them in `_rows`
+        self._known = np.empty((0, self._width), np.float32)  # the last rounds, orthonormal
 
     def add(self, residual: Residual | Vector | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
@@ -133,16 +131,8 @@ class Whitener:
         return row
 
     def _keep(self, row: NDArray[np.float32]) -> None:
-        if self.window == 1:
-            return
-        if self._end == len(self._rows):
-            self._end = len(self._known)
-            self._rows = np.empty((2 * self._end + 2, self._width), np.float32)
-            self._rows[: self._end] = self._known
-        self._rows[self._end] = row
-        self._end += 1
-        count = min(len(self._known) + 1, self.window - 1)
-        self._known = self._rows[self._end - count : self._end]
+        if self.window > 1:
+            self._known = np.concatenate([self._known, row[None]])[1 - self.window :]
 
     def _sketch(self, residual: Residual) -> NDArray[np.float32]:
         """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
@@ -173,7 +163,6 @@ class Whitener:
         if known.shape[1:] != (self._width,) or not np.all(np.isfinite(known)):
             raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._width}), finite")
         self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
-        self._rows, self._end = self._known, len(self._known)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

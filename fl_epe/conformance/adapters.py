@@ -80,14 +80,11 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
     return Target(release, **{**_FLOWER, "others": others, "probes": probes, **claim})
 
 
-def of_flower_mod(
-    make: Callable[[], Any], *, config: Mapping[str, Any] | None = None, **claim: Any
-) -> Target:
+def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
     """A mod of Flower's clients, through which the update of one client goes.
 
     Args:
         make: makes the mod.
-        config: of the message from the server, beside the round.
         claim: of `Target`.
     """
 
@@ -95,8 +92,7 @@ def of_flower_mod(
         from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
         start = ArrayRecord(_packed(_named(np.zeros(_DIM))))
-        settings = ConfigRecord({"server-round": 1, **(config or {})})
-        content = RecordDict({"arrays": start, "config": settings})
+        content = RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})})
         context = Context(0, 1, {}, RecordDict(), {})
         with _quiet_flower(rng):
             asked = Message(content, 1, MessageType.TRAIN)

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -226,8 +225,6 @@ class DPSGDAudit:
                 unbounded=unbounded,
             ),
         )
-        opacus = sys.modules.get("opacus")
-        mine = {"opacus": getattr(opacus, "__version__", "unknown")} if opacus else {}
         fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
@@ -235,7 +232,6 @@ class DPSGDAudit:
             **{
                 "correlation": auditing.RoundCorrelation(fresh),  # the noise of a step is
                 "norms.deltas": scale * record.norms.means,
-                "provenance.versions": record.provenance.versions | mine,
                 "provenance.faults": tuple(self.faults),
                 "provenance.fault_counts": dict(self._fault_counts),
             }
@@ -260,19 +256,13 @@ class DPSGDAudit:
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),
         )
 
-    def epsilon(
-        self,
-        delta: float | None = None,
-        *,
-        adversary: auditing.Adversary | None = None,
-        **options: Any,
-    ) -> auditing.EpsilonEstimate:
+    def epsilon(self, delta: float | None = None, **options: Any) -> auditing.EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
-        Its arguments are that function's; by default δ is the audit's, and the adversary that of
+        Its options are that function's; by default δ is the audit's, and the adversary that of
         its privacy accounting.
         """
-        return auditing.epsilon_from_record(self.record(), delta, adversary=adversary, **options)
+        return auditing.epsilon_from_record(self.record(), delta, **options)
 
     def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -101,7 +100,6 @@ def audit_dp_sgd(
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
         "also_known": "every real example's gradient in every step" if full_knowledge else None,
-        "canary_kind": "rotation",
     }
     cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
     loggers = Loggers(log_to, run_folder("dp-sgd"), logger.warning)
@@ -133,12 +131,8 @@ def _cohorts(
 
 
 def _plan(expected: float, found: Steps) -> list[str]:
-    z, n = float(found.optimizer.noise_multiplier), found.batch_size
-    lines = [
+    n = found.batch_size
+    return [
         f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
         f" batch of {n:g} examples: {expected / n:.1%} of its size."
     ]
-    if z > 0:
-        length = math.sqrt(expected / found.tensor_sizes.sum()) / z
-        lines.append(f"Together they are about {length:.2%} as long as the noise of a step.")
-    return lines

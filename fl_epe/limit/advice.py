@@ -26,7 +26,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         f"With it {whose} has ε = {number(found.epsilon)} at δ = {advice.delta:.2g}; "
         f"theory allows {_theory(found)}.",
         f"The client takes part {_times(found)}. The adversary {adversary_text(found)} "
-        f"({found.adjacency} adjacency).",
+        f"({found.theory.adjacency} adjacency).",
     ]
     if found.client == "median" and math.isfinite(found.high):
         taken = f"{100 * advice.load.share:.2g}% of a round"
@@ -39,7 +39,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
 
 def adversary_text(found: ClientEpsilon) -> str:
     """What the adversary sees and knows, after "the adversary"."""
-    knows = "knows" if found.knows_rounds else "does not know"
+    knows = "knows" if found.theory.knows_rounds else "does not know"
     return f"sees {SEES[found.sees]} and {knows} the client's rounds"
 
 
@@ -47,8 +47,8 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     """What canaries are, and why these numbers."""
     load, answers = found[0].load, next((one.answers for one in found if one.answers), ())
     lines = [
-        f"• The median client takes part {_times(one)}; who {adversary_text(one)} ({one.adjacency} "
-        f"adjacency) is allowed {_theory(one)} by theory."
+        f"• The median client takes part {_times(one)}; who {adversary_text(one)} "
+        f"({one.theory.adjacency} adjacency) is allowed {_theory(one)} by theory."
         for one in answers
     ]
     lines.append(
@@ -129,9 +129,9 @@ def _caps(effects: Sequence[CapEffect]) -> Table:
 
 
 def _theory(found: ClientEpsilon) -> str:
-    if found.analytical is None:
+    if found.theory.epsilon is None:
         return "no bound that is known"
-    return f"ε ≤ {number(finite(found.analytical))}"
+    return f"ε ≤ {number(finite(found.theory.epsilon))}"
 
 
 def _times(found: ClientEpsilon) -> str:
@@ -139,7 +139,7 @@ def _times(found: ClientEpsilon) -> str:
     if found.client == "worst-case":
         return f"at most {count:.3g} times"
     times = "once" if count == 1 else f"{count:.3g} times"
-    return times if found.knows_rounds else f"{times} on average"
+    return times if found.theory.knows_rounds else f"{times} on average"
 
 
 def _rounded_up(value: float) -> str:

@@ -8,13 +8,13 @@ Examples:
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = expected_record(ShuffledEpochs(60, 12), 1.0, 1e-5, 120)
     >>> found = median_client(record, "all")
-    >>> round(found.epsilon, 1), round(found.analytical, 1), found.knows_rounds
+    >>> round(found.epsilon, 1), round(found.theory.epsilon, 1), found.theory.knows_rounds
     (20.1, 20.1, True)
 """
 
 import dataclasses
 import math
-from typing import Literal, Self, Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 import scipy
@@ -50,42 +50,22 @@ class ClientEpsilon:
         client: "median": as often in the run as the median client, or "worst-case": as often as
             none of all clients exceeds, at a confidence.
         sees: "final" or "all", as of `Adversary`.
-        knows_rounds: whether the adversary knows the client's rounds.
-        adjacency: "zero-out" or "add-or-remove".
+        theory: what it allows, and of which adversary and adjacency all of this is.
         participations: of the client; the expected number where its rounds are secret.
         epsilon: expected, or the mean of what trainings measured.
         low: lower end of the interval, of a run with the canaries of the record, or of the mean.
         high: upper end of it.
-        analytical: what theory allows; infinite or ``None`` if nothing.
-        assumption: of that theory, in words.
         above: whether ε lies above theory by more than chance allows.
     """
 
     client: Literal["median", "worst-case"]
     sees: Sees
-    knows_rounds: bool
-    adjacency: str
+    theory: Analytical
     participations: float
     epsilon: float
     low: float
     high: float
-    analytical: float | None
-    assumption: str
     above: bool = False
-
-    @classmethod
-    def of(
-        cls,
-        client: Literal["median", "worst-case"],
-        sees: Sees,
-        theory: Analytical,
-        participations: float,
-        ends: tuple[float, float, float],
-        above: bool = False,
-    ) -> Self:
-        """From what theory allows; ``ends`` are ε and the ends of its interval."""
-        whose = theory.knows_rounds, theory.adjacency, participations
-        return cls(client, sees, *whose, *ends, theory.epsilon, theory.assumption, above)
 
 
 def expected_record(
@@ -160,13 +140,12 @@ def median_client(
         check_probability("confidence", confidence)
         energy = float(np.sum(view.sizes.observed**2))
         half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
-        low, high = (
-            client_epsilon(view, client, scale, record.delta) for scale in (1 - half, 1 + half)
-        )
+        scales = 1 - half, 1 + half
+        low, high = (client_epsilon(view, client, scale, record.delta) for scale in scales)
     theory = analytical(record, record.delta, client)
     above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING)
-    ends = epsilon, low, high
-    return ClientEpsilon.of("median", sees, theory, client.participations, ends, above)
+    often = client.participations
+    return ClientEpsilon("median", sees, theory, often, epsilon, low, high, above)
 
 
 def worst_client(
@@ -217,5 +196,5 @@ def worst_client(
         found = accounting.strategy_bounds(schedule, strategy, z, delta, clients)
         limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
     theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
-    above, ends = epsilon > limit * (1 + _ROUNDING), (epsilon, epsilon, epsilon)
-    return ClientEpsilon.of("worst-case", sees, theory, most, ends, above)
+    above = epsilon > limit * (1 + _ROUNDING)
+    return ClientEpsilon("worst-case", sees, theory, most, epsilon, epsilon, epsilon, above)

@@ -150,7 +150,7 @@ def exposure(
     found = scores(trace.round_ids, trace.client_ids)
     answer = median_client(record, sees)
     median = ExposedClient(
-        "median", answer.participations, answer.epsilon, float(answer.analytical or 0.0)
+        "median", answer.participations, answer.epsilon, float(answer.theory.epsilon or 0.0)
     )
     most = _most(trace, window)
     limits = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]

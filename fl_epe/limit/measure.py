@@ -29,7 +29,6 @@ class Row:
         schedule: its specification.
         noise_multiplier: z.
         participations: expected participations asked for.
-        replicates: trainings whose ε were averaged.
         delta: δ of every ε.
         clients: number of clients.
         answers: one for each client and adversary; the worst-case client's in the limit alone.
@@ -42,7 +41,6 @@ class Row:
     schedule: str
     noise_multiplier: float
     participations: float
-    replicates: int = 0
     delta: float | None = None
     clients: int | None = None
     answers: tuple[ClientEpsilon, ...] = ()
@@ -94,4 +92,4 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     worst = [
         worst_client(record, schedule, sees, clients, plan.confidence, plan.seed) for sees in BOTH
     ]
-    return Row(*cell.place, 1, record.delta, clients, (*median, *filter(None, worst)))
+    return Row(*cell.place, record.delta, clients, (*median, *filter(None, worst)))

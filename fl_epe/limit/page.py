@@ -15,26 +15,14 @@ from fl_epe.files import write_json, write_text
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, Row
 from fl_epe.limit.plan import ComparisonPlan
-from fl_epe.reporting import NOT_MEASURED, as_json, number, plain_table, render_page
+from fl_epe.reporting import NOT_MEASURED, SEES, as_json, number, plain_table, render_page
+
+# Whose ε it is and who attacks, and lines: each a row and its cells in the order of `COLUMNS`.
+Table = tuple[str, list[tuple[Row, list[str]]]]
 
 COLUMNS = ("schedule", "takes part", "its rounds", "adjacency", "ε", "theory")
-_CLIENTS = {"median": "the median client", "worst-case": "the worst-case client"}
-_SEES = {"final": "sees the final model", "all": "sees every round's model"}
 _OTHERS = 57  # the width of the columns but the first
 _TIE = 0.01  # relative; expected scores are rounded
-
-
-@dataclasses.dataclass(frozen=True)
-class Shown:
-    """A table: ε of one client for an adversary who sees one thing.
-
-    Attributes:
-        title: says whose ε it is, and who attacks.
-        lines: each a row and its cells in the order of `COLUMNS`.
-    """
-
-    title: str
-    lines: list[tuple[Row, list[str]]]
 
 
 def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path) -> None:
@@ -86,15 +74,15 @@ def print_comparison(
     if failed := failed_of(rows):
         console.print(failed, style="bold red")
     shown = list(tables_of(plan, rows if details else reference(plan, rows)))
-    for one in shown if details else shown[:1]:
-        table = plain_table(one.title, COLUMNS, left=4)
+    for title, lines in shown if details else shown[:1]:
+        table = plain_table(title, COLUMNS, left=4)
         first = table.columns[0]
         first.min_width = 12
         if details:
             first.overflow, first.no_wrap = "fold", False
         else:  # one line each
             first.max_width = max(12, console.width - _OTHERS)
-        for row, cells in one.lines:
+        for row, cells in lines:
             bad = row.above or row.failed is not None
             table.add_row(*cells, style="red" if bad else "")
         console.print(table)
@@ -105,7 +93,7 @@ def print_comparison(
         console.print(f"• {note}", style="dim")
 
 
-def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Shown]:
+def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
     """Of each client and each thing to see, in the order of the plan."""
     places = {(row.noise_multiplier, row.participations) for row in rows}
     if not places:
@@ -115,7 +103,7 @@ def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Shown]:
     if not named:
         noise, often = places.pop()
         at = f", z = {noise:g}, {often:g} participation{'s' * (often != 1)}{at}"
-    for client, words in _CLIENTS.items():
+    for client in ("median", "worst-case"):
         for sees in BOTH:
             lines = []
             for row in rows:
@@ -123,7 +111,7 @@ def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Shown]:
                 if client == "median" or found is not None:
                     lines.append((row, _cells(row, found, named=named)))
             if lines:
-                yield Shown(f"ε of {words} for an adversary who {_SEES[sees]}{at}", lines)
+                yield f"ε of the {client} client for an adversary who sees {SEES[sees]}{at}", lines
 
 
 def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
@@ -133,14 +121,14 @@ def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
         return [row.schedule + where, "–", "–", "–", why, "–"]
     half = (found.high - found.low) / 2
     spread = f" ±{half:.1g}" if half > 0 else ""
-    theory = "none known" if found.analytical is None else number(found.analytical)
+    theory = found.theory
     return [
         row.schedule + where,
         f"{found.participations:.3g} times",
-        "known" if found.knows_rounds else "secret",
-        found.adjacency,
+        "known" if theory.knows_rounds else "secret",
+        theory.adjacency,
         number(found.epsilon) + spread + " !" * found.above,
-        theory,
+        "none known" if theory.epsilon is None else number(theory.epsilon),
     ]
 
 

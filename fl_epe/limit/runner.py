@@ -64,7 +64,6 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     accuracy = record.metrics.get("eval_accuracy", np.empty(0))
     return Row(
         *cell.place,
-        replicates=1,
         delta=record.delta,
         clients=task.num_clients,
         answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
@@ -79,11 +78,11 @@ def measured(answer: Answer) -> ClientEpsilon:
     Raises:
         NotMeasured: if there is no ε.
     """
-    found, theory = answer.estimate, answer.analytical
+    found, sees = answer.estimate, answer.adversary.sees
     if found is None:
         raise NotMeasured(answer.reason)
-    ends = found.epsilon, found.low, found.high
-    return ClientEpsilon.of("median", answer.adversary.sees, theory, answer.participations, ends)
+    whose = answer.analytical, answer.participations
+    return ClientEpsilon("median", sees, *whose, found.epsilon, found.low, found.high)
 
 
 def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:
@@ -93,7 +92,7 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
     if math.isfinite(mean):
         below, beyond = (float(np.linalg.norm(middle - ends)) / len(found) for ends in (low, high))
     often = float(np.mean([each.participations for each in found]))
-    bounds = [each.analytical for each in found if each.analytical is not None]
+    bounds = [each.theory.epsilon for each in found if each.theory.epsilon is not None]
     limit = float(np.mean(bounds)) if len(bounds) == len(found) else None
     # By more than chance allows, all comparisons of the plan taken together (Bonferroni).
     levels = (1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / (2 * plan.combinations)
@@ -105,7 +104,7 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
         epsilon=mean,
         low=max(mean - below, 0.0),
         high=mean + beyond,
-        analytical=limit,
+        theory=dataclasses.replace(found[0].theory, epsilon=limit),
         above=limit is not None and bool(least > limit * (1 + 1e-6)),
     )
 
@@ -116,7 +115,6 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     found = zip(*(one.answers for one in trainings), strict=True)
     return dataclasses.replace(
         trainings[0],
-        replicates=len(trainings),
         answers=tuple(mean_of(plan, each) for each in found),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=told([one.diverged for one in trainings]),

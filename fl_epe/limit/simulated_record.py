@@ -145,10 +145,8 @@ class _Signal:
             raise_invalid(
                 "noise_multiplier", noise_multiplier, "> 0, or real updates in every round"
             )
-        steps, server = (
-            sgd_weights(rates, momentum) * norms,
-            auditing.ServerStep("sgd", rates, momentum),
-        )
+        steps = sgd_weights(rates, momentum) * norms
+        server = auditing.ServerStep("sgd", rates, momentum)
         more = float(steps**2 @ (real.final - real.every_round))
         if strategy is None:
             moved = math.sqrt(float(np.sum(steps**2)) * hidden[-1])

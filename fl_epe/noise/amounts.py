@@ -63,12 +63,9 @@ def arrays_without_noise(seen: Seen, level: float) -> Check:
     names = ", ".join(_name(seen, number) for number in silent[:3])
     more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
     measured = f"{len(silent)} of {len(counts)} without any: {names}{more}" if names else "all do"
-    texts = (
-        "all arrays have noise",
-        measured,
-        "These arrays are released as they are: ε is infinite",
-    )
+    why = "These arrays are released as they are: ε is infinite"
     chance = _log(float(chances.min())) + math.log(len(counts))
+    texts = "all arrays have noise", measured, why
     return judged("arrays without noise", chance, level, texts, 0.0)
 
 

@@ -117,7 +117,7 @@ class NoiseHealth:
         self._unusable, self._reason = self._unusable + 1, self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> Seen:
-        self._seen = Seen(Layout.of(sizes), self._law)
+        self._seen = Seen(Layout(sizes), self._law)
         return self._seen
 
     def _parts(self, noise: Any) -> dict[str, NDArray[Any]]:

@@ -41,14 +41,22 @@ class Law:
     Attributes:
         name: in texts; in small letters, where it is claimed.
         root: whether a scale is the root of a mean of squares, or a mean of sizes.
-        cdf: distribution function.
-        beyond: probability of a larger size.
     """
 
     name: str
     root: bool
-    cdf: Callable[[Floats], Floats]
-    beyond: Callable[[Floats], Floats]
+
+    @property
+    def _distribution(self) -> Any:
+        return scipy.stats.norm() if self.root else scipy.stats.laplace(scale=1 / _ROOT2)
+
+    def cdf(self, values: Floats) -> Floats:
+        """Distribution function."""
+        return np.asarray(self._distribution.cdf(values))
+
+    def beyond(self, sizes: Floats) -> Floats:
+        """Probability of a larger size."""
+        return np.asarray(2 * self._distribution.sf(sizes))
 
     def amounts(self, values: Floats) -> Floats:
         """What each value adds to a scale, of the same shape."""
@@ -96,27 +104,7 @@ _NUMPY: dict[str, Callable[[Any], Any]] = {
 _OLD = np.random.RandomState(0)
 
 
-def _gaussian_cdf(values: Floats) -> Floats:
-    return np.asarray(scipy.special.ndtr(values))
-
-
-def _gaussian_beyond(sizes: Floats) -> Floats:
-    return np.asarray(scipy.special.erfc(sizes / _ROOT2))
-
-
-def _laplace_cdf(values: Floats) -> Floats:
-    tail = np.exp(-math.sqrt(2) * np.abs(values)) / 2
-    return np.where(values < 0, tail, 1 - tail)
-
-
-def _laplace_beyond(sizes: Floats) -> Floats:
-    return np.exp(-_ROOT2 * sizes)
-
-
-LAWS = {
-    "gaussian": Law("Gaussian", True, _gaussian_cdf, _gaussian_beyond),
-    "laplace": Law("Laplace", False, _laplace_cdf, _laplace_beyond),
-}
+LAWS = {"gaussian": Law("Gaussian", root=True), "laplace": Law("Laplace", root=False)}
 """By the name that a user gives."""
 
 

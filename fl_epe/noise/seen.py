@@ -1,7 +1,5 @@
 """What is kept of noise while it is seen: exact sums of each array, and a sketch of each round."""
 
-import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,45 +23,35 @@ _SEEDED = 4  # rounds whose seeds are looked for
 _STILL = 1 << 18  # coordinates without noise that are followed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
     """The arrays of a release, and which of their entries are kept.
+
+    Args:
+        sizes: numbers of entries of the arrays by name; those without entries are left out.
 
     Attributes:
         names: of the arrays.
         sizes: their numbers of entries, ``(A,)``.
+        starts: number of the first entry of each array, ``(A,)``.
         compared: numbers of those that are compared with each other, ``(B,)``.
         chosen: entries of the sketch, counted from the first of all arrays, ``(K,)``.
         groups: the array of each of them, ``(K,)``.
     """
 
-    names: list[str]
-    sizes: NDArray[np.int64]
-    compared: NDArray[np.int64]
-    chosen: NDArray[np.int64]
-    groups: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> "Layout":
-        """Of arrays by name; those without entries are left out."""
-        names = [name for name, size in sizes.items() if size]
-        lengths = np.array([sizes[name] for name in names], np.int64)
-        least = min(8, max(_SKETCH // max(len(names), 1), 1))
-        wanted = np.maximum(_SKETCH * lengths // max(lengths.sum(), 1), least)
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.names = [name for name, size in sizes.items() if size]
+        self.sizes = np.array([sizes[name] for name in self.names], np.int64)
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        self.compared = np.sort(np.argsort(-self.sizes, kind="stable")[:_ARRAYS])
+        least = min(8, max(_SKETCH // max(len(self.names), 1), 1))
+        wanted = np.maximum(_SKETCH * self.sizes // max(self.sizes.sum(), 1), least)
         own = [
             np.unique(np.linspace(0, n - 1, min(n, k)).astype(np.int64))
-            for n, k in zip(lengths, wanted, strict=True)
+            for n, k in zip(self.sizes, wanted, strict=True)
         ]
-        starts = np.cumsum(lengths) - lengths
-        chosen = [start + each for start, each in zip(starts, own, strict=True)]
-        groups = np.repeat(np.arange(len(names)), [len(each) for each in own])
-        compared = np.sort(np.argsort(-lengths, kind="stable")[:_ARRAYS])
-        return cls(names, lengths, compared, np.concatenate([*chosen, np.empty(0, int)]), groups)
-
-    @functools.cached_property
-    def starts(self) -> NDArray[np.int64]:
-        """Number of the first entry of each array, ``(A,)``."""
-        return np.cumsum(self.sizes) - self.sizes
+        chosen = [start + each for start, each in zip(self.starts, own, strict=True)]
+        self.chosen = np.concatenate([*chosen, np.empty(0, np.int64)])
+        self.groups = np.repeat(np.arange(len(self.names)), [len(each) for each in own])
 
 
 class Seen:

@@ -13,7 +13,7 @@ from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
-_PAPER = {"final": ("model", "cosine with the final model"), "all": ("maximum", "largest cosine")}
+_PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
@@ -34,19 +34,9 @@ def _trust(summary: Summary) -> Iterator[str]:
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
             f"(up to {MOST_SHARE:.0%} is taken as harmless)."
         )
-    shares = auditing.others_share(record)[record.presence.any(axis=1)]
-    if len(shares) and (overlap := float(shares.mean())) >= 1e-3:
-        taken = "taken out of the scores" if record.norms.sums is not None else "left in"
-        yield f"The other canaries, {overlap:.1%} of the energy of a round's mean, are {taken}."
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     yield from record.findings.noise
-    for who, test in auditing.dependence(record).items():
-        yield (
-            f"Scores of two {who} canaries of a round have the correlation {test.correlation:.2g} "
-            f"± {test.standard_error:.1g} (p = {test.p_value:.2g}). Dependence that is the same in "
-            "all rounds cannot be seen in one run."
-        )
 
 
 def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
@@ -71,8 +61,6 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
             f"{len(null)} canaries that took no part have scores of mean {null.mean():.2f} and "
             f"width {np.sqrt(np.mean(null**2)):.2f}; 0 and 1 are expected."
         )
-    if one.scores.unit_error > 0.001:
-        yield f"the unit of the scores has a relative error of {one.scores.unit_error:.1%}."
     if (back := one.scores.followed) is not None:
         yield (
             f"the noise is correlated over more rounds than the {back} that scores are whitened "
@@ -136,16 +124,15 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _paper(summary: Summary) -> Iterator[str]:
-    if summary.record is None:
+    record, sure = summary.record, summary.confidence
+    if record is None:
         return
-    taken = summary.record.presence.sum(axis=0)
-    for one in summary.answers:
-        statistic, name = _PAPER[one.adversary.sees]
+    taken = record.presence.sum(axis=0)
+    for statistic, name in _PAPER.items():
         try:
-            scores = auditing.seen_by(
-                summary.record, auditing.Adversary(one.adversary.sees)
-            ).scores(statistic)
-            found = auditing.epsilon_of(scores, summary.delta, "fitted", summary.confidence)
+            found = auditing.epsilon_from_record(
+                record, summary.delta, statistic=statistic, variance="fitted", confidence=sure
+            )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
             continue
@@ -159,13 +146,8 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
-        z = record.mechanism.noise_multiplier
-        yield (
-            f"{record.rounds} rounds, {record.dim:,} parameters, noise multiplier "
-            f"{'unknown' if z is None else f'{z:g}'}, participation "
-            f"{record.mechanism.participation}, {record.num_canaries} observed and "
-            f"{record.unobserved.count} unobserved canaries."
-        )
+        unobserved = f"{record.unobserved.count} canaries that took no part"
+        yield f"{record.rounds} rounds, {record.dim:,} parameters, {unobserved}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answer, divergence, null_misfit
+from fl_epe.auditing import Answer, AuditRecord, answer, at_chance, divergence, null_misfit
 from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -44,7 +44,6 @@ MOST_SHARE = 1 / 6
 
 _SURE = 0.999  # confidence of a proof that accuses an implementation
 _LEVEL = 0.01  # of the tests of κ of a report together
-_EARLY = 10  # rounds that a model has to leave chance
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     tests += [(seen, "time", fit.time, time) for seen, fit in fits]
     level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
     for seen, code, test, words in tests:
-        if test is not None and test.found_at(level):
+        if test is not None and test.found(level):
             text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
             yield code, text
 
@@ -151,12 +150,10 @@ def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
     share = canary_share(record)
     if share is not None and share > MOST_SHARE:
-        text = (
-            f"canaries are {share:.0%} of a round's weight, so that the training that was measured"
-        )
+        text = f"canaries are {share:.0%} of a round's weight, so that the measured training"
         yield "load", f"{text} is not that without them"
-    if not diverged and (text := _not_learned(record)):
-        yield "learning", text
+    if not diverged and (why := at_chance(record)):
+        yield "learning", why
     if (stop := record.findings.stopped) is not None:
         text = (
             f"the run ended after round {stop.after} because of its scores "
@@ -165,26 +162,3 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
         yield "stopped", text
     if record.design.caveat:
         yield "caveat", record.design.caveat.rstrip(".")
-
-
-def _not_learned(record: AuditRecord) -> str:
-    """Why the model has learned nothing by the last evaluation, if that was not early."""
-    design = record.design
-    rounds, values, losses = (
-        record.metrics.get(f"eval_{name}", np.empty(0)) for name in ("round", "accuracy", "loss")
-    )
-    if not len(rounds) or rounds[-1] < _EARLY:
-        return ""
-    value, loss = (float(each[-1]) if len(each) else math.nan for each in (values, losses))
-    chance, mean = (
-        math.nan if level is None else level
-        for level in (design.chance_accuracy, design.chance_loss)
-    )
-    if design.metric == "accuracy":
-        text = f"accuracy on held-out data is {value:.1%}, no better than a guess ({chance:.1%})"
-        return text if value <= chance else ""
-    if design.metric.lower().replace("_", "") in ("r2", "r2score"):
-        text = f"R² on held-out data is {value:.2f}, no better than predicting the mean"
-        return text if value <= 0 else ""
-    text = f"the loss on held-out data is {loss:.3g}, no better than that of the mean ({mean:.3g})"
-    return text if loss >= mean else ""

@@ -130,7 +130,7 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
-        config={name: value for name, value in summary.settings.items() if name != "plan"},
+        config=summary.settings,
     )
 
 

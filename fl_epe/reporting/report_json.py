@@ -15,7 +15,6 @@ SCHEMA = 1
 
 def as_report(summary: Summary) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
-    settings = {name: value for name, value in summary.settings.items() if name != "plan"}
     made = summary.record and summary.record.provenance
 
     def values(found: Iterable[Answer], delta: float = summary.delta) -> list[JSON]:
@@ -36,7 +35,7 @@ def as_report(summary: Summary) -> JSON:
             "plan": list(summary.plan),
             "faults": list(summary.faults),
             "fault_counts": summary.fault_counts,
-            "settings": as_json(settings),
+            "settings": as_json(summary.settings),
             "versions": made.versions if made else installed_versions(),
         },
     }

@@ -7,8 +7,8 @@ difference.
 """
 
 import dataclasses
+import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,9 +77,8 @@ class PairDifference:
 
     def sentence(self) -> str:
         """What the interval supports, and no more."""
-        value, low, high = (
-            signed(one, "+") for one in (self.found.value, self.found.low, self.found.high)
-        )
+        found = self.found
+        value, low, high = (signed(one, "+") for one in (found.value, found.low, found.high))
         told = f"To an adversary who sees {SEES[self.adversary]}, {self.first} and {self.second}"
         if (leak := self.leak()) is None:
             return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
@@ -196,18 +195,12 @@ def _differences(runs: Sequence[ComparedRun], delta: float) -> tuple[PairDiffere
     if len(pairs) > _MOST_PAIRS:
         pairs = [(0, other) for other in places[1:]]
     error = (1 - _CONFIDENCE) / len(pairs)
-    known: dict[tuple[int, float], tuple[Answer, Answer]] = {}
+    answers_at = functools.cache(lambda place, level: answers(runs[place].record, delta, level))
 
     def estimate(place: int, level: float, seen: int) -> tuple[Answer, EpsilonEstimate | None]:
         """That of a run that was measured and did not diverge."""
-        run = runs[place]
-        if (place, level) not in known:
-            same = math.isclose(run.summary.confidence, level)
-            known[place, level] = run.summary.answers if same else answers(run.record, delta, level)
-        one = known[place, level][seen]
-        if run.summary.status == "diverged" or one.estimate is None:
-            return one, None
-        return one, dataclasses.replace(one.estimate, confidence=level)
+        one: Answer = answers_at(place, level)[seen]
+        return one, None if runs[place].summary.status == "diverged" else one.estimate
 
     found = []
     for seen, adversary in enumerate(SEEN):
@@ -240,8 +233,6 @@ def _notes(
     if len(questions) > 1:
         told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
         lines.append(f"Runs that answer different questions are not compared. {told}.")
-    if len({run.settings.get("task") for run in runs}) > 1:
-        lines.append("The runs trained different tasks; a difference in ε may come from that.")
     if differences:
         lines.append(
             "A difference is larger than chance if its interval leaves 0 out. All intervals of one "

@@ -34,7 +34,6 @@ ALWAYS = "practically always"
 _INSTEAD = {
     "zero-out": "zeros instead (zero-out adjacency)",
     "add-or-remove": "its absence (add-or-remove adjacency)",
-    "replace-one": "another one instead (replace-one adjacency)",
 }
 
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
@@ -250,22 +249,12 @@ def fault_line(summary: Summary) -> str | None:
 
 
 def meaning(summary: Summary) -> list[str]:
-    """What the ε of this run mean for a guess, in sentences."""
-    found = [(one, one.estimate.epsilon) for one in summary.answers if one.estimate is not None]
-    often = [share(guess_limit(max(epsilon, 0.0), summary.delta)) for _, epsilon in found]
-    each = [f"with {SEES[one.adversary.sees]} (ε = {number(epsilon)})" for one, epsilon in found]
-    told = [f"{right} {text}" for right, text in zip(often, each, strict=True)]
-    if len(set(often)) == 1:
-        told = [f"{often[0]}, {' and '.join(each)}"]
+    """What an ε means for a guess, and what kind of number each is, in sentences."""
     scale = [f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}" for epsilon in (1, 3)]
-    lines = [
-        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
-        f"beforehand, is right {' and '.join(told)}.",
-        f"For scale: {' and '.join(scale)}; 50% is a blind guess. Which ε is small enough is for "
-        "whoever answers for the data to decide.",
-    ]
     return [
-        *(lines if each else []),
+        f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
+        f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
+        "enough is for whoever answers for the data to decide.",
         "ε is an estimate of what this attack achieves, and no bound on others; what is proved and "
         "what theory allows are bounds on the same ε from below and from above.",
     ]

@@ -47,6 +47,7 @@ class Summary:
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: how often each kind of fault happened.
+        plan: what the audit was going to do, in sentences.
         settings: of the run, as JSON values.
     """
 
@@ -59,6 +60,7 @@ class Summary:
     at_small_delta: tuple[Answer, ...] = ()
     faults: tuple[str, ...] = ()
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    plan: tuple[str, ...] = ()
     settings: JSON = dataclasses.field(default_factory=dict)
 
     @property
@@ -80,11 +82,6 @@ class Summary:
     def task(self) -> str | None:
         """What was trained, in words; ``None`` if nobody said."""
         return self.record.design.task if self.record else self.settings.get("task")
-
-    @property
-    def plan(self) -> tuple[str, ...]:
-        """What the audit was going to do, in sentences."""
-        return self.record.findings.plan if self.record else tuple(self.settings.get("plan", ()))
 
     def metrics(self) -> dict[str, float | str]:
         """The status, and what is known of the answers by their names in a run's metrics."""
@@ -112,7 +109,6 @@ def summarize(record: AuditRecord, delta: float | None = None, confidence: float
         delta: target δ; the record's by default.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
     """
-    record = record.in_order()
     delta = record.delta if delta is None else delta
     found = answers(record, delta, confidence)
     secret = not found[0].adversary.knows_rounds
@@ -130,6 +126,7 @@ def summarize(record: AuditRecord, delta: float | None = None, confidence: float
         at_small_delta=answers(record, SMALL_DELTA, confidence) if delta > _LARGE_DELTA else (),
         faults=record.provenance.faults,
         fault_counts=record.provenance.fault_counts,
+        plan=record.findings.plan,
         settings=record.design.to_settings(),
     )
 
@@ -151,7 +148,7 @@ def summarize_unmeasured(
         faults: what went wrong, in sentences.
         fault_counts: how often each kind of fault happened.
     """
-    reason = reason.strip().rstrip(".")
+    reason, settings = reason.strip().rstrip("."), dict(config or {})
     nothing = Analytical(None, True, "zero-out", "the run left no record")
     final, every = (
         Answer(adversary, math.nan, nothing, reason=reason)
@@ -163,5 +160,6 @@ def summarize_unmeasured(
         delta=delta,
         faults=tuple(faults),
         fault_counts=dict(fault_counts or {}),
-        settings=dict(config or {}),
+        plan=tuple(settings.pop("plan", ())),
+        settings=settings,
     )

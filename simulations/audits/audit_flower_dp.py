@@ -379,7 +379,7 @@ def examine(case: Case, canaries: int, seed: int) -> Finding:
         return Finding(case, None, textwrap.shorten(str(error), 52))
     if not isinstance(run, Scores):  # of every canary, however heavy
         record: AuditRecord = getattr(run, "record")()  # noqa: B009 - of a strategy's audit
-        run = seen_by(record.in_order(), EVERY_ROUND).scores()
+        run = seen_by(record, EVERY_ROUND).scores()
     evidence = find_evidence(run, case.claimed, DELTA, CONFIDENCE, method=case.method)
     return Finding(case, evidence)
 

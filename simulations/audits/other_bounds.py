@@ -191,30 +191,11 @@ _PRIOR = "Jeffreys prior on the error rates"
 
 OTHER_BOUNDS = {
     "katz-log": Bound(
-        katz_log,
-        "Katz-log interval of TPR/FPR at a held-out threshold, pure DP (δ = 0)",
-        assumption="asymptotic: tens of true and false positives",
-        valid=False,
+        katz_log, assumption="asymptotic: tens of true and false positives", valid=False
     ),
-    "bayesian": Bound(
-        bayesian,
-        "credible limit at a held-out threshold (Zanella-Béguelin et al. 2023)",
-        assumption=_PRIOR,
-        valid=False,
-    ),
-    "bayesian-gdp": Bound(
-        bayesian_gdp,
-        "credible limit at a held-out threshold, read as μ-GDP",
-        assumption=f"{_PRIOR}; {_GDP}",
-        valid=False,
-        gaussian=True,
-    ),
-    "mean": Bound(
-        mean,
-        "lower confidence limit of the standardised mean difference, read as μ-GDP",
-        assumption="Gaussian scores with the null's variance",
-        gaussian=True,
-    ),
+    "bayesian": Bound(bayesian, assumption=_PRIOR, valid=False),
+    "bayesian-gdp": Bound(bayesian_gdp, assumption=f"{_PRIOR}; {_GDP}", valid=False, gaussian=True),
+    "mean": Bound(mean, assumption="Gaussian scores with the null's variance", gaussian=True),
 }
 """The bounds of this file by name."""
 

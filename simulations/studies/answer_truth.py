@@ -162,7 +162,7 @@ def power(task: tuple[Cell, int]) -> list[float]:
     for name, change in (("time", forgets), ("number", grows)):
         for answer in answers(changed(record, change)):
             test = getattr(answer.fit, name)
-            found += [math.nan, math.nan] if test is None else [test.found, test.power]
+            found += [math.nan, math.nan] if test is None else [test.found(), test.power]
     return found
 
 

@@ -393,7 +393,7 @@ def test_rounds_that_may_be_correlated_have_none():
 
 def test_record_with_too_few_canaries_is_refused():
     nobody = make_record(presence=np.zeros((6, 40), bool))
-    with pytest.raises(ValueError, match="participants=0 >= 2"):
+    with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
         scores_of(nobody)
 
 

@@ -133,7 +133,7 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
 @pytest.mark.parametrize("contribution", [0.1, 2.0], ids=["a-small-part", "a-large-part"])
 def test_with_several_participations_it_is_what_was_said(contribution, correlation, tmp_path):
     record, said = _watched_often(contribution=contribution, correlation=correlation)
-    loaded = AuditRecord.load(record.in_order().save(tmp_path / "record.npz"))
+    loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert [each.estimate for each in epsilon_by_round(loaded)[:-1]] == said[:-1]
     # Of a record that nobody watched it is what would have been said.
     unwatched = dataclasses.replace(record, running=RunningScores())

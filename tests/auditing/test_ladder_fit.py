@@ -39,7 +39,7 @@ def test_intervals_cover_and_tests_keep_their_level():
     inside = np.mean([fit.low < 1 < fit.high for fit in fits])
     assert abs(inside - 0.95) < 3 * np.sqrt(0.95 * 0.05 / 400)
     for name in ("number", "time"):
-        found = sum(getattr(fit, name).found for fit in fits)
+        found = sum(getattr(fit, name).found() for fit in fits)
         assert found <= 12  # 4 expected; a Poisson count above 12 has a chance of 0.03%
 
 
@@ -53,7 +53,7 @@ def test_power_is_what_the_tests_find():
         mean = (sizes.min() + sizes) / 2  # from the first rung on
         scores = dataclasses.replace(scores, observed=scores.observed - sizes + mean)
         fit = fit_of(record, scores)
-        found, said = found + fit.number.found, [*said, fit.number.power]
+        found, said = found + fit.number.found(), [*said, fit.number.power]
     assert found / 200 == pytest.approx(np.mean(said), abs=3 * np.sqrt(0.25 / 200) + 0.05)
 
 

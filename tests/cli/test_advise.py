@@ -1,5 +1,6 @@
 """`fl-epe advise`."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -39,7 +40,7 @@ class TestCommandLine:
         direct = noise_for_epsilon(ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, momentum=0.9)
         assert found["noise_multiplier"] == direct.noise_multiplier
         assert found["delta"] == 300**-1.1
-        assert found["answer"] == vars(direct.answer)
+        assert found["answer"] == dataclasses.asdict(direct.answer)
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
@@ -133,7 +134,7 @@ class TestCommandLine:
         (advice,) = found["advice"]
         direct = canary_advice(ShuffledEpochs(60, 12), 0.25, 120**-1.1, 120, 0.1, momentum=0.9)
         assert advice["load"]["places"] == direct.load.places == 13
-        assert advice["answers"] == list(map(vars, direct.answers))
+        assert advice["answers"] == list(map(dataclasses.asdict, direct.answers))
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

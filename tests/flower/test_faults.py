@@ -68,7 +68,7 @@ def test_a_run_in_which_nothing_works_says_why():
     with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
         epsilon_from_record(audit.record())
     text = " ".join(audit.report(details=True).split())
-    assert text.startswith("Diverged, as all 60 updates were lost")
+    assert text.startswith("Diverged, as 60 of 60 updates were lost")
     assert "- No canary took part in 6 rounds." in text
     assert re.search(r"- round 1, node \d+: RuntimeError: client \d is broken", text)
 
@@ -150,5 +150,5 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["status"] == "not measured"
     assert any("client 3 is broken" in fault for fault in written["details"]["faults"])
-    with pytest.raises(ValueError, match=r"participants=0 >= 2 .*: round 1, no canary takes part"):
+    with pytest.raises(ValueError, match=r"^round 1, no canary takes part"):
         assert_private(record, 1.0, 1e-5)

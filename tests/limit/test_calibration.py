@@ -70,7 +70,7 @@ class TestNoise:
             )
             assert advice.noise_multiplier == pytest.approx(exact, rel=1e-6)
             assert advice.answer.participations == 1
-            assert advice.answer.analytical == pytest.approx(
+            assert advice.answer.theory.epsilon == pytest.approx(
                 gaussian_epsilon(exact, DELTA), rel=1e-5
             )
 
@@ -109,10 +109,10 @@ class TestNoise:
         if kind != "balls-in-bins":  # which is taken for coins before the run
             assert said == pytest.approx(target, rel=0.02)
         assert report.estimate.epsilon == expected_epsilon(record, sees, report.fit.scale)
-        assert report.adversary == Adversary(sees, knows_rounds=found.knows_rounds)
+        assert report.adversary == Adversary(sees, knows_rounds=found.theory.knows_rounds)
         assert report.participations == found.participations == 12
-        assert report.analytical.epsilon == pytest.approx(found.analytical, rel=1e-6)
-        assert report.analytical.adjacency == found.adjacency
+        assert report.analytical.epsilon == pytest.approx(found.theory.epsilon, rel=1e-6)
+        assert report.analytical.adjacency == found.theory.adjacency
         widths = [fit.high - fit.low for fit in fits]
         slope = expected_epsilon(record, sees, 1.1) - expected_epsilon(record, sees, 0.9)
         assert np.mean(widths) / 0.2 * slope == pytest.approx(found.high - found.low, rel=0.3)
@@ -136,8 +136,8 @@ class TestNoise:
             advice = noise_for_epsilon(schedule, 4.0, DELTA, 200, sees=sees, worst_case=worst_case)
             z[worst_case] = advice.noise_multiplier
         assert z[False] < z[True]
-        assert advice.answer.knows_rounds
-        assert advice.answer.adjacency == "zero-out"
+        assert advice.answer.theory.knows_rounds
+        assert advice.answer.theory.adjacency == "zero-out"
         record = expected_record(schedule, z[True], DELTA, 200)
         weights, most = seen_by(record, Adversary(sees)).weights, []
         for seed in range(60):
@@ -159,7 +159,7 @@ class TestNoise:
         schedule = Capped(Poisson(T, 0.3), per_window=1, window=3)
         advice = noise_for_epsilon(schedule, 2.0, DELTA, 400)
         assert advice.answer.epsilon == pytest.approx(2.0, rel=1e-5)
-        assert advice.answer.knows_rounds
+        assert advice.answer.theory.knows_rounds
 
     def test_a_log_has_its_own_clients(self):
         trace = Trace(np.array([0, 0, 1, 3]), np.array([5, 6, 6, 7]))
@@ -284,7 +284,7 @@ class TestClients:
             worst = worst_client(record, make_schedule(kind, 4, 4), adversary.sees, 100)
             for each in (found, worst):
                 assert each.epsilon == pytest.approx(exact, rel=1e-5)
-                assert each.analytical == pytest.approx(exact, rel=1e-5)
+                assert each.theory.epsilon == pytest.approx(exact, rel=1e-5)
                 assert not each.above
 
     def test_the_median_of_many_clients_is_that_of_ten_thousand(self):

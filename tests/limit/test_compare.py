@@ -9,7 +9,7 @@ import pytest
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.auditing import AuditedClient, AuditRecord, NotMeasured, ServerStep, answers
+from fl_epe.auditing import Analytical, AuditedClient, AuditRecord, NotMeasured, ServerStep, answers
 from fl_epe.limit import (
     ClientEpsilon,
     ComparisonPlan,
@@ -44,7 +44,7 @@ def small(tmp_path_factory):
 
 
 def training(*answers):
-    return Row("epochs", 1.0, 1, 1, 1e-3, 20, answers)
+    return Row("epochs", 1.0, 1, 1e-3, 20, answers)
 
 
 def _row(rows, cell):
@@ -164,7 +164,7 @@ class TestMeasurements:
         moving, constant = (found.of("worst-case", "final") for found in (rows[0], still[0]))
         assert moving.epsilon > 1.3 * constant.epsilon
         every = rows[0].of("worst-case", "all")
-        assert every.epsilon == pytest.approx(every.analytical)
+        assert every.epsilon == pytest.approx(every.theory.epsilon)
 
     def test_like_a_run_of_few_clients_all_of_them_are_canaries(self, tmp_path):
         record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, num_canaries=9)
@@ -196,11 +196,11 @@ class TestRows:
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
             for client in ("median", "worst-case"):
                 found = row.of(client, "all")
-                assert (found.knows_rounds, found.adjacency) == (True, "zero-out")
+                assert (found.theory.knows_rounds, found.theory.adjacency) == (True, "zero-out")
                 assert found.participations == count
-                for epsilon in (found.low, found.epsilon, found.high, found.analytical):
+                for epsilon in (found.low, found.epsilon, found.high, found.theory.epsilon):
                     assert epsilon == pytest.approx(known)
-            assert row.of("median", "final").analytical == row.of("median", "all").analytical
+            assert row.of("median", "final").theory == row.of("median", "all").theory
             assert not row.above
 
     @pytest.mark.parametrize("kind", ["epochs", "poisson", "min-separation:separation=3"])
@@ -212,10 +212,10 @@ class TestRows:
             num_canaries=13, unobserved=2, momentum=0.9)  # fmt: skip
         for report in answers(record):
             found = row.of("median", report.adversary.sees)
-            assert report.adversary.knows_rounds == found.knows_rounds
+            assert report.adversary.knows_rounds == found.theory.knows_rounds
             assert report.participations == found.participations
-            assert report.analytical.adjacency == found.adjacency
-            assert report.analytical.epsilon == pytest.approx(found.analytical, rel=1e-6)
+            assert report.analytical.adjacency == found.theory.adjacency
+            assert report.analytical.epsilon == pytest.approx(found.theory.epsilon, rel=1e-6)
             expected = expected_epsilon(record, found.sees)
             assert found.epsilon == pytest.approx(expected, rel=0.03)
             own = expected_epsilon(record, found.sees, report.fit.scale)
@@ -245,7 +245,7 @@ class TestRows:
             found = worst_client(record, schedule, "final", clients)
             assert found.epsilon == pytest.approx(expected, rel=1e-6)
             assert found.participations == most
-            assert found.analytical == pytest.approx(gaussian_epsilon(1.0, 1e-5, int(most)))
+            assert found.theory.epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5, int(most)))
 
     def test_ties_are_called_ties(self, small):
         rows = [dataclasses.replace(small[0], schedule=name) for name in ("epochs", "cyclic:a=1")]
@@ -260,18 +260,16 @@ class TestRows:
 
     def test_a_table_is_of_one_client_and_one_view(self, small):
         shown = list(tables_of(SMALL, small))
-        assert len({one.title for one in shown}) == len(shown) == 4
-        for one in shown:
-            (client,) = [c for c in ("median", "worst-case") if c in one.title]
-            (sees,) = [
-                s for s, w in {"final": "final", "all": "every round"}.items() if w in one.title
-            ]
-            for row, cells in one.lines:
+        assert len({title for title, _ in shown}) == len(shown) == 4
+        for title, lines in shown:
+            (client,) = [c for c in ("median", "worst-case") if c in title]
+            (sees,) = [s for s, w in {"final": "final", "all": "every round"}.items() if w in title]
+            for row, cells in lines:
                 found = row.of(client, sees)
                 if found is not None:
-                    assert cells[2] == ("known" if found.knows_rounds else "secret")
-                    assert cells[3] == found.adjacency
-                    assert cells[5] == number(found.analytical)
+                    assert cells[2] == ("known" if found.theory.knows_rounds else "secret")
+                    assert cells[3] == found.theory.adjacency
+                    assert cells[5] == number(found.theory.epsilon)
 
     @pytest.mark.parametrize("failed", [False, True], ids=["all", "failed"])
     def test_it_fits_on_a_screen(self, failed, capsys, small):
@@ -291,16 +289,18 @@ class TestRows:
 
     def test_trainings_are_averaged(self):
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
-        one = ClientEpsilon("median", "all", True, "zero-out", 1, 4.0, 3.0, 5.0, 4.5, "")
+        one = ClientEpsilon(
+            "median", "all", Analytical(4.5, True, "zero-out", ""), 1, 4.0, 3.0, 5.0
+        )
         other = dataclasses.replace(one, epsilon=6.0, low=5.0, high=8.0)
         trainings = [training(each, each) for each in (one, other)]
         row = averaged(plan, trainings)
         found = row.answers[0]
-        assert (found.epsilon, found.analytical, row.replicates) == (5.0, 4.5, 2)
+        assert (found.epsilon, found.theory.epsilon) == (5.0, 4.5)
         assert found.low == pytest.approx(5 - np.hypot(1, 1) / 2)
         assert found.high == pytest.approx(5 + np.hypot(1, 2) / 2)
         assert not found.above
-        far = dataclasses.replace(other, analytical=3.0)
+        far = dataclasses.replace(other, theory=dataclasses.replace(other.theory, epsilon=3.0))
         assert averaged(plan, [training(far)]).above
         failed = dataclasses.replace(trainings[0], diverged="the loss is nan")
         row = averaged(plan, [failed, trainings[1]])

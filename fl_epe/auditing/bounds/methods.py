@@ -28,9 +28,7 @@ from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_cosines, in_moderate_units
 from fl_epe.checks import check_probability, check_scores, raise_invalid
 
-_INDEPENDENT = (
-    "no theorem for one run: an estimate of a bound, which holds if the scores are independent"
-)
+_INDEPENDENT = "no theorem for one run: it holds if the scores are independent"
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
 _FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
 _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
@@ -42,7 +40,6 @@ class Bound:
 
     Attributes:
         compute: from checked scores to ε.
-        description: the method in one line.
         assumption: what it assumes besides independent scores.
         theorem: what says that it holds for the canaries of one run, in words.
         valid: whether the bound keeps its confidence if the assumption holds.
@@ -51,7 +48,6 @@ class Bound:
     """
 
     compute: Callable[[Sample], float]
-    description: str
     assumption: str = "independent scores, of any distribution"
     theorem: str = _INDEPENDENT
     valid: bool = True
@@ -95,38 +91,19 @@ class Bound:
 
 
 BOUNDS: Mapping[str, Bound] = {
-    "jeffreys": Bound(
-        thresholds.jeffreys,
-        "best threshold of all with Jeffreys limits, as published (Andrew et al. 2024)",
-        assumption="a threshold chosen in advance",
-        valid=False,
-    ),
-    "clopper-pearson": Bound(
-        thresholds.clopper_pearson, "Clopper–Pearson limits at a held-out threshold"
-    ),
-    "simultaneous": Bound(
-        thresholds.simultaneous,
-        "best threshold of all with a confidence band for the whole ROC curve",
-    ),
-    "weighted": Bound(
-        weighted, "weighted evidence of all canaries; the sharpest for 16 to 0.05 / δ canaries"
-    ),
-    "gdp": Bound(
-        thresholds.gdp,
-        "Clopper–Pearson limits at a held-out threshold, read as μ-GDP (Nasr et al. 2023)",
-        assumption="Gaussian mechanism (GDP)",
-        gaussian=True,
-    ),
+    "jeffreys": Bound(thresholds.jeffreys, assumption="a threshold chosen in advance", valid=False),
+    "clopper-pearson": Bound(thresholds.clopper_pearson),
+    "simultaneous": Bound(thresholds.simultaneous),
+    "weighted": Bound(weighted),
+    "gdp": Bound(thresholds.gdp, assumption="Gaussian mechanism (GDP)", gaussian=True),
     "lifted": Bound(
         lifted,
-        "a run counted as one trial (lifted DP, Pillutla et al. 2023)",
         assumption="random canaries; the scores may depend on each other in any way",
         theorem="lifted DP: the canaries are random, and the run counts as one trial "
         "(Pillutla et al. 2023, arXiv 2305.18447)",
     ),
     "one-run": Bound(
         one_run,
-        "number of right guesses (Steinke et al. 2023)",
         assumption="canaries included by fair coins; 2·m·δ small",
         theorem="one-run auditing: fair coins included the canaries, so that their labels are "
         "independent given all scores (Steinke, Nasr and Jagielski 2023)",
