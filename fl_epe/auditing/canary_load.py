@@ -112,17 +112,18 @@ class CanaryLoad:
             return [f"No canary fits beside {self.clients} clients; {more}."]
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
-        share = f"{100 * self.share:.2g}% of a round beside {self.clients} clients"
-        lines = [f"Canaries (synthetic clients) take part like {whose}, {share}."]
+        share = f"beside {self.clients} clients: {100 * self.share:.2g}% of a round"
+        lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
         for found in self.expected:
             seen = "the final model" if found.sees == "final" else "every round's model"
-            told = f"they tell it within {found.low:.3g} – {found.high:.3g} (95%)"
+            ends = f"{found.low:.3g} – {found.high:.3g} (95%)"
             lines.append(
-                f"If theory holds, ε from {seen} is about {found.epsilon:.3g}, and {told}."
+                f"Without defects ε from {seen} will be about {found.epsilon:.3g}, measured "
+                f"within {ends}."
             )
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"
-            lines.append(f"{more} would make the interval half as wide.")
+            lines.append(f"{more} would make an interval half as wide.")
         return lines
 
 

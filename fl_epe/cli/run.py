@@ -317,8 +317,9 @@ def _warn(text: str) -> None:
 def _text(progress: Progress) -> str:
     from fl_epe.reporting import number
 
-    left = f"{progress.seconds_left:.0f} s left" if progress.round else "starting"
-    loss = f"loss {progress.loss:.4g}  " if progress.round else ""
+    if not progress.round:
+        return "starting"
+    left, loss = f"{progress.seconds_left:.0f} s left", f"loss {progress.loss:.4g}  "
     value, found = progress.accuracy, progress.epsilons
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
@@ -329,5 +330,5 @@ def _text(progress: Progress) -> str:
         )
     shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
     if not math.isnan(every):
-        shown = f"ε every round {number(every)} ({number(low)} – {number(high)})"
+        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})"
     return f"{loss}{held_out}  {shown}  {left}"

@@ -79,7 +79,8 @@ def training_chart(record: AuditRecord) -> Chart | None:
         if len(values) != len(steps) or not len(finite) or np.ptp(finite) == 0:
             continue
         panels[title] = (title, 1.0, {"nticks": 5, "rangemode": "tozero"})
-        look = (FINAL, "solid") if name == "held out" else (PLAIN, "dash")
+        looks = {"held out": (FINAL, "solid"), "training": (PLAIN, "dash")}
+        look = looks.get(name, (PLAIN, "dot"))
         at = charts.spread_out(len(steps), _MOST_ROUNDS)
         panel = charts.panel(list(panels).index(title))
         traces.append(scatter("lines", steps[at], values[at], name or title, *look, yaxis=panel))

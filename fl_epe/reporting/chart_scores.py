@@ -45,11 +45,11 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         return None
     return Chart(
         name="scores",
-        title="Does one κ fit all canaries?",
+        title="Are scores as large as they should be?",
         caption="Each symbol is a canary: its score, in standard deviations of the noise, against "
-        "the score to expect from its rounds. If one κ fits, the symbols lie about the line, 95% "
-        "of them in the shaded band. Canaries that took no part lie about 0."
-        + charts.left_out(record.num_canaries, "canaries"),
+        "the score to expect from its rounds. The slope of the line is κ, 1 in theory; if one κ "
+        "fits all, 95% of the symbols lie in the shaded band. Canaries that took no part lie "
+        "about 0." + charts.left_out(record.num_canaries, "canaries"),
         alternative=f"{'; '.join(told)}.",
         traces=charts.in_legend_once([*traces, *null]),
         layout=charts.axes(

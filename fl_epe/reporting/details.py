@@ -169,6 +169,6 @@ _QUESTIONS: dict[str, Callable[[Summary], Iterator[str]]] = {
     "Can I trust it?": _trust,
     "Who knows what?": _knowledge,
     "Which clients are worst off?": _clients,
-    "What did the paper's statistics say?": _paper,
+    "What do the statistics of Andrew et al. (2024) say?": _paper,
     "What happened?": _events,
 }

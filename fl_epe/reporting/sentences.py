@@ -21,7 +21,7 @@ LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
 SCOPE = (
-    "ε is that of an update in a random direction, as long as clipping allows, which the adversary "
+    "Measured are updates in random directions, as long as clipping allows, which the adversary "
     "knows. Clients with shorter updates, or with updates that nobody can guess, leak less; how "
     "much less is not measured. With a linear server, ε measures the implementation and the "
     "schedule, not whether this training data is easy to attack"
@@ -158,11 +158,11 @@ def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
-    how = " (fl-epe advise noise says how much)" if summary.unit == "client" else ""
+    how = " (how much: fl-epe advise noise)" if summary.unit == "client" else ""
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
-            "less often, train and measure again"
+            "less often, and train again"
         )
     also = "" if final == 0 else f", and {noise} if even that is too much"
     if every > final:
@@ -194,7 +194,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
 
 def table_title(summary: Summary) -> str:
     """Above the table."""
-    return f"How much leaks of one {summary.unit}: ε at δ = {summary.delta:.2g}"
+    return f"How much leaks about one {summary.unit}: ε at δ = {summary.delta:.2g}"
 
 
 def table_note(summary: Summary) -> str:
@@ -202,20 +202,18 @@ def table_note(summary: Summary) -> str:
     one = summary.answers[1]
     if not math.isfinite(one.participations):
         return ""
-    knows = "knows" if one.adversary.knows_rounds else "does not know"
+    knows = " and rounds" if one.adversary.knows_rounds else ", not its rounds"
     article = "an" if summary.unit[0] in "aeiou" else "a"
     instead = _INSTEAD[one.analytical.adjacency]
     text = (
-        f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with updates as "
-        f"large as clipping allows, against {instead}; the adversary {knows} its rounds."
+        f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with random updates "
+        f"as large as clipping allows, against {instead}; the adversary knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
-    above = [e.low > limit for e, limit in found if e is not None and e.epsilon > limit]
-    if above:
-        within = " ε above theory is within its sampling error."
-        text += " An estimate may exceed theory by chance." if any(above) else within
+    if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
+        text += " Estimates may exceed theory by chance."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * That of every round, which holds here too."
+        text += " * Every round's bound covers the final model too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries (synthetic clients) in at most {most} rounds."
@@ -255,6 +253,6 @@ def meaning(summary: Summary) -> list[str]:
         f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough is for whoever answers for the data to decide.",
-        "ε is an estimate of what this attack achieves, and no bound on others; what is proved and "
-        "what theory allows are bounds on the same ε from below and from above.",
+        "ε is an estimate of what this attack achieves. Another may achieve more, but none more "
+        "than theory allows; what is proved, some attack achieves at least.",
     ]

@@ -82,6 +82,6 @@ def test_what_was_said_is_what_intervals_are(kind):
 def test_sentences_say_what_would_help():
     assert "No canary fits" in load_of(3, secret=True).sentences()[0]
     lines = load_of(10, 30, 30).sentences()
-    assert "one more client, 9.1% of a round" in lines[0]
+    assert "one more client beside 10 clients: 9.1% of a round" in lines[0]
     assert "times as many clients" in lines[-1]
     assert not any("would make" in line for line in load_of(100_000).sentences())

@@ -87,9 +87,9 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     assert main(["run", "onenumber:task", "--seed", "1", "--workers", "1", "--output", "out"]) == 0
     printed = capsys.readouterr().out
     plan = " ".join(printed.partition("round 0/10")[0].split())
-    load = "like 6 more clients, 9.1% of a round beside 60"
+    load = "like 6 more clients beside 60 clients: 9.1% of a round."
     assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
-    assert plan.count("If theory holds, ε from") == 2
+    assert plan.count("Without defects ε from") == 2
     assert list(AuditRecord.load(Path("out/record.npz")).findings.plan) != []
 
 
