@@ -129,12 +129,16 @@ def table(cell: Cell, runs: int, pool: "multiprocessing.pool.Pool") -> None:
 def changed(
     record: AuditRecord, factor: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> AuditRecord:
-    """The record with what canaries added times a factor of their participations and rounds."""
+    """The record with what canaries added times a factor of their expected scores and rounds.
+
+    Expected scores are in units of one participation: n for the final model, √n for every round's.
+    """
     presence, root = record.presence, math.sqrt(record.dim)
-    times = (np.arange(record.rounds) + 0.5) / record.rounds
-    more = factor(presence.sum(axis=0), times[:, None]) - 1
-    final = seen_by(record).weights[:, None] * presence * more
-    every = presence * more * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
+    count = np.maximum(presence.sum(axis=0), 1)
+    times = ((np.arange(record.rounds) + 0.5) / record.rounds)[:, None]
+    final = seen_by(record).weights[:, None] * presence * (factor(count, times) - 1)
+    every = presence * (factor(np.sqrt(count), times) - 1)
+    every = every * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
     return record.with_values(
         **{
             "observed.displacement": record.observed.displacement + final.sum(axis=0) / root,
@@ -149,10 +153,9 @@ def forgets(_: np.ndarray, time: np.ndarray) -> np.ndarray:
     return 0.5 + 0.5 * time
 
 
-def grows(count: np.ndarray, _: np.ndarray) -> np.ndarray:
-    """A score of every round is √n; half of the growth from 1 on is left."""
-    root = np.sqrt(np.maximum(count, 1))
-    return np.asarray((1 + (root - 1) / 2) / root)
+def grows(expected: np.ndarray, _: np.ndarray) -> np.ndarray:
+    """Half of the growth from one participation on is left."""
+    return np.asarray((1 + (expected - 1) / 2) / expected)
 
 
 def power(task: tuple[Cell, int]) -> list[float]:
