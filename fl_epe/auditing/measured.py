@@ -107,7 +107,11 @@ def _count(presence: NDArray[np.bool_]) -> int:
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
     """Why a run has diverged, as sentences without their full stops; empty if it has not."""
-    losses = _loss_not_finite(record), _loss_exploded(record), at_chance(record, _LAST)
+    losses = (
+        _loss_not_finite(record),
+        _loss_exploded(record),
+        at_chance(record, _LAST, also_loss=True),
+    )
     reasons = _model_not_finite(record), *losses, _updates_lost(record)
     return tuple(reason for reason in reasons if reason is not None)
 
@@ -161,7 +165,7 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     return None
 
 
-def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
+def at_chance(record: AuditRecord, evaluations: int = 1, *, also_loss: bool = False) -> str | None:
     """What was at chance or worse in the last evaluations: accuracy, R², or else the loss.
 
     The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
@@ -170,6 +174,7 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
     Args:
         record: the audit record of a run.
         evaluations: how many of the last ones must all be so.
+        also_loss: the loss counts too where the score is above chance.
     """
     design, late = record.design, _series(record, "eval_round") >= _EARLY
     r_square = design.metric.lower().replace("_", "") in ("r2", "r2score")
@@ -186,6 +191,8 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
             score = f"accuracy on held-out data is {last[-1]:.1%}, no better than chance"
             mean = f"R² on held-out data is {last[-1]:.2f}, no better than predicting the mean"
             return mean if r_square else f"{score} ({chance:.1%})"
+        if not also_loss:
+            break
     return None
 
 

@@ -155,6 +155,12 @@ class TestWarnings:
             record = limit(metrics=metrics, metric="", chance_loss=chance)
             assert ("learning" in self.codes(record)) is found
 
+    def test_a_model_that_guesses_right_has_learned_whatever_its_loss_is(self):
+        series = {"eval_round": np.array([0, 30]), "eval_accuracy": np.array([0.1, 0.9])}
+        metrics = {**series, "eval_loss": np.array([2.3, 5.0])}
+        record = limit(metrics=metrics, metric="accuracy", chance_accuracy=0.1, chance_loss=2.3)
+        assert "learning" not in self.codes(record)
+
     def test_a_proof_above_its_interval_and_above_theory(self):
         record = limit(noise=0.3)
         summary = summarize(record)
