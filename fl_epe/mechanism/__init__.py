@@ -16,7 +16,6 @@ Examples:
 
 from fl_epe.mechanism.one_round import (
     BLOCK,
-    SHORTENED,
     AdaptiveClip,
     ClipNorm,
     ClippedSum,
@@ -34,7 +33,6 @@ from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matri
 
 __all__ = [
     "BLOCK",
-    "SHORTENED",
     "AdaptiveClip",
     "ClipNorm",
     "ClippedSum",

@@ -13,7 +13,8 @@ Examples:
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,6 @@ from fl_epe.checks import ArgumentError, Vector, check_positive, check_probabili
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
 BLOCK = 1 << 15
 """Values that are worked on at once."""
-SHORTENED = 1 - 2.0**-50
-"""Factor of a clipped update: rounding of the scale and of its products could lift the norm by a
-few parts in 10^16."""
 
 
 def blocks(dim: int) -> Iterator[slice]:
@@ -92,13 +90,19 @@ class ClippedSum:
             self._multiples[here] += block
         return length <= self.clip_norm
 
-    def scale(self, length: float) -> np.float64:
-        """Factor that clips an update of norm ``length``, in units of the grid.
+    def scale(self, lengths: Any, where: Callable[..., Any] = np.where) -> Any:
+        """Factors that clip updates with norms ``lengths``, in units of the grid.
 
         The products are then cut to whole numbers, towards zero.
+
+        Args:
+            lengths: a number or an array, finite.
+            where: as `numpy.where`, of the library that the array is from.
         """
-        shrink = 1.0 if length <= self.clip_norm else self.clip_norm / length * SHORTENED
-        return np.float64(shrink / self._grid)
+        longer = lengths > self.clip_norm
+        # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
+        shrink = self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
+        return where(longer, shrink, 1.0) / self._grid
 
     def add_multiples(self, multiples: NDArray[np.float64]) -> None:
         """Add a clipped update that was made elsewhere with `scale`, float64, shape ``(dim,)``."""

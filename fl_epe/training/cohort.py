@@ -12,7 +12,7 @@ import torch
 
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.checks import raise_invalid
-from fl_epe.mechanism import SHORTENED, ClippedSum
+from fl_epe.mechanism import ClippedSum
 from fl_epe.models import one_thread
 from fl_epe.seeding import generator
 from fl_epe.tasks import ClientData, Task
@@ -109,10 +109,8 @@ class _Round:
             return
         self._clients += clients
         self._measured.append(torch.cat([lengths, parts], 1))
-        clip_norm, lost = self._total.clip_norm, ~lengths.isfinite()
-        lengths = lengths.masked_fill(lost, 0.0)
-        scales = torch.where(lengths > clip_norm, clip_norm / lengths * SHORTENED, 1.0)
-        scales *= float(self._total.scale(clip_norm))
+        lost = ~lengths.isfinite()
+        scales = self._total.scale(lengths.masked_fill(lost, 0.0), torch.where)
         for update, scale in zip(updates.masked_fill_(lost, 0.0), scales, strict=True):
             self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
 
