@@ -9,15 +9,15 @@ of 16. The model goes to the device once a round, and only the sum of the update
 back; both are spread over the round's 16 steps here, 8 of the LSTM::
 
     model         parameters  chunk  launches  waits   to it     back   (a client-step)
-    cnn            1,206,590      1        65   0.12     427 kB   603 kB
-    cnn            1,206,590      2        39   0.12     501 kB   603 kB
-    cnn            1,206,590      4        20   0.12     501 kB   603 kB
+    cnn            1,206,590      1        66   0.12     427 kB   603 kB
+    cnn            1,206,590      2        40   0.12     501 kB   603 kB
+    cnn            1,206,590      4        21   0.12     501 kB   603 kB
     cnn            1,206,590      8        11   0.12     501 kB   603 kB
-    lstm           4,050,748      1       614   0.25    2030 kB  4051 kB
-    lstm           4,050,748      2       314   0.25    2030 kB  4051 kB
-    lstm           4,050,748      4       158   0.25    2030 kB  4051 kB
+    lstm           4,050,748      1       616   0.25    2030 kB  4051 kB
+    lstm           4,050,748      2       315   0.25    2030 kB  4051 kB
+    lstm           4,050,748      4       159   0.25    2030 kB  4051 kB
     lstm           4,050,748      8        81   0.25    2030 kB  4051 kB
-    transformer       95,242      1       190   0.12     224 kB    48 kB
+    transformer       95,242      1       191   0.12     224 kB    48 kB
     transformer       95,242      2       119   0.12     290 kB    48 kB
     transformer       95,242      4        60   0.12     290 kB    48 kB
     transformer       95,242      8        31   0.12     290 kB    48 kB
