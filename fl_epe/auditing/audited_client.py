@@ -1,9 +1,10 @@
 """The client whose ε is the answer, and the adversary of a privacy claim.
 
-The client is as often in the run, and as heavy, as the median real client.
+The client is as often in the run as the median real client that takes part, and as heavy.
 
 Its update has the length of the clip norm. Clients who take part less often, or whose updates are
-shorter, leak less.
+shorter, leak less. Where its rounds are known it takes part at least once: a client who is in one
+round of three in a hundred runs leaks, in those, what one round leaks.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ class AuditedClient:
             expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
         if (ids := record.clients.ids) is not None and len(ids):
-            counts = np.bincount(ids, minlength=record.design.num_clients or 0)
-            typical = int(counts.max() if most else np.quantile(counts, 0.5, method="lower"))
-            if typical > 0:
-                return cls(typical, _patterns(record, counts, typical))
+            counts = np.bincount(ids)
+            taken = counts[counts > 0]
+            typical = int(taken.max() if most else np.quantile(taken, 0.5, method="lower"))
+            return cls(typical, _patterns(record, counts, typical))
         participations = _expected(record)
         if most and (schedule := schedule_of(record)) is not None:
             participations = max(participations, min(schedule.most_participations(), record.rounds))
@@ -127,6 +128,7 @@ def _expected(record: AuditRecord) -> float:
     if counted:
         return min(float(round(counted)) or 1.0, record.rounds)
     if design.num_clients and design.clients_per_round:
-        return record.rounds * design.clients_per_round / design.num_clients
+        expected = record.rounds * design.clients_per_round / design.num_clients
+        return min(max(expected, 1.0), record.rounds)
     taken = record.presence.sum(axis=0)
     return float(np.median(taken[taken > 0])) if taken.any() else math.nan

@@ -190,16 +190,19 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
     often, rounds = load.participations, load.rounds
+    if not load.secret:
+        often = max(often, 1.0)  # of a client who takes part
     if load.secret:
         squares = places * (often**2 + often * (1 - often / rounds))
     else:
         divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
+        squares *= load.participations / often
     found, weights = [], sgd_weights(np.ones(rounds), load.momentum)
     even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
     for sees, total, mu in (
         ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
-        ("all", places * load.kept * often, math.sqrt(often)),
+        ("all", places * load.kept * load.participations, math.sqrt(often)),
     ):
         error = _QUANTILE * noise / math.sqrt(total)
         scales = [1.0, max(1 - error, 1e-6), 1 + error]

@@ -215,9 +215,10 @@ class EpsilonSoFar:
 
     @property
     def participations(self) -> float:
-        """Of the client so far, expected."""
+        """Of the client so far, expected; at least one where its rounds are known."""
         if self._client is not None:
-            return self._client.rate * self._rounds
+            expected = self._client.rate * self._rounds
+            return expected if self._client.law else max(expected, min(1.0, self._rounds))
         taken = self._counts[self._counts > 0]
         return float(np.median(taken)) if len(taken) else 0.0
 

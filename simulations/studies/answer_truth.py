@@ -53,6 +53,7 @@ class Cell:
 
 
 CELLS = (
+    Cell("R = 0.3", "epochs", 60, 0.3, 1200, 130),
     Cell("R = 1", "epochs", 60, 1),
     Cell("R = 4", "epochs", 60, 4),
     Cell("R = 12", "epochs", 60, 12),

@@ -34,6 +34,15 @@ def test_it_takes_part_as_often_as_the_median_client_of_the_log():
     assert client.patterns[:2].all()
 
 
+def test_where_most_clients_never_come_it_is_one_of_those_who_do():
+    record = make_record(clients=log_of([0, 0, 0, 0, 0, 1, 1, 2], 6))
+    client, most = (AuditedClient.of(record, most=most) for most in (False, True))
+    assert (client.participations, most.participations) == (1, 2)
+    assert client.patterns.sum(axis=0).tolist() == [1, 1]
+    design = make_record(design=Design(num_clients=100, clients_per_round=10.0))
+    assert AuditedClient.of(design).participations == 1
+
+
 def test_without_a_log_the_settings_tell_and_else_the_canaries():
     assert AuditedClient.of(make_record()).participations == 3
     told = make_record(client_participations=4.6)

@@ -59,15 +59,18 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
     assert sorted(here.sum(axis=0), reverse=True) == [5, 3, 1, 1]
 
 
-@pytest.mark.parametrize("kind", ["epochs", "poisson"])
-def test_what_was_said_is_what_intervals_are(kind):
-    load = load_of(secret=kind == "poisson")
-    schedule = make_schedule(kind, 60, 12)
+@pytest.mark.parametrize(
+    ("kind", "participations", "clients", "z"),
+    [("epochs", 12, 120, 1.0), ("poisson", 12, 120, 1.0), ("epochs", 0.3, 3000, 0.25)],
+    ids=["epochs", "poisson", "few_come"],
+)
+def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
+    setting = {"participations": participations, "noise_multiplier": z}
+    load = load_of(clients, secret=kind == "poisson", **setting)
+    schedule, beside = make_schedule(kind, 60, participations), {"beside": clients, "unobserved": 2}
     records = [
-        limit_record(
-            schedule, 1.0, DELTA, num_canaries=13, unobserved=2, beside=120, momentum=0, seed=seed
-        )
-        for seed in range(16)
+        limit_record(schedule, z, DELTA, num_canaries=load.places, momentum=0, seed=s, **beside)
+        for s in range(16)
     ]
     for said in load.expected:
         views = [seen_by(record, Adversary(said.sees)) for record in records]
