@@ -15,6 +15,7 @@ the output does not last, hand the files of the call before to ``--resume``. In 
 - whether updates agree with the CPU's, for each model and precision;
 - clients a second of the EMNIST CNN (32 images each) and the StackOverflow LSTM (16 sentences), in
   chunks of 1 to 256 clients, in float32, TF32 and bfloat16, through `CohortTrainer`;
+- the same of a plain loop over clients, and of 2 and 4 processes that share the GPU;
 - a round at the paper's size: EMNIST with 101 clients, StackOverflow with 167 of up to 256
   sentences, with clipping, noise, the server's step and the scores of 2,000 canaries;
 - the whole StackOverflow run, 2,048 such rounds, as far as time allows, with ε so far.
@@ -66,7 +67,8 @@ from fl_epe.tasks import Task
 from fl_epe.tasks.stored import SyntheticEmnist, SyntheticStackOverflow
 from fl_epe.training import Execution, LocalTraining
 
-_SECTIONS = ("copy", "scoring", "correlation", "speed", "round", "run")
+_SECTIONS = ("copy", "scoring", "correlation", "loop", "speed", "workers", "round", "run")
+_WORKERS = (2, 4)
 _RESERVE = 25.0  # seconds for the last checkpoint, ε and the table
 _SAVE_EVERY = 60.0
 _SMALL = {
@@ -132,7 +134,7 @@ class Setting:
     def plan(self, model: str, precision: str, chunk: int) -> RunPlan:
         """The paper's run of a model."""
         task = self.full()[model]
-        settings = dict(task.defaults) | (_SMALL if self.quick else {})
+        settings = dict(task.defaults) | (_SMALL if self.quick else {"canary_design": "paper"})
         if self.noise_multiplier is not None:
             settings["noise_multiplier"] = self.noise_multiplier
         config = RunConfig(clients=task.num_clients, **settings)
@@ -200,7 +202,14 @@ def cells(setting: Setting, results: Results) -> Iterator[Cell]:
             how = setting.execution(4, precision)
             work = partial(measures.correlation, task, how, local)
             yield f"correlation/{model}/{precision}", work
+    for model, (task, local) in batches.items():
+        yield f"loop/{model}", partial(measures.loop, task, local, device, sizes)
     yield from speeds(setting)
+    for model, (task, local) in batches.items():
+        for workers in _WORKERS[: 1 if setting.quick else None]:
+            how = setting.execution(chunk_for(setting, results, model, "float32"), "float32")
+            work = partial(measures.shared, task, how, local, workers, sizes)
+            yield f"workers/{model}/{workers}", work
     for model in batches:
         for precision in sizes.precisions:
             work = partial(paper_rounds, setting, results, model, precision)

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import multiprocessing
 import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from gpu_scoring import butterflies, dot
 from fl_epe.canaries import CanarySet
 from fl_epe.canaries.directions import hadamard
 from fl_epe.mechanism import ClippedSum
+from fl_epe.models import SeededDropout
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
@@ -46,7 +49,7 @@ class Sizes:
         rounds: rounds of the paper's size in each precision; the first does not count.
     """
 
-    chunks: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    chunks: tuple[int, ...] = (1, 8, 32, 64, 128, 256)
     precisions: tuple[str, ...] = ("float32", "tf32", "bf16")
     least_clients: int = 8
     copied: int = 1 << 30
@@ -190,9 +193,103 @@ def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) 
                 raise RuntimeError(f"A client was lost: {counts.faults[0]}")
 
         answer = spread(timed(train, device, sizes.seconds))
-        answer["peak_gb"] = peak_gb(device)
+        answer |= {"peak_gb": peak_gb(device), "waits": waits(train, device)}
     answer["chunk"] = trainer.chunk
     return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
+
+
+def waits(work: Callable[[], object], device: torch.device) -> int | None:
+    """How often the host waits for a GPU meanwhile, as CUDA's own alarm counts it."""
+    if device.type != "cuda":
+        return None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing" in str(warning.message) for warning in caught)
+
+
+def loop(task: Task, local: LocalTraining, device: torch.device, sizes: Sizes) -> Answer:
+    """Clients a second of a plain loop over clients: `torch.optim.SGD`, clipped and summed there.
+
+    Its clients' examples are on the device before the clock starts.
+    """
+    cohort = sizes.least_clients
+    data = [task.client(client).map(lambda part: part.to(device)) for client in range(cohort)]
+    model = task.model().to(device).train()
+    for module in model.modules():
+        if isinstance(module, SeededDropout):  # whose masks come from the host
+            module.forward = partial(torch.nn.functional.dropout, p=module.p)  # type: ignore[method-assign]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    theta = torch.as_tensor(task.initial(1), device=device)
+
+    def train() -> None:
+        total = torch.zeros_like(theta)
+        for own in data:
+            torch.nn.utils.vector_to_parameters(theta.clone(), parameters)
+            optimizer = torch.optim.SGD(parameters, lr=local.learning_rate)
+            for part in torch.randperm(len(own)).split(local.batch_size):
+                there = part.to(device)
+                optimizer.zero_grad()
+                batch = own.map(lambda rows, places=there: rows[places])
+                task.batch_loss(model, batch).mean().backward()
+                optimizer.step()
+            update = torch.nn.utils.parameters_to_vector(parameters).detach() - theta
+            total += update * (_CLIP_NORM / update.norm().clamp(min=_CLIP_NORM))
+        total.cpu()
+
+    fresh_memory(device)
+    answer = spread(timed(train, device, sizes.seconds))
+    return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "chunk": 1}
+
+
+def shared(
+    task: Task, execution: Execution, local: LocalTraining, workers: int, sizes: Sizes
+) -> Answer:
+    """Clients a second of several processes that train on one device at the same time."""
+    spawn = multiprocessing.get_context("spawn")
+    barrier, found = spawn.Barrier(workers), spawn.Queue()
+    given = task, execution, local, sizes, barrier, found
+    processes = [spawn.Process(target=_share, args=given, daemon=True) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    try:
+        rates = [found.get(timeout=90) for _ in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    if lost := [rate for rate in rates if isinstance(rate, str)]:
+        raise RuntimeError(lost[0])
+    return {"workers": workers, "per_s": sum(rates), "rates": rates}
+
+
+def _share(
+    task: Task, execution: Execution, local: LocalTraining, sizes: Sizes, barrier: Any, found: Any
+) -> None:
+    """Train until the time is over; all processes begin at once."""
+    try:
+        cohort = max(execution.chunk or 1, sizes.least_clients)
+        prepared = Prepared(task)
+        prepared.prepare(range(cohort))
+        trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
+
+        def train() -> None:
+            total = ClippedSum(len(theta), _CLIP_NORM)
+            trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
+
+        train()
+        barrier.wait(60)
+        began, done = time.perf_counter(), 0
+        while not done or time.perf_counter() - began < max(sizes.seconds, 0.2):
+            train()
+            done += cohort
+        found.put(done / (time.perf_counter() - began))
+    except Exception as error:  # noqa: BLE001 (told by the process that waits for it)
+        found.put(f"{type(error).__name__}: {error}")
 
 
 def correlation(task: Task, execution: Execution, local: LocalTraining) -> Answer:

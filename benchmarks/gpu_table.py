@@ -15,6 +15,7 @@ def table(values: dict[str, Any]) -> str:
         [where + (", reduced size" if facts["quick"] else "")],
         _scoring(cells),
         _speeds(cells),
+        _others(cells),
         _rounds(cells),
         _run(cells),
         [f"FAILED {name}: {text}" for name, text in values["errors"].items()],
@@ -76,6 +77,16 @@ def _speed(answer: Any, column: str) -> str:
         return " " * 9
     used, asked = answer["chunk"], int(column.split()[0])
     return f"{answer['per_s']:8.1f} " if used == asked else f"{answer['per_s']:6.1f}*{used:<2}"
+
+
+def _others(cells: Cells) -> list[str]:
+    """A plain loop, and processes that share the device."""
+    loops, shared = _under(cells, "loop"), _under(cells, "workers")
+    lines = [f"{model:<5}a plain loop{answer['per_s']:10.1f}" for model, answer in loops.items()]
+    for name, answer in shared.items():
+        model, workers = name.split("/")
+        lines.append(f"{model:<5}{workers:>3} workers{answer['per_s']:11.1f}")
+    return ["Clients a second", *lines] if lines else []
 
 
 def _rounds(cells: Cells) -> list[str]:

@@ -24,6 +24,8 @@ from fl_epe.models.preparation import (
     model_notes,
     one_thread,
     prepared,
+    sent,
+    staging,
     trainable,
     training_notes,
 )
@@ -40,6 +42,8 @@ __all__ = [
     "model_notes",
     "one_thread",
     "prepared",
+    "sent",
+    "staging",
     "trainable",
     "training_notes",
 ]

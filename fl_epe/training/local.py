@@ -27,7 +27,7 @@ from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.tasks import ClientData, LossSum, Task
 
 _PRECISIONS = ("float32", "tf32", "bf16")
-_CHUNK_ON_GPU = 32
+_CHUNK_ON_GPU, _TOGETHER_ON_GPU = 128, 1 << 30  # clients, and parameters of all their models
 _CHUNK_ON_CPU = 24
 _LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
 
@@ -42,9 +42,9 @@ class Execution:
 
     Attributes:
         device: "auto" (CUDA if there is a GPU, else the CPU), or what `torch.device` takes.
-        chunk: how many clients are trained at once; more need more memory. By default 32; on a CPU
-            24, and one if the model has more than 2¹⁷ parameters or convolutions
-            (`fl_epe.training.vectorized`).
+        chunk: how many clients are trained at once; more need more memory. By default 128, or as
+            many as have 2³⁰ parameters together; on a CPU 24, and one if the model has more than
+            2¹⁷ parameters or convolutions (`fl_epe.training.vectorized`).
         precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
             faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.37 times
             as fast as "float32"; the LSTM was not measured. "tf32" changes nothing on a CPU.
@@ -99,7 +99,7 @@ class Execution:
         if self.chunk is not None:
             return self.chunk
         if self.torch_device().type != "cpu":
-            return _CHUNK_ON_GPU
+            return max(1, min(_CHUNK_ON_GPU, _TOGETHER_ON_GPU // dim))
         return 1 if convolves or dim > _LARGEST_ON_CPU else _CHUNK_ON_CPU
 
     def apply(self) -> None:
@@ -255,7 +255,7 @@ class Trainer:
         self._flat.copy_(theta)
 
     def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
-        result = self._loss(data.map(lambda part: sent(part[order], self._device)))
+        result = self._loss(data.map(lambda part: models.sent(part[order], self._device)))
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )
@@ -265,13 +265,6 @@ class Trainer:
 
     def _loss(self, batch: ClientData) -> LossSum:
         return self._task.batch_loss(self._outputs, batch)
-
-
-def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; CUDA fetches it from pinned memory while the host goes on."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def batches(

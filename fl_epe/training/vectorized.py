@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fl_epe.models import Inputs, SeededDropout, call_model, prepared
+from fl_epe.models import Inputs, SeededDropout, call_model, prepared, sent, staging
 from fl_epe.tasks import ClientData, Task
-from fl_epe.training.local import Execution, LocalTraining, batches, sent
+from fl_epe.training.local import Execution, LocalTraining, batches
 
 _ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
 
@@ -45,21 +45,26 @@ class Member:
         self.rows = padded_size(len(data), local.batch_size)
         self._batches = batches(len(data), local, random)
 
-    def batch(self, masked: Sequence[Masked]) -> tuple[int, torch.Tensor, list[np.ndarray]]:
+    def batch(
+        self, masked: Sequence[Masked], kept: Sequence[torch.Tensor]
+    ) -> tuple[int, torch.Tensor]:
         """The next batch, with masks for each call of a dropout drawn as if it trained alone.
 
+        Args:
+            masked: the calls.
+            kept: takes which entries each of them keeps, bool of shape (rows, …).
+
         Returns:
-            Number of examples; their positions, shape (rows,), padded with the first; and for each
-            call which entries are kept, shape (rows, …).
+            Number of examples; their positions, shape (rows,), padded with the first.
         """
-        order, kept = next(self._batches), []
+        order = next(self._batches)
         size = len(order)
         places = torch.cat([order, order[:1].expand(self.rows - size)])
-        for dropout, shape in masked:
-            dropout.random = self.random
-            keep = dropout.keep((size, *shape))
-            kept.append(np.concatenate([keep, np.repeat(keep[:1], self.rows - size, 0)]))
-        return size, places, kept
+        for (dropout, shape), rows in zip(masked, kept, strict=True):
+            dropout.random, own = self.random, rows.numpy()
+            own[:size] = dropout.keep((size, *shape))
+            own[size:] = own[0]
+        return size, places
 
 
 Masked = tuple[SeededDropout, tuple[int, ...]]
@@ -135,9 +140,12 @@ class Together:
                 torch.split(values, self._sizes, 1), self._shapes.values(), strict=True
             )
         ]
-        sizes, places, kept = zip(*(m.batch(self._masked or ()) for m in members), strict=True)
+        masked, grid = self._masked or (), (len(members), members[0].rows)
+        kept = [staging((*grid, *shape), torch.bool, self._device) for _, shape in masked]
+        drawn = (member.batch(masked, [k[i] for k in kept]) for i, member in enumerate(members))
+        sizes, places = zip(*drawn, strict=True)
         batch = _gather([member.data for member in members], places, self._device)
-        masks = [sent(torch.from_numpy(np.stack(calls)), self._device) for calls in zip(*kept)]  # noqa: B905
+        masks = [sent(keep, self._device) for keep in kept]
         with self._execution.on_device():
             means, parts = self._losses(
                 self._outputs(leaves, batch.inputs, masks), batch.targets, sizes
@@ -222,7 +230,7 @@ def _gather(
 
     def take(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         first = tensors[0]
-        out = first.new_empty((len(tensors), len(places[0]), *first.shape[1:]))
+        out = staging((len(tensors), len(places[0]), *first.shape[1:]), first.dtype, device)
         for row, tensor, own in zip(out, tensors, places, strict=True):
             torch.index_select(tensor, 0, own, out=row)
         return sent(out, device)

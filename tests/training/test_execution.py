@@ -45,7 +45,11 @@ def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():
     assert CPU.clients_at_once(600_000) == 1
     assert CPU.clients_at_once(1_000, convolves=True) == 1
     assert Execution("cpu", chunk=6).clients_at_once(10**7, convolves=True) == 6
-    assert Execution("cuda").clients_at_once(10**7, convolves=True) == 32
+
+
+def test_a_gpu_trains_as_many_at_once_as_its_memory_should_hold():
+    dims = (10**6, 10**7, 10**8, 2 * 10**9)
+    assert [Execution("cuda").clients_at_once(dim, True) for dim in dims] == [128, 107, 10, 1]
 
 
 def _state() -> tuple[object, ...]:

@@ -57,8 +57,9 @@ def _delta(theta: np.ndarray, client_id: int, trainer: Alone | None = None) -> b
     return trainer.train(theta, client_id, LOCAL, seed=1, round_number=2).values.tobytes()
 
 
-def _keep(random: np.random.Generator, shape: tuple[int, ...], dropped: int) -> torch.Tensor:
-    return torch.from_numpy(random.integers(0, 256, shape, np.uint8) >= dropped)
+def _keep(random: np.random.Generator, shape: torch.Size, dropped: int) -> torch.Tensor:
+    words = random.integers(0, 2**64, -(-shape.numel() // 8), np.uint64)
+    return torch.from_numpy(words.view(np.uint8)[: shape.numel()].reshape(shape) >= dropped)
 
 
 def _naive_update(
@@ -247,10 +248,14 @@ def test_the_cnn_takes_images_that_lie_in_any_way_in_memory():
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=1e-5)
 
 
-def test_bf16_on_a_cpu_is_near():
-    task, theta = Digits(), Digits().initial(0)
-    exact, near = (
-        Alone(task, execution).train(theta, 3, LOCAL, seed=1, round_number=2).values
-        for execution in (Execution(device="cpu"), Execution(device="cpu", precision="bf16"))
-    )
-    assert 1e-4 < np.linalg.norm(near - exact) / np.linalg.norm(exact) < 0.1
+def test_a_step_in_bf16_on_a_cpu_is_near():
+    task, theta, step = Digits(), Digits().initial(0), LocalTraining(0.1, 1, 64)
+
+    def distance(client: int) -> float:  # a maximum of a pool that is another one counts much
+        exact, near = (
+            Alone(task, execution).train(theta, client, step, seed=1, round_number=2).values
+            for execution in (Execution(device="cpu"), Execution("cpu", precision="bf16"))
+        )
+        return float(np.linalg.norm(near - exact) / np.linalg.norm(exact))
+
+    assert 1e-4 < np.median([distance(client) for client in range(5)]) < 0.1

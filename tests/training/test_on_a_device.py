@@ -82,4 +82,4 @@ def test_a_model_with_random_numbers_of_its_own_trains_at_once_by_default(ghost:
             return nn.functional.dropout(super().forward(tokens), 0.1)
 
     _, trainer = train(transformer(Drawing), Execution("ghost"))
-    assert trainer.chunk == 32
+    assert trainer.chunk == 128
