@@ -45,9 +45,10 @@ class Execution:
         chunk: how many clients are trained at once; more need more memory. By default 128, or as
             many as have 2³⁰ parameters together; on a CPU 24, and one if the model has more than
             2¹⁷ parameters or convolutions (`fl_epe.training.vectorized`).
-        precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) and "bf16" are
-            faster. "bf16" is autocast, on a CPU too: with AMX it trains the EMNIST CNN 1.37 times
-            as fast as "float32"; the LSTM was not measured. "tf32" changes nothing on a CPU.
+        precision: of products and convolutions. "tf32" (NVIDIA, from Ampere on) trains the LSTM
+            1.1 times as fast as "float32" on an H200, and changes nothing on a CPU. "bf16" is
+            autocast: on a CPU with AMX it trains the EMNIST CNN 1.37 times as fast, on the H200
+            the LSTM 0.9 times (`benchmarks/gpu.py`).
         deterministic: let CUDA choose algorithms that repeat to the bit.
     """
 
