@@ -21,10 +21,10 @@ LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
 SCOPE = (
-    "Measured are updates in random directions, as long as clipping allows, which the adversary "
-    "knows. Clients with shorter updates, or with updates that nobody can guess, leak less; how "
-    "much less is not measured. With a linear server, ε measures the implementation and the "
-    "schedule, not whether this training data is easy to attack"
+    "Measured are random updates, as large as clipping allows, known to the adversary. Clients "
+    "whose updates are smaller, or not to be guessed, leak less; how much less is not measured. "
+    "ε tells what clipping, noise and schedule let through, not whether this training data is easy "
+    "to attack"
 )
 """What the answer does and does not say about real clients' data, without its full stop."""
 
@@ -254,5 +254,7 @@ def meaning(summary: Summary) -> list[str]:
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough is for whoever answers for the data to decide.",
         "ε is an estimate of what this attack achieves. Another may achieve more, but none more "
-        "than theory allows; what is proved, some attack achieves at least.",
+        "than theory allows, above which an estimate is by chance only; what is proved (with 95% "
+        "confidence), some attack achieves at least. δ is the chance that an attack learns more "
+        "than ε says.",
     ]

@@ -89,7 +89,7 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     plan = " ".join(printed.partition("round 0/10")[0].split())
     load = "like 6 more clients beside 60 clients: 9.1% of a round."
     assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
-    assert plan.count("Without defects ε from") == 2
+    assert plan.count("If nothing is wrong, ε from") == 2
     assert list(AuditRecord.load(Path("out/record.npz")).findings.plan) != []
 
 
