@@ -70,9 +70,9 @@ class ClientStore:
         wanted, size = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size
         if size != wanted:
             raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
-        return (
-            np.asarray(np.memmap(path, dtype, "r", shape=shape)) if size else np.empty(shape, dtype)
-        )
+        if not size:  # cannot be mapped
+            return np.empty(shape, dtype)
+        return np.asarray(np.memmap(path, dtype, "r", shape=shape))
 
     def __len__(self) -> int:
         return len(self._count)
@@ -114,9 +114,7 @@ class Grouper:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        self._row = np.dtype(
-            [("client", "<i4"), ("example", np.dtype(encoder.dtype), (encoder.width,))]
-        )
+        self._row = np.dtype([("client", "<i4"), ("example", encoder.dtype, (encoder.width,))])
         self._folder, self._waiting = folder, list[np.ndarray]()
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
@@ -278,9 +276,10 @@ def _write(
     start, count = np.zeros((2, len(names)), np.int64)
     with (folder / "train.bin").open("wb") as file:
         for clients, examples in grouper.groups():
-            held_out = np.zeros(len(clients), bool)
-            if not parts[HELD_OUT]:
-                held_out[_some_of_each(clients, names)] = True
+            if parts[HELD_OUT]:
+                held_out = np.zeros(len(clients), bool)
+            else:
+                held_out = _some_of_each(clients, names)
             sample.add(examples[held_out])
             clients, examples = clients[~held_out], examples[~held_out]
             present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
@@ -304,14 +303,14 @@ def _write(
     write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
 
 
-def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.int64]:
+def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.bool_]:
     """A tenth of the rows of each client at random, given rows grouped by client."""
-    rows = [np.empty(0, np.int64)]
+    chosen = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
     for client, begin, size in zip(present, first, sizes, strict=True):
         random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
-        rows.append(begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)])
-    return np.concatenate(rows)
+        chosen[begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)]] = True
+    return chosen
 
 
 @contextlib.contextmanager
