@@ -187,16 +187,13 @@ class SyntheticTask(_ByUser, abc.ABC):
     def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        return self._client_data(
-            self._source.examples(self.data_seed, client_id, self.max_examples)
-        )
+        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
+        return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
-        return np.array(
-            [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids],
-            np.int64,
-        )
+        size, seed, most = self._source.size, self.data_seed, self.max_examples
+        return np.array([size(seed, int(client), most) for client in client_ids], np.int64)
 
     def held_out(self) -> losses.ClientData:
         """Examples of clients that take no part; made once."""
