@@ -132,15 +132,9 @@ class _Machine:
         self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
     ) -> int:
         """Train in a folder that nobody else works in, keep the record, and report on it."""
-        from fl_epe.flower import simulate
-        from fl_epe.simulation import (
-            RunStoppedError,
-            StopRequest,
-            has_checkpoint,
-            remove_checkpoint,
-        )
+        from fl_epe import flower, simulation
 
-        stop = StopRequest()
+        stop = simulation.StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
@@ -163,11 +157,11 @@ class _Machine:
 
         try:
             with (
-                task_errors(job.task.reference, RunStoppedError),
+                task_errors(job.task.reference, simulation.RunStoppedError),
                 console.ProgressLine() as line,
                 signals_stop(stop) as signals,
             ):
-                record = simulate(
+                record = flower.simulate(
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
@@ -178,7 +172,7 @@ class _Machine:
                     checkpoint_every=self.checkpoint_every,
                     round_timeout=self.round_timeout,
                 )
-        except RunStoppedError as end:
+        except simulation.RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             loggers.close({"status": "stopped"})
@@ -189,7 +183,8 @@ class _Machine:
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             loggers.close({"status": "failed"})
-            if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
+            kept = simulation.has_checkpoint(output / CHECKPOINT)
+            if not (kept and isinstance(error, KeyboardInterrupt)):
                 raise
             console.print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
@@ -199,16 +194,14 @@ class _Machine:
         try:
             record.save(output / RECORD)
             again = command_line(["report", str(output)])
-            remove_checkpoint(output / CHECKPOINT)
+            simulation.remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            console.say(
-                f"The run is finished, but {error}. Free some space, then go on with: {again}"
-            )
+            how = f"Free some space, then go on with: {again}"
+            console.say(f"The run is finished, but {error}. {how}")
             return console.FAILED
-        status = summary.exit_status
-        page = str(output / "report.html")
+        status, page = summary.exit_status, str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         loggers.close(summary.metrics(), output)
         return status
@@ -274,7 +267,7 @@ class Run(_Machine):
                 raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {console.on_one_line(note)}", file=sys.stderr)
-            console.print_lines(console.terminal(), config.canary_plan())
+            console.print_lines(config.canary_plan())
             return self._carry_out(job, output, words)
 
 

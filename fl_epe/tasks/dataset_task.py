@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import check_not_negative, raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks import losses, tables
@@ -106,8 +106,7 @@ def from_datasets(
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
-    if data_seed < 0:
-        raise_invalid("data_seed", data_seed, ">= 0")
+    check_not_negative("data_seed", data_seed)
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
     if isinstance(dataset, str | os.PathLike):

@@ -16,7 +16,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import check_count, check_not_negative, check_positive, raise_invalid
 from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
@@ -53,8 +53,7 @@ class SplitImages(Classes, Task, abc.ABC):
     def __post_init__(self) -> None:
         check_count("num_clients", self.num_clients)
         check_positive("alpha", self.alpha)
-        if self.data_seed < 0:
-            raise_invalid("data_seed", self.data_seed, ">= 0")
+        check_not_negative("data_seed", self.data_seed)
 
     @abc.abstractmethod
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:

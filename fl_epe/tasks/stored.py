@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fl_epe import data
-from fl_epe.checks import check_count, raise_invalid
+from fl_epe.checks import check_count, check_not_negative
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
 from fl_epe.models import Lstm
@@ -94,9 +94,8 @@ class _ByUser(Task, abc.ABC):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_examples", "data_seed"):
-            if getattr(self, name) < 0:
-                raise_invalid(name, getattr(self, name), ">= 0")
+        check_not_negative("max_examples", self.max_examples)
+        check_not_negative("data_seed", self.data_seed)
 
     def _client_data(self, examples: Any) -> losses.ClientData:
         inputs, targets = self._decode(examples)
