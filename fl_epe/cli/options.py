@@ -45,6 +45,9 @@ _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 
 Made = TypeVar("Made")
 
+# The type of a field that is a `Group`.
+Typed = Mapping[str, Any]
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that takes no abbreviated options, and says what is wrong in one line.

@@ -113,9 +113,8 @@ class Export:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Write the copy."""
-        source, target = (
-            path / RECORD if path.is_dir() else path for path in (self.source, self.destination)
-        )
+        places = (self.source, self.destination)
+        source, target = (path / RECORD if path.is_dir() else path for path in places)
         if target.exists():
             raise_invalid("destination", str(target), "not to exist: name another file")
         AuditRecord.load(source).with_values(seeds={}).save(target, private=False)

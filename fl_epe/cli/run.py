@@ -8,14 +8,14 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
 from fl_epe.cli import console
 from fl_epe.cli.guards import exit_status, locked, signals_stop
-from fl_epe.cli.options import Group, Parser
+from fl_epe.cli.options import Group, Parser, Typed
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.config import RunConfig
@@ -34,7 +34,7 @@ _FINAL = "epsilon-final"  # which there is after the last round alone
 _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
-def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
+def task_settings(parser: Parser, words: Sequence[str]) -> type:
     """The dataclass of the options of the task that somebody typed; an empty one without a task.
 
     Args:
@@ -240,12 +240,10 @@ class Run(_Machine):
     output: Path | None = None
     seed: int | None = None
     evaluate_every: int = 5
-    settings: Annotated[Mapping[str, Any], Group(RunConfig, without=("clients",))] = (
-        dataclasses.field(default_factory=dict)
-    )
-    task_options: Annotated[Mapping[str, Any], Group(settings_of_task)] = dataclasses.field(
+    settings: Annotated[Typed, Group(RunConfig, without=("clients",))] = dataclasses.field(
         default_factory=dict
     )
+    task_options: Annotated[Typed, Group(task_settings)] = dataclasses.field(default_factory=dict)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
@@ -312,16 +310,15 @@ def _text(progress: Progress) -> str:
 
     if not progress.round:
         return "starting"
-    left, loss = f"{progress.seconds_left:.0f} s left", f"loss {progress.loss:.4g}  "
-    value, found = progress.accuracy, progress.epsilons
+    value, left = progress.accuracy, f"{progress.seconds_left:.0f} s left"
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    every, low, high = (found.get(f"epsilon-all{end}", math.nan) for end in ("", "-low", "-high"))
-    if not math.isnan(every) and not math.isnan(found.get(_FINAL, math.nan)):  # as in the table
-        return (
-            f"{loss}{held_out}  ε final model {number(found[_FINAL])}, every round {number(every)}"
-        )
-    shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
-    if not math.isnan(every):
-        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})"
-    return f"{loss}{held_out}  {shown}  {left}"
+    names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
+    final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
+    if math.isnan(every):
+        shown = f"clip {progress.clip_norm:.3g}  {left}"
+    elif math.isnan(final):
+        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})  {left}"
+    else:
+        shown = f"ε final model {number(final)}, every round {number(every)}"
+    return f"loss {progress.loss:.4g}  {held_out}  {shown}"
