@@ -57,10 +57,8 @@ class ClientStore:
             ValueError: if it is no such data set or not a whole one, naming the file.
             FileNotFoundError: if a file is missing.
         """
-        texts, index = read_archive(
-            path / _INDEX, "the index of a converted data set", schema=_SCHEMA, texts=["about"]
-        )
-        self.about = texts[0]
+        what, texts = "the index of a converted data set", ("about",)
+        (self.about,), index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=texts)
         self.names, self._start, self._count = index["client"], index["start"], index["count"]
         self._train = self._mapped(path / "train.bin", "examples")
         self._held_out = self._mapped(path / "held_out.bin", "held_out")

@@ -131,11 +131,10 @@ class Task(abc.ABC):
         """
         model = models.prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
-        parts = (
-            [parameter.detach().numpy() for parameter in models.trainable(model)]
-            if initial_values is None
-            else initial_values(generator(seed))
-        )
+        if initial_values is None:
+            parts = [parameter.detach().numpy() for parameter in models.trainable(model)]
+        else:
+            parts = initial_values(generator(seed))
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
