@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from fl_epe import limit
 from fl_epe.auditing import AuditRecord
-from fl_epe.checks import ArgumentError, argument_context, raise_invalid
+from fl_epe.checks import argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.config import RunConfig
+from fl_epe.config import RunConfig, chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
@@ -104,7 +104,7 @@ class Noise:
         if delta is None and run is not None:
             delta = run.delta
         elif delta is None:
-            delta = _DELTA if clients is None else float(clients**-1.1)
+            delta = _DELTA if clients is None else chosen_delta(None, clients)
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
             strategy = strategy_matrix(self.mechanism, schedule.rounds)
@@ -169,7 +169,7 @@ class Canaries:
         """Print it."""
         schedule, log = _planned(self.participation, self.rounds, self.participations)
         clients = _clients(self.clients, log, None) or self.clients
-        delta = clients**-1.1 if self.delta is None else self.delta
+        delta = chosen_delta(self.delta, clients)
         shares = _SHARES if self.share is None else (self.share,)
         z, setting = self.noise_multiplier, limit.limit_like(None)
         found = [limit.canary_advice(schedule, z, delta, clients, s, **setting) for s in shares]
@@ -217,9 +217,7 @@ class Log:
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
         trace = Trace.read(self.file)
-        if self.delta is None and trace.population < 2:
-            raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
-        delta = trace.population**-1.1 if self.delta is None else self.delta
+        delta = chosen_delta(self.delta, trace.population)
         found = limit.exposure(
             trace,
             self.noise_multiplier,
