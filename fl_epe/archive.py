@@ -243,8 +243,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
-    if schema is not None and about.get("schema") != schema:
-        found = about.get("schema")
+    if schema is not None and (found := about.get("schema")) != schema:
         raise ValueError(
             f"it is of schema={found!r:.40}, and this version of fl_epe reads {schema}"
         )

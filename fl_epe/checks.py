@@ -188,6 +188,12 @@ def check_noise(name: str, value: float) -> None:
         raise_invalid(name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise")
 
 
+def check_not_negative(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is at least 0."""
+    if not value >= 0:
+        raise_invalid(name, value, ">= 0")
+
+
 def check_positive(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:

@@ -133,10 +133,7 @@ class RunConfig:
                 clients=self.clients,
             )
         checks.check_noise("noise_multiplier", self.noise_multiplier)
-        if self.delta is not None:
-            checks.check_probability("delta", self.delta)
-        if self.delta is None and self.clients < 2:
-            raise checks.ArgumentError("Expected {clients} >= 2, or a delta.", clients=self.clients)
+        checks.check_probability("delta", self.target_delta)
         if self.stop_when is None:
             return
         if _stop_rule(self.stop_when) is None:
@@ -157,7 +154,7 @@ class RunConfig:
     @property
     def target_delta(self) -> float:
         """``delta``, or the paper's m^-1.1."""
-        return self.clients**-1.1 if self.delta is None else self.delta
+        return chosen_delta(self.delta, self.clients)
 
     @property
     def on_ladder(self) -> bool:
@@ -326,6 +323,13 @@ def _stop_rule(text: str) -> tuple[str, float] | None:
     except ValueError:
         return None
     return (found[1], limit) if found and 0 <= limit < math.inf else None
+
+
+def chosen_delta(delta: float | None, clients: int) -> float:
+    """``delta``, or the paper's m^-1.1 for m ``clients``, of which there must be two then."""
+    if delta is None and clients < 2:
+        raise checks.ArgumentError("Expected {clients} >= 2, or a delta.", clients=clients)
+    return float(clients**-1.1) if delta is None else delta
 
 
 @functools.lru_cache(maxsize=16)

@@ -98,9 +98,13 @@ class Loggers:
         """
         numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
         known = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+        goes_on = resumed or self._has_begun
         for one in list(self._left):
             with self._standing_back(one):
-                self._opened(one, resumed or self._has_begun).log(round_number, known)
+                if id(one) not in self._open:
+                    made = _BUILT_IN[one](self._folder, goes_on) if isinstance(one, str) else one
+                    self._open[id(one)] = made
+                self._open[id(one)].log(round_number, known)
         self._has_begun = True
 
     def close(self, summary: Mapping[str, float | str], folder: Path | None = None) -> None:
@@ -116,12 +120,6 @@ class Loggers:
             if id(one) in self._open:
                 with self._standing_back(one):
                     self._open.pop(id(one)).close(summary)
-
-    def _opened(self, one: str | RunLogger, resumed: bool) -> RunLogger:
-        if id(one) not in self._open:
-            made = _BUILT_IN[one](self._folder, resumed) if isinstance(one, str) else one
-            self._open[id(one)] = made
-        return self._open[id(one)]
 
     @contextlib.contextmanager
     def _standing_back(self, one: str | RunLogger) -> Iterator[None]:

@@ -14,7 +14,7 @@ import secrets
 
 import numpy as np
 
-from fl_epe.checks import check_types, raise_invalid
+from fl_epe.checks import check_not_negative, check_types
 
 _STREAMS = ("canary", "participation", "noise", "local", "initial")
 
@@ -50,8 +50,7 @@ class Seeds:
         if seed is None:
             drawn = {name: secrets.randbits(128) for name in _STREAMS if name != "noise"}
             return cls(noise=None, **drawn)
-        if seed < 0:
-            raise_invalid("seed", seed, ">= 0")
+        check_not_negative("seed", seed)
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         words = [child.generate_state(2, np.uint64) for child in children]
         return cls(*(int(high) << 64 | int(low) for high, low in words))

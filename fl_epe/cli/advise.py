@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 from fl_epe import limit
 from fl_epe.auditing import AuditRecord
-from fl_epe.checks import ArgumentError, argument_context, raise_invalid
+from fl_epe.checks import argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal
-from fl_epe.config import RunConfig
+from fl_epe.config import RunConfig, chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
-_ROUNDS, _PARTICIPATIONS, _DELTA, _CLIENTS = 60, 1.0, 1e-5, 10**6
+_DELTA, _CLIENTS = 1e-5, 10**6
 _SHARES = (0.05, 0.1, 0.2)
 
 
@@ -25,7 +25,7 @@ def _planned(
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
     """The schedule that is asked for, else that of the run, and the log that it replays."""
-    usual = _PARTICIPATIONS
+    usual = 1.0
     if run is not None:
         design, mechanism = run.design, run.mechanism
         spec = spec or design.schedule or mechanism.participation
@@ -35,7 +35,7 @@ def _planned(
     spec = spec or "epochs"
     with argument_context("participation", spec):
         log, often = log_of(spec) or (None, usual)
-    rounds = limit.rounds_like(run, rounds, log.rounds if log else _ROUNDS)
+    rounds = limit.rounds_like(run, rounds, log.rounds if log else RunConfig.rounds)
     with argument_context("participation", spec, "rounds", "participations"):
         return make_schedule(spec, rounds, often if participations is None else participations), log
 
@@ -100,15 +100,18 @@ class Noise:
         run = None if self.like is None else AuditRecord.load(self.like / RECORD)
         schedule, log = _planned(self.participation, self.rounds, self.participations, run)
         clients = _clients(self.clients, log, run)
-        delta = _DELTA if clients is None else float(clients**-1.1)
-        delta = delta if run is None else run.delta
+        delta = self.delta
+        if delta is None and run is not None:
+            delta = run.delta
+        elif delta is None:
+            delta = _DELTA if clients is None else chosen_delta(None, clients)
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
             strategy = strategy_matrix(self.mechanism, schedule.rounds)
         advice = limit.noise_for_epsilon(
             schedule,
             self.target_epsilon,
-            delta if self.delta is None else self.delta,
+            delta,
             clients or _CLIENTS,
             sees=self.adversary,
             worst_case=self.worst_case,
@@ -125,7 +128,7 @@ class Noise:
                 f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives "
                 "the sum this z."
             )
-        print_lines(terminal(), lines)
+        print_lines(lines)
         return 0
 
 
@@ -166,19 +169,15 @@ class Canaries:
         """Print it."""
         schedule, log = _planned(self.participation, self.rounds, self.participations)
         clients = _clients(self.clients, log, None) or self.clients
-        delta = clients**-1.1 if self.delta is None else self.delta
-        found = [
-            limit.canary_advice(
-                schedule, self.noise_multiplier, delta, clients, share, **limit.limit_like(None)
-            )
-            for share in (_SHARES if self.share is None else (self.share,))
-        ]
+        delta = chosen_delta(self.delta, clients)
+        shares = _SHARES if self.share is None else (self.share,)
+        z, setting = self.noise_multiplier, limit.limit_like(None)
+        found = [limit.canary_advice(schedule, z, delta, clients, s, **setting) for s in shares]
         if self.json:
             print_json({"delta": delta, "advice": found})
             return 0
-        console = terminal()
-        console.print(limit.canary_table(found, delta))
-        print_lines(console, limit.canary_lines(found))
+        terminal().print(limit.canary_table(found, delta))
+        print_lines(limit.canary_lines(found))
         return 0
 
 
@@ -218,9 +217,7 @@ class Log:
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
         trace = Trace.read(self.file)
-        if self.delta is None and trace.population < 2:
-            raise ArgumentError("Expected {clients} >= 2, or a delta.", clients=trace.population)
-        delta = trace.population**-1.1 if self.delta is None else self.delta
+        delta = chosen_delta(self.delta, trace.population)
         found = limit.exposure(
             trace,
             self.noise_multiplier,
@@ -243,8 +240,7 @@ class Log:
             }
             print_json(values)
             return 0
-        console = terminal()
         for table in limit.exposure_tables(found, self.top):
-            console.print(table)
-        print_lines(console, limit.exposure_lines(found))
+            terminal().print(table)
+        print_lines(limit.exposure_lines(found))
         return 0

@@ -4,14 +4,14 @@ import dataclasses
 import inspect
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from fl_epe.checks import check_count
 from fl_epe.cli.console import NOT_MEASURED, ProgressLine, output_directory, print_whole, terminal
 from fl_epe.cli.guards import exit_status, locked
-from fl_epe.cli.options import Group, description_of, texts_of
+from fl_epe.cli.options import Group, Typed, description_of, texts_of
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
 from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, write_comparison
@@ -59,9 +59,7 @@ class Compare:
     output: Path | None = None
     workers: int = os.cpu_count() or 1
     details: bool = False
-    plan: Annotated[Mapping[str, Any], Group(ComparisonPlan)] = dataclasses.field(
-        default_factory=dict
-    )
+    plan: Annotated[Typed, Group(ComparisonPlan)] = dataclasses.field(default_factory=dict)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""

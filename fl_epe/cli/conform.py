@@ -3,13 +3,13 @@
 import dataclasses
 import pkgutil
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fl_epe.checks import ArgumentError
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole
-from fl_epe.cli.options import Group
+from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
 
@@ -47,9 +47,7 @@ class Conform:
     seed: int = 0
     json: bool = False
     html: Path | None = None
-    claim: Annotated[Mapping[str, Any], Group(Target, _NOT_TYPED)] = dataclasses.field(
-        default_factory=dict
-    )
+    claim: Annotated[Typed, Group(Target, _NOT_TYPED)] = dataclasses.field(default_factory=dict)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Run the checks and print them."""

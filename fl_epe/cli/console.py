@@ -43,8 +43,9 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     return output
 
 
-def print_lines(console: Console, lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str]) -> None:
     """Print lines as they are; those that start with a bullet are dim."""
+    console = terminal()
     for line in lines:
         console.print(line, style="dim" if line.startswith("•") else None)
 

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import ProgressLine, print_whole
+from fl_epe.config import RunConfig
 from fl_epe.files import write_text
 
-_ROUNDS = 60  # of `RunConfig`
 _CLIENTS = 100  # where no column says whose a row is
 _CANCER = [
     f"{kind} {what}"
@@ -166,7 +166,7 @@ def _filled(
         features=len(inputs),
         target=_quoted(target),
         partition=_quoted(partition),
-        often=f"{_ROUNDS * cohort / clients:.3g}",
+        often=f"{RunConfig.rounds * cohort / clients:.3g}",
         defaults=f'{{"clients_per_round": {cohort}}}',
         **{"outputs": 2, "rows": "rows", "example": "", "loss": "", "own_loss": "", **parts},
     )

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fl_epe.checks import ArgumentError
 
@@ -57,11 +57,10 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         if stop is None or len(came) > 1 or not stop.ask():
             raise Stopped(signal.Signals(number).name)
 
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+    in_main = threading.current_thread() is threading.main_thread()
     with contextlib.ExitStack() as afterwards:
-        for number, known in before.items():
+        for number in _SIGNALS if in_main else ():
+            known = signal.getsignal(number)
             if known not in (signal.SIG_IGN, None):
                 signal.signal(number, handle)
                 afterwards.callback(signal.signal, number, known)

@@ -45,6 +45,9 @@ _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 
 Made = TypeVar("Made")
 
+# The type of a field that is a `Group`.
+Typed = Mapping[str, Any]
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that takes no abbreviated options, and says what is wrong in one line.
@@ -108,8 +111,7 @@ def add_options(
         if isinstance(mark, Group):
             inner = mark.settings
             inner = inner if isinstance(inner, type) else inner(parser, words)
-            title = (text or field.name).removesuffix(".")
-            inside = parser.add_argument_group(title)
+            inside = parser.add_argument_group((text or field.name).removesuffix("."))
             add_options(parser, inner, group=inside, without=mark.without, prefix=f"{field.name} ")
         elif field.name not in without and (how := _how_to_read(kind, field.default)):
             how["help"] = _help(text, field.default)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from fl_epe.auditing import AuditRecord, NotMeasured, bare_scores, read_scores, summarize_scores
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal
 from fl_epe.files import RECORD
 
@@ -65,18 +65,16 @@ class Report:
         return self._compare() if several else self._report(self.run_dirs[0])
 
     def _report(self, directory: Path) -> int:
+        from fl_epe.reporting import write_clients, write_figures
+
         record = AuditRecord.load(directory / RECORD)
         if self.figures and (directory / _FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
         summary = print_and_write(record, directory, details=self.details)
         if self.clients:
-            from fl_epe.reporting import write_clients
-
             path = write_clients(summary, directory / "clients.csv")
             print_whole(f"Clients: {path} (personal data: keep it to those who need it)")
         if self.figures:
-            from fl_epe.reporting import write_figures
-
             written = write_figures(summary, directory / _FIGURES, self.figures)
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return summary.exit_status
@@ -115,9 +113,8 @@ class Export:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Write the copy."""
-        source, target = (
-            path / RECORD if path.is_dir() else path for path in (self.source, self.destination)
-        )
+        places = (self.source, self.destination)
+        source, target = (path / RECORD if path.is_dir() else path for path in places)
         if target.exists():
             raise_invalid("destination", str(target), "not to exist: name another file")
         AuditRecord.load(source).with_values(seeds={}).save(target, private=False)
@@ -175,8 +172,8 @@ class Estimate:
         """Print it."""
         from fl_epe.reporting import print_scores, score_values
 
-        if self.claim is not None and not self.claim >= 0:
-            raise_invalid("claim", self.claim, ">= 0")
+        if self.claim is not None:
+            check_not_negative("claim", self.claim)
         try:
             found = summarize_scores(
                 bare_scores(*read_scores(self.file), self.dim),

@@ -8,14 +8,14 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
 from fl_epe.cli import console
 from fl_epe.cli.guards import exit_status, locked, signals_stop
-from fl_epe.cli.options import Group, Parser
+from fl_epe.cli.options import Group, Parser, Typed
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.config import RunConfig
@@ -34,7 +34,7 @@ _FINAL = "epsilon-final"  # which there is after the last round alone
 _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
-def settings_of_task(parser: Parser, words: Sequence[str]) -> type:
+def task_settings(parser: Parser, words: Sequence[str]) -> type:
     """The dataclass of the options of the task that somebody typed; an empty one without a task.
 
     Args:
@@ -132,15 +132,9 @@ class _Machine:
         self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
     ) -> int:
         """Train in a folder that nobody else works in, keep the record, and report on it."""
-        from fl_epe.flower import simulate
-        from fl_epe.simulation import (
-            RunStoppedError,
-            StopRequest,
-            has_checkpoint,
-            remove_checkpoint,
-        )
+        from fl_epe import flower, simulation
 
-        stop = StopRequest()
+        stop = simulation.StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
         log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
         remove_parts(output)
@@ -163,11 +157,11 @@ class _Machine:
 
         try:
             with (
-                task_errors(job.task.reference, RunStoppedError),
+                task_errors(job.task.reference, simulation.RunStoppedError),
                 console.ProgressLine() as line,
                 signals_stop(stop) as signals,
             ):
-                record = simulate(
+                record = flower.simulate(
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
@@ -178,7 +172,7 @@ class _Machine:
                     checkpoint_every=self.checkpoint_every,
                     round_timeout=self.round_timeout,
                 )
-        except RunStoppedError as end:
+        except simulation.RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
             log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
             loggers.close({"status": "stopped"})
@@ -189,7 +183,8 @@ class _Machine:
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             loggers.close({"status": "failed"})
-            if not isinstance(error, KeyboardInterrupt) or not has_checkpoint(output / CHECKPOINT):
+            kept = simulation.has_checkpoint(output / CHECKPOINT)
+            if not (kept and isinstance(error, KeyboardInterrupt)):
                 raise
             console.print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
@@ -199,16 +194,14 @@ class _Machine:
         try:
             record.save(output / RECORD)
             again = command_line(["report", str(output)])
-            remove_checkpoint(output / CHECKPOINT)
+            simulation.remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            console.say(
-                f"The run is finished, but {error}. Free some space, then go on with: {again}"
-            )
+            how = f"Free some space, then go on with: {again}"
+            console.say(f"The run is finished, but {error}. {how}")
             return console.FAILED
-        status = summary.exit_status
-        page = str(output / "report.html")
+        status, page = summary.exit_status, str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         loggers.close(summary.metrics(), output)
         return status
@@ -247,12 +240,10 @@ class Run(_Machine):
     output: Path | None = None
     seed: int | None = None
     evaluate_every: int = 5
-    settings: Annotated[Mapping[str, Any], Group(RunConfig, without=("clients",))] = (
-        dataclasses.field(default_factory=dict)
-    )
-    task_options: Annotated[Mapping[str, Any], Group(settings_of_task)] = dataclasses.field(
+    settings: Annotated[Typed, Group(RunConfig, without=("clients",))] = dataclasses.field(
         default_factory=dict
     )
+    task_options: Annotated[Typed, Group(task_settings)] = dataclasses.field(default_factory=dict)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
@@ -274,7 +265,7 @@ class Run(_Machine):
                 raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {console.on_one_line(note)}", file=sys.stderr)
-            console.print_lines(console.terminal(), config.canary_plan())
+            console.print_lines(config.canary_plan())
             return self._carry_out(job, output, words)
 
 
@@ -319,16 +310,15 @@ def _text(progress: Progress) -> str:
 
     if not progress.round:
         return "starting"
-    left, loss = f"{progress.seconds_left:.0f} s left", f"loss {progress.loss:.4g}  "
-    value, found = progress.accuracy, progress.epsilons
+    value, left = progress.accuracy, f"{progress.seconds_left:.0f} s left"
     held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
     held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    every, low, high = (found.get(f"epsilon-all{end}", math.nan) for end in ("", "-low", "-high"))
-    if not math.isnan(every) and not math.isnan(found.get(_FINAL, math.nan)):  # as in the table
-        return (
-            f"{loss}{held_out}  ε final model {number(found[_FINAL])}, every round {number(every)}"
-        )
-    shown = f"clip {progress.clip_norm:.3g}"  # or ε, as a line is short
-    if not math.isnan(every):
-        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})"
-    return f"{loss}{held_out}  {shown}  {left}"
+    names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
+    final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
+    if math.isnan(every):
+        shown = f"clip {progress.clip_norm:.3g}  {left}"
+    elif math.isnan(final):
+        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})  {left}"
+    else:
+        shown = f"ε final model {number(final)}, every round {number(every)}"
+    return f"loss {progress.loss:.4g}  {held_out}  {shown}"

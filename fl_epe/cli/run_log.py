@@ -67,11 +67,8 @@ class RunLog:
         """Add a line; numbers that are infinite or unknown become ``null``."""
         if self._lost:
             return
-        line = {
-            "time": now(),
-            "event": event,
-            **{n: finite(v) if isinstance(v, float) else v for n, v in values.items()},
-        }
+        told = {n: finite(v) if isinstance(v, float) else v for n, v in values.items()}
+        line = {"time": now(), "event": event, **told}
         try:
             with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
                 file.write(json.dumps(line, allow_nan=False, default=str) + "\n")

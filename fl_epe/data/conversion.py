@@ -57,10 +57,8 @@ class ClientStore:
             ValueError: if it is no such data set or not a whole one, naming the file.
             FileNotFoundError: if a file is missing.
         """
-        texts, index = read_archive(
-            path / _INDEX, "the index of a converted data set", schema=_SCHEMA, texts=["about"]
-        )
-        self.about = texts[0]
+        what, texts = "the index of a converted data set", ("about",)
+        (self.about,), index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=texts)
         self.names, self._start, self._count = index["client"], index["start"], index["count"]
         self._train = self._mapped(path / "train.bin", "examples")
         self._held_out = self._mapped(path / "held_out.bin", "held_out")
@@ -70,9 +68,9 @@ class ClientStore:
         wanted, size = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size
         if size != wanted:
             raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
-        return (
-            np.asarray(np.memmap(path, dtype, "r", shape=shape)) if size else np.empty(shape, dtype)
-        )
+        if not size:  # cannot be mapped
+            return np.empty(shape, dtype)
+        return np.asarray(np.memmap(path, dtype, "r", shape=shape))
 
     def __len__(self) -> int:
         return len(self._count)
@@ -114,9 +112,7 @@ class Grouper:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        self._row = np.dtype(
-            [("client", "<i4"), ("example", np.dtype(encoder.dtype), (encoder.width,))]
-        )
+        self._row = np.dtype([("client", "<i4"), ("example", encoder.dtype, (encoder.width,))])
         self._folder, self._waiting = folder, list[np.ndarray]()
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
@@ -278,9 +274,10 @@ def _write(
     start, count = np.zeros((2, len(names)), np.int64)
     with (folder / "train.bin").open("wb") as file:
         for clients, examples in grouper.groups():
-            held_out = np.zeros(len(clients), bool)
-            if not parts[HELD_OUT]:
-                held_out[_some_of_each(clients, names)] = True
+            if parts[HELD_OUT]:
+                held_out = np.zeros(len(clients), bool)
+            else:
+                held_out = _some_of_each(clients, names)
             sample.add(examples[held_out])
             clients, examples = clients[~held_out], examples[~held_out]
             present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
@@ -304,14 +301,14 @@ def _write(
     write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
 
 
-def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.int64]:
+def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.bool_]:
     """A tenth of the rows of each client at random, given rows grouped by client."""
-    rows = [np.empty(0, np.int64)]
+    chosen = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
     for client, begin, size in zip(present, first, sizes, strict=True):
         random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
-        rows.append(begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)])
-    return np.concatenate(rows)
+        chosen[begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)]] = True
+    return chosen
 
 
 @contextlib.contextmanager

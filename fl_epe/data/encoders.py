@@ -81,9 +81,8 @@ def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
     """Images of shape (rows, 784), 0 to 255, as the source has them: as files, or in [0, 1]."""
     if pa.types.is_struct(column.type):
-        return np.array(
-            [_decode_picture(picture["bytes"]) for picture in column.to_pylist()], np.uint8
-        ).reshape(-1, PIXELS)
+        pictures = [_decode_picture(picture["bytes"]) for picture in column.to_pylist()]
+        return np.array(pictures, np.uint8).reshape(-1, PIXELS)
     if (lengths := pc.list_value_length(column).unique().to_pylist()) not in ([], [PIXELS]):
         raise ValueError(f"Expected {PIXELS} numbers an image, found {lengths[:2]}.")
     numbers = column.flatten().to_numpy(zero_copy_only=False)
@@ -135,9 +134,8 @@ class Words:
 
     def encode(self, rows: pa.RecordBatch) -> np.ndarray:
         """Examples of shape (rows, 21); errors as of `Images.encode`."""
-        sentences = pc.list_slice(
-            pc.split_pattern(rows["tokens"].cast(pa.large_binary()), " "), 0, LENGTH
-        )
+        texts = rows["tokens"].cast(pa.large_binary())
+        sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
         lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
         found = pc.index_in(sentences.flatten(), value_set=self._words)
         ids = pc.fill_null(pc.add(found, 1), OOV).to_numpy(zero_copy_only=False)

@@ -50,9 +50,8 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
     """Rows of a `datasets.Dataset`, which maps its files into memory; pictures stay encoded."""
     names = _pick(dataset.column_names, wanted, name)
-    yield from _renamed(
-        dataset.select_columns(list(names.values())).with_format("arrow").iter(ROWS), names, name
-    )
+    rows = dataset.select_columns(list(names.values())).with_format("arrow")
+    yield from _renamed(rows.iter(ROWS), names, name)
 
 
 def _renamed(batches: Iterable[Any], names: dict[str, str], source: str) -> Iterator[Batch]:
@@ -87,9 +86,8 @@ def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
 
 
 def _sqlite(path: Path) -> contextlib.closing[sqlite3.Connection]:
-    return contextlib.closing(
-        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-    )
+    place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    return contextlib.closing(sqlite3.connect(place, uri=True))
 
 
 def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:

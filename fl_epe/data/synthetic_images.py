@@ -24,7 +24,8 @@ from fl_epe.seeding import generator
 WRITERS = 3383
 
 _MEAN, _SPREAD, _FEWEST, _MOST = 240.6, 89.0, 20, 461
-_REACH, _RESOLUTION = 20, 3
+_RESOLUTION = 3  # points a pixel
+_CENTRE = 20 * _RESOLUTION  # the middle point of `distances`
 _SHARES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
 
 # The strokes of each character: polylines through points "xy", x from 0 to 6 rightwards, y from 0
@@ -79,9 +80,8 @@ def _count(random: np.random.Generator, most: int) -> int:
 def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """``count`` examples of other writers, ten of each."""
     random = generator(seed, 2)
-    images, labels = zip(
-        *[_draw(random, min(10, count - done)) for done in range(0, count, 10)], strict=True
-    )
+    drawn = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
+    images, labels = zip(*drawn, strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
@@ -90,8 +90,7 @@ def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32],
     labels = random.choice(len(_SHARES), count, p=_SHARES)
     own = random.standard_normal((6, count, 1, 1), np.float32)
     x, y = _points(hand, own, random.random((4, count, 1, 1), np.float32))
-    last = 2 * _REACH * _RESOLUTION
-    distance = distances()[labels[:, None, None], _nearest(y, last), _nearest(x, last)]
+    distance = distances()[labels[:, None, None], _nearest(y), _nearest(x)]
     width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(own[5])
     images = np.clip((width - distance) / 1.2 + 0.5, 0, 1).astype(np.float32)
     return images[:, None], labels.astype(np.int64)
@@ -115,10 +114,9 @@ def _points(
     return x * (1 + wide), y * (1 + high)
 
 
-def _nearest(values: NDArray[np.float32], last: int) -> NDArray[np.int32]:
-    return np.asarray(
-        np.clip(values * _RESOLUTION + np.float32(last / 2 + 0.5), 0, last).astype(np.int32)
-    )
+def _nearest(values: NDArray[np.float32]) -> NDArray[np.int32]:
+    places = np.clip(values * _RESOLUTION + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE)
+    return np.asarray(places.astype(np.int32))
 
 
 @functools.cache
@@ -129,12 +127,11 @@ def distances() -> NDArray[np.float32]:
         Shape (62, 121, 121): character, y, x; three points a pixel, from −20 to 20 pixels around
         the picture's middle.
     """
-    axis = np.arange(-_REACH * _RESOLUTION, _REACH * _RESOLUTION + 1) / _RESOLUTION
+    axis = np.arange(-_CENTRE, _CENTRE + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
     lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
-    return np.stack([_distance(points, lines[character]) for character in CHARACTERS]).astype(
-        np.float32
-    )
+    found = [_distance(points, lines[character]) for character in CHARACTERS]
+    return np.stack(found).astype(np.float32)
 
 
 def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:

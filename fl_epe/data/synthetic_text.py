@@ -77,9 +77,8 @@ def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uin
     out = np.empty((LENGTH + 1, count), np.uint16)
     out[0] = BOS
     for place in range(LENGTH):
-        out[place + 1] = np.where(
-            slots[place] == _FRESH, fresh[place], successors[topics, out[place], slots[place]]
-        )
+        known = successors[topics, out[place], slots[place]]
+        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], known)
     places = np.arange(1, LENGTH + 1)[:, None]
     out[1:][places == lengths + 1] = EOS
     out[1:][places > lengths + 1] = 0
@@ -96,12 +95,10 @@ def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     known = np.repeat(np.arange(1, WORDS + 1), counts)
     frequent = np.append(known, np.full(_DRAWS - len(known), OOV)).astype(np.uint16)
     shape = (_TOPICS, VOCABULARY, len(np.unique(_SLOTS)))
-    successors = np.broadcast_to(
-        frequent[random.integers(0, _DRAWS, (1, *shape[1:]))], shape
-    ).copy()
-    successors[:, :, _FRESH - 1] = _of_topic(
-        frequent[random.integers(0, _DRAWS, shape[:2])].T, np.arange(_TOPICS)
-    ).T
+    common = frequent[random.integers(0, _DRAWS, (1, *shape[1:]))]
+    successors = np.broadcast_to(common, shape).copy()
+    own = frequent[random.integers(0, _DRAWS, shape[:2])].T
+    successors[:, :, _FRESH - 1] = _of_topic(own, np.arange(_TOPICS)).T
     return successors, frequent
 
 

@@ -9,6 +9,7 @@ import functools
 from pathlib import Path
 
 from fl_epe.auditing import AuditRecord, Sees
+from fl_epe.config import chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
@@ -83,7 +84,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     record = expected_record(
         schedule,
         cell.noise_multiplier,
-        clients**-1.1 if plan.delta is None else plan.delta,
+        chosen_delta(plan.delta, clients),
         clients,
         strategy=strategy_matrix(cell.mechanism, rounds),
         **limit_like(like, plan.server_momentum),

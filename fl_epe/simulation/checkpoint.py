@@ -144,9 +144,8 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
         job: JSON values by name.
         state: named arrays; none before the first checkpoint with a model.
     """
-    write_archive(
-        path, state, {"job": job}, schema=SCHEMA, compress=False, previous=previous_of(path)
-    )
+    texts, older = {"job": job}, previous_of(path)
+    write_archive(path, state, texts, schema=SCHEMA, compress=False, previous=older)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

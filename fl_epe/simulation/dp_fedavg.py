@@ -169,9 +169,8 @@ def next_round(
     theta = advance(config.optimizer(), optimizer, state.theta, mean, released.get("delta"))
 
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
-    clip_norm = config.clip_rule().update(
-        state.clip_norm, sums.unclipped, voters, generator(seeds.noise, t, 1)
-    )
+    rng = generator(seeds.noise, t, 1)
+    clip_norm = config.clip_rule().update(state.clip_norm, sums.unclipped, voters, rng)
     return ServerState(theta, clip_norm, optimizer, kept, t + 1), released
 
 

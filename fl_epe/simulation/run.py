@@ -134,17 +134,15 @@ class _Session:
         try:
             write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
-            self.strategy.log.fault(
-                FaultKind.NOT_SAVED, f"the checkpoint could not be written: {error}", done
-            )
+            text = f"the checkpoint could not be written: {error}"
+            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
             return False
         self._kept = done
         return True
 
     def stopped(self) -> grids.RunStoppedError:
-        return grids.RunStoppedError(
-            self.strategy.rounds_done, self.job.config.rounds, kept=self.keep()
-        )
+        done, rounds = self.strategy.rounds_done, self.job.config.rounds
+        return grids.RunStoppedError(done, rounds, kept=self.keep())
 
     def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
         elapsed, log = time.monotonic() - self._began, self.strategy.log
@@ -187,9 +185,8 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        return record.with_values(
-            design=Design.of({**about, **record.design.to_settings()}), stopped=stopped
-        )
+        design = Design.of({**about, **record.design.to_settings()})
+        return record.with_values(design=design, stopped=stopped)
 
 
 def run_on_grid(

@@ -25,6 +25,8 @@ from fl_epe.simulation.messages import TrainInstruction, add_up, collect
 
 logger = logging.getLogger(__name__)
 
+_WAIT_FOR_NODES = 600.0  # seconds until nodes that hold all clients have to be there
+
 
 class DPFedAvg(Strategy):
     """DP-FedAvg that schedules clients and canaries, and records how much of a canary leaks.
@@ -37,7 +39,6 @@ class DPFedAvg(Strategy):
     Args:
         config: everything that decides the result.
         seeds: the random streams; fresh ones from the operating system by default.
-        node_timeout: seconds to wait for nodes that hold all clients.
         client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
             all clients; by default all are alike. No influence on the result.
 
@@ -53,18 +54,19 @@ class DPFedAvg(Strategy):
         config: RunConfig,
         seeds: Seeds | None = None,
         *,
-        node_timeout: float = 600.0,
         client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
-        self._nodes = NodeRegistry(config.clients, node_timeout, client_sizes)
+        self._nodes = NodeRegistry(config.clients, _WAIT_FOR_NODES, client_sizes)
         self.log = RoundLog(dp_fedavg.draw_plan(config, self.seeds))
         self._instructions: dict[int, TrainInstruction] = {}
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: dp_fedavg.ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
+        # Whether the rounds of clients, and of canaries, are secret.
+        self._secret = config.client_schedule().kind in auditing.SECRET_KINDS
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
@@ -75,7 +77,7 @@ class DPFedAvg(Strategy):
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
             planned=float(self.log.presence.sum()) or None,
-            client=_planned_client(config),
+            client=self._planned_client(),
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
@@ -153,17 +155,14 @@ class DPFedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up, and take the next step; what is missing counts as zero."""
-        before, n = self._state, self.config.cohort_size
+        before, config, n = self._state, self.config, self.config.cohort_size
         assert before is not None  # noqa: S101 - configure_train came first
         t = before.rounds_done
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        found = add_up(answers.values(), len(before.theta), separate=self.config.full_knowledge)
-        self._state, released = dp_fedavg.next_round(
-            self.config, self.seeds, before, found, self._noise
-        )
-        self.log.close_round(
-            [self._instructions[node] for node in answers], found, before.clip_norm
-        )
+        found = add_up(answers.values(), len(before.theta), separate=config.full_knowledge)
+        self._state, released = dp_fedavg.next_round(config, self.seeds, before, found, self._noise)
+        answered = [self._instructions[node] for node in answers]
+        self.log.close_round(answered, found, before.clip_norm)
         self._instructions = {}  # they hold the model before
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
@@ -201,11 +200,12 @@ class DPFedAvg(Strategy):
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
         ids, config = self.log.observed_ids, self.config
-        secret = config.client_schedule().kind in auditing.SECRET_KINDS
-        if config.stop_when is not None and self.rounds_done < config.rounds and not secret:
+        early = config.stop_when is not None and self.rounds_done < config.rounds
+        if early and not self._secret:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
         noise, faults = self._noise.findings()
+        plan = tuple(config.canary_plan())
         return self.auditor.record(
             ids,
             read_only(arrays["theta"]).astype(np.float64),
@@ -213,12 +213,10 @@ class DPFedAvg(Strategy):
             clients=self.log.clients(),
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=auditing.Design.of(settings),
-            findings=auditing.Findings(
-                plan=tuple(config.canary_plan()), step_faults=faults, noise=noise
-            ),
+            findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
             provenance=auditing.Provenance(
                 dataclasses.asdict(self.seeds),
-                self.config.canary_kind,
+                config.canary_kind,
                 auditing.installed_versions(),
                 tuple(self.log.faults),
                 dict(self.log.fault_counts),
@@ -226,7 +224,7 @@ class DPFedAvg(Strategy):
         )
 
     def _mechanism(self) -> auditing.Mechanism:
-        config, strategy = self.config, self.config.strategy()
+        config, strategy, done = self.config, self.config.strategy(), self.rounds_done
         return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -235,20 +233,26 @@ class DPFedAvg(Strategy):
             canary_participations=self._participations(),
             server=auditing.ServerStep(
                 config.server_optimizer,
-                np.full(self.rounds_done, config.server_learning_rate),
+                np.full(done, config.server_learning_rate),
                 config.server_momentum if config.server_optimizer == "sgd" else 0.0,
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
-            strategy=None
-            if strategy is None
-            else strategy.matrix()[: self.rounds_done, : self.rounds_done],
+            strategy=None if strategy is None else strategy.matrix()[:done, :done],
         )
+
+    def _planned_client(self) -> auditing.PlannedClient:
+        """Where the rounds are secret, the client is one that takes part like a canary."""
+        secret, config = self._secret, self.config
+        schedule = config.canary_schedule() if secret else config.client_schedule()
+        rate = schedule.participations() / schedule.rounds
+        hidden = schedule.unknown_rounds if secret and rate < 1 else None
+        return auditing.PlannedClient(rate, hidden)
 
     def _participations(self) -> float:
         """How often a canary is expected to take part in the rounds done."""
         schedule, here = self.config.canary_schedule(), self.log.presence
-        if schedule.kind in auditing.SECRET_KINDS:
+        if self._secret:
             return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
             return float(here.sum() / max(here.shape[1], 1))
@@ -274,16 +278,6 @@ class DPFedAvg(Strategy):
         self.log.restore(state)
         self._noise.restore(under(state, "health."))
         theta, self._start, done = state["theta"], state["start"], self.rounds_done
-        optimizer, noise = under(state, "optimizer."), state["noise"]
-        self._state = dp_fedavg.ServerState(
-            theta, float(state["clip_norm"]), optimizer, noise, done
-        )
+        clip_norm, optimizer = float(state["clip_norm"]), under(state, "optimizer.")
+        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, state["noise"], done)
         self.auditor.restore(under(state, "auditor."), done, start=self._start, last=theta)
-
-
-def _planned_client(config: RunConfig) -> auditing.PlannedClient:
-    """Where the rounds are secret, the client is one that takes part like a canary."""
-    secret = config.client_schedule().kind in auditing.SECRET_KINDS
-    schedule = config.canary_schedule() if secret else config.client_schedule()
-    rate = schedule.participations() / schedule.rounds
-    return auditing.PlannedClient(rate, schedule.unknown_rounds if secret and rate < 1 else None)

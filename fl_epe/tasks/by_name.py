@@ -89,14 +89,12 @@ class FoundTask:
             try:
                 values[name] = _converted(value, kinds[name])
             except ValueError as error:
-                raise ArgumentError(
-                    f"Option {{{name}}} {task}: {error}.", **{name: value}
-                ) from error
+                text = f"Option {{{name}}} {task}: {error}."
+                raise ArgumentError(text, **{name: value}) from error
         for name, field in fields.items():
             if name not in values and field.default is field.default_factory is nothing:
-                raise ArgumentError(
-                    f"Expected option {{{name}}} {task} to be given.", **{name: None}
-                )
+                text = f"Expected option {{{name}}} {task} to be given."
+                raise ArgumentError(text, **{name: None})
         return values
 
 

@@ -131,11 +131,10 @@ class Task(abc.ABC):
         """
         model = models.prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
-        parts = (
-            [parameter.detach().numpy() for parameter in models.trainable(model)]
-            if initial_values is None
-            else initial_values(generator(seed))
-        )
+        if initial_values is None:
+            parts = [parameter.detach().numpy() for parameter in models.trainable(model)]
+        else:
+            parts = initial_values(generator(seed))
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
@@ -202,26 +201,23 @@ class Task(abc.ABC):
                         models.call_model(model, batch.inputs)
         return model.eval()
 
-    def state_dict(self, theta: np.ndarray) -> dict[str, torch.Tensor]:
-        """What the model's own ``load_state_dict`` takes to become the model ``theta``.
+    def save_model(self, theta: np.ndarray, path: Path) -> None:
+        """Write a file for `torch.load`, in one step.
+
+        It holds what the model's own ``load_state_dict`` takes to become the model ``theta``.
 
         Args:
             theta: float32 of shape (dim,).
+            path: where to; replaced if it exists.
 
         Raises:
             ValueError: for another shape.
-        """
-        return {name: part.clone() for name, part in self._trained(theta).state_dict().items()}
-
-    def save_model(self, theta: np.ndarray, path: Path) -> None:
-        """Write `state_dict` to a file for `torch.load`, in one step.
-
-        Raises:
             OSError: if there is no room, say; a file that was there is left as it was.
         """
         with whole_file(path, private=False) as file:
             try:
-                torch.save(self.state_dict(theta), file)
+                state = self._trained(theta).state_dict()
+                torch.save({name: part.clone() for name, part in state.items()}, file)
             except RuntimeError as error:  # what torch's writer makes of a full disk
                 raise OSError(str(error).partition("\n")[0]) from error
 
@@ -232,13 +228,10 @@ class Task(abc.ABC):
         is another.
         """
         targets = self.held_out().targets
-        known = (
-            self.metric == "accuracy"
-            and targets.dim() == 1
-            and not targets.is_floating_point()
-            and len(targets) > 0
-        )
-        return float(torch.bincount(targets).max()) / len(targets) if known else None
+        classes = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
+        if self.metric != "accuracy" or not classes:
+            return None
+        return float(torch.bincount(targets).max()) / len(targets)
 
     def chance_loss(self) -> float | None:
         """Loss on the held-out examples of the best outputs that are the same for all of them.

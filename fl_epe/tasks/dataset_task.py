@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import check_not_negative, raise_invalid
 from fl_epe.data import absolute
 from fl_epe.models import call_model, prepared
 from fl_epe.tasks import losses, tables
@@ -106,8 +106,7 @@ def from_datasets(
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
-    if data_seed < 0:
-        raise_invalid("data_seed", data_seed, ">= 0")
+    check_not_negative("data_seed", data_seed)
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
     if isinstance(dataset, str | os.PathLike):
@@ -157,9 +156,9 @@ class DatasetTask(Task):
         """The arguments in words, unless the task was found by name."""
         if "_found_by" in self.__dict__:
             return super().options()
-        return {
-            name: _words(value) for name, value in vars(self.given).items() if name != "defaults"
-        }
+        given = {name: _words(value) for name, value in vars(self.given).items()}
+        del given["defaults"]
+        return given
 
     @functools.cached_property
     def metric(self) -> str:  # type: ignore[override]
@@ -248,9 +247,8 @@ class DatasetTask(Task):
         _ = self._whole  # reads every row, if there is room for them
         found = super().notes()
         column = self.given.targets
-        classes = torch.cat(
-            [tables.read_targets(rows, column, self._classes).flatten() for rows in self._parts]
-        )
+        parts = [tables.read_targets(rows, column, self._classes) for rows in self._parts]
+        classes = torch.cat([part.flatten() for part in parts])
         if self.given.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
@@ -265,9 +263,8 @@ class DatasetTask(Task):
         right: float | torch.Tensor
         count: int | torch.Tensor
         if own is None:
-            loss, right, count = (
-                part.sum() for part in losses.default_by_example(outputs, targets)
-            )
+            parts = losses.default_by_example(outputs, targets)
+            loss, right, count = (part.sum() for part in parts)
         else:
             loss = _one_number("loss", own(outputs, targets)) * len(targets)
             classes = metric is None and self.metric

@@ -16,7 +16,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch.nn import functional
 
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import check_count, check_not_negative, check_positive, raise_invalid
 from fl_epe.data import absolute
 from fl_epe.seeding import generator
 from fl_epe.tasks.contract import Task
@@ -53,8 +53,7 @@ class SplitImages(Classes, Task, abc.ABC):
     def __post_init__(self) -> None:
         check_count("num_clients", self.num_clients)
         check_positive("alpha", self.alpha)
-        if self.data_seed < 0:
-            raise_invalid("data_seed", self.data_seed, ">= 0")
+        check_not_negative("data_seed", self.data_seed)
 
     @abc.abstractmethod
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
@@ -225,13 +224,12 @@ def dirichlet_partition(
     sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
     classes = np.unique(labels)
     stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
+    lengths = np.array([len(indices) for indices in stock])
     taken = np.zeros(len(classes), np.int64)
     parts = []
     for size in sizes:
         shares = random.dirichlet(np.full(len(classes), alpha))
-        counts = _take(
-            int(size), shares, np.array([len(indices) for indices in stock]) - taken, random
-        )
+        counts = _take(int(size), shares, lengths - taken, random)
         rows = zip(stock, taken, counts, strict=True)
         parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
         taken += counts
@@ -243,13 +241,8 @@ def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of a training and a held-out part with ``share`` of every label in the second."""
-    held_out = [
-        random.permutation(np.flatnonzero(labels == label))[
-            : round(share * np.sum(labels == label))
-        ]
-        for label in np.unique(labels)
-    ]
-    second = np.sort(np.concatenate(held_out))
+    rows = [random.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
+    second = np.sort(np.concatenate([each[: round(share * len(each))] for each in rows]))
     return np.setdiff1d(np.arange(len(labels)), second), second
 
 

@@ -105,12 +105,8 @@ def cross_entropy_by_example(
         targets: int64 of shape (n, …).
         ignored: the target where nothing is to be predicted.
     """
-    losses = functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]),
-        targets.reshape(-1),
-        reduction="none",
-        ignore_index=ignored,
-    )
+    flat = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    losses = functional.cross_entropy(*flat, reduction="none", ignore_index=ignored)
     counted = targets != ignored
     values = logits.detach()
     fast = values.is_cpu and values.dtype == torch.float32  # NumPy's is ten times as fast

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fl_epe import data
-from fl_epe.checks import check_count, raise_invalid
+from fl_epe.checks import check_count, check_not_negative
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
 from fl_epe.models import Lstm
@@ -94,9 +94,8 @@ class _ByUser(Task, abc.ABC):
     data_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_examples", "data_seed"):
-            if getattr(self, name) < 0:
-                raise_invalid(name, getattr(self, name), ">= 0")
+        check_not_negative("max_examples", self.max_examples)
+        check_not_negative("data_seed", self.data_seed)
 
     def _client_data(self, examples: Any) -> losses.ClientData:
         inputs, targets = self._decode(examples)
@@ -187,16 +186,13 @@ class SyntheticTask(_ByUser, abc.ABC):
     def client(self, client_id: int) -> losses.ClientData:
         """The examples of one client."""
         self.check_client(client_id)
-        return self._client_data(
-            self._source.examples(self.data_seed, client_id, self.max_examples)
-        )
+        examples = self._source.examples(self.data_seed, client_id, self.max_examples)
+        return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
-        return np.array(
-            [self._source.size(self.data_seed, int(i), self.max_examples) for i in client_ids],
-            np.int64,
-        )
+        size, seed, most = self._source.size, self.data_seed, self.max_examples
+        return np.array([size(seed, int(client), most) for client in client_ids], np.int64)
 
     def held_out(self) -> losses.ClientData:
         """Examples of clients that take no part; made once."""

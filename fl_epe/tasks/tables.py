@@ -34,6 +34,8 @@ Columns = str | Sequence[str] | Mapping[str, str]
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
 _HELD_OUT_SHARE = 0.1
 _TEXTS = ("string", "large_string")
+_NUMBERS = ("int", "uint", "float", "bool")
+_ROW_NUMBERS = ("Unnamed: ", "__index_level_")  # of pandas, in a CSV and a Parquet file
 
 
 def open_source(
@@ -143,13 +145,8 @@ def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
 def number_columns(dataset: Dataset) -> list[str]:
     """The columns with a name that hold one number a row; row numbers of pandas are left out."""
     kinds = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
-    return [
-        name
-        for name, kind in kinds.items()
-        if kind.startswith(("int", "uint", "float", "bool"))
-        and name
-        and not name.startswith(("Unnamed: ", "__index_level_"))
-    ]
+    numbers = [name for name, kind in kinds.items() if kind.startswith(_NUMBERS)]
+    return [name for name in numbers if name and not name.startswith(_ROW_NUMBERS)]
 
 
 def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
