@@ -58,7 +58,7 @@ class Report:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
         for name in ("figures", "clients", "details") if several else ("delta", "output"):
-            if value := getattr(self, name):
+            if (value := getattr(self, name)) != getattr(Report, name):
                 why = "one run; report each of them on its own"
                 why = why if several else "two or more runs that are compared; one was named"
                 raise ArgumentError(f"{{{name}}} is for {why}.", **{name: str(value)})

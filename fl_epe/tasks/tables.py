@@ -205,7 +205,8 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     if isinstance(feature, Image):
         images = _alike([np.asarray(image) for image in dataset[name]], name, argument)
         images = images[..., None] if images.ndim == 3 else images
-        scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(255)
+        largest = {"uint8": 255, "bool": 1, "float32": 1}.get(str(images.dtype), 65535)
+        scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(largest)
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
         text = f"got text such as {dataset[0][name]!r:.40}: use a tokenizer and Dataset.map"

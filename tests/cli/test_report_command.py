@@ -51,6 +51,12 @@ def test_a_delta_for_all(runs):
     assert values["delta"] == 1e-6
 
 
+def test_a_delta_of_one_run_is_refused_whatever_it_is(runs, capsys):
+    for delta in ("0", "1e-6"):
+        assert main(["report", "one", "--delta", delta]) == 2
+        assert "is for two or more runs" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_run_that_was_not_measured_has_its_status(runs):
     record_of(1).save(runs / "two" / "record.npz")
     assert main(["report", "one", "two"]) == 3

@@ -15,10 +15,12 @@ import pytest
 import torch
 from alone import Alone
 from own_data import Noisy, Tied, TwoInputs, net, normalised, rows
+from PIL import Image
 from torch import nn
 
 from fl_epe.tasks import from_datasets
 from fl_epe.tasks.dataset_task import DatasetTask
+from fl_epe.tasks.tables import read_column
 from fl_epe.training import LocalTraining
 
 ROOT = Path(__file__).parents[2]
@@ -176,6 +178,15 @@ def test_images_are_channels_first_in_0_to_1():
     expected = pixels[[3, 4]].transpose(0, 3, 1, 2) / np.float32(255)
     np.testing.assert_array_equal(task.held_out().inputs.numpy(), expected.astype(np.float32))
     assert task.notes() == []
+
+
+@pytest.mark.parametrize("kind", ["1", "L", "I;16"])
+def test_white_is_1_in_images_of_any_depth(kind: str):
+    white = Image.fromarray(np.full((4, 4), 2**16 - 1, np.uint16))
+    white = white if kind == "I;16" else Image.new(kind, (4, 4), "white")
+    features = datasets.Features({"x": datasets.Image()})
+    column = read_column(datasets.Dataset.from_dict({"x": [white]}, features), "x", "inputs")
+    assert (column.shape, column.unique().tolist()) == ((1, 1, 4, 4), [1.0])
 
 
 @pytest.mark.parametrize(
