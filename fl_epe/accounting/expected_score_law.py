@@ -124,8 +124,8 @@ def drawn_law(
     expected_scores: Callable[[NDArray[np.bool_]], Floats],
     clients: int,
     *,
-    confidence: float = 0.95,
-    seed: int = _SEED,
+    confidence: float,
+    seed: int,
 ) -> ExpectedScoreLaw:
     """The law of an expected score that is no sum over a client's rounds.
 

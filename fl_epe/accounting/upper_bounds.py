@@ -172,7 +172,6 @@ def _count_pmf(schedule: Schedule, population: int) -> Floats | None:
     """
     law = expected_score_law(schedule, np.ones(schedule.rounds), population)
     if law is None:
-        inner = schedule.schedule if isinstance(schedule, Composed) else None
-        return None if inner is None else _count_pmf(inner, population)
+        return _count_pmf(schedule.schedule, population) if isinstance(schedule, Composed) else None
     pmf = np.bincount(np.rint(law.expected_scores).astype(np.int64), law.shares)
     return np.asarray(pmf / pmf.sum(), np.float64)

@@ -119,12 +119,8 @@ def play(
     if not np.isfinite(runs).all():
         why = "what is not a number may tell who took part, and ends the training"
         return Check(name, "failed", claim, "NaN or infinity was released", why, "theoretical")
-    fit, choose, prove = (
-        (present, absent)
-        for present, absent in zip(
-            *(np.split(x, quarters(target.trials)) for x in runs), strict=True
-        )
-    )
+    with_it, without = (np.split(side, quarters(target.trials)) for side in runs)
+    fit, choose, prove = zip(with_it, without, strict=True)
     canary = game.canary[-1:] if target.adversary == "last" else game.canary
     statistics = fitted(*fit, canary, target.arrays, categories=target.categories)
     tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)

@@ -46,9 +46,8 @@ class ConformanceResult:
             unknown = sum(one.outcome == "unknown" for one in self.checks)
             rest = f", of which {unknown} could not tell" if unknown else ""
             return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
-        worst = min(get_args(Severity).index(one.severity) for one in self.failed)
-        rank = get_args(Severity)[worst]
-        return f"{len(self.failed)} of {len(self.checks)} checks failed (worst: {rank}); {could}."
+        worst = self.ranked[0].severity
+        return f"{len(self.failed)} of {len(self.checks)} checks failed (worst: {worst}); {could}."
 
     @property
     def ranked(self) -> list[Check]:

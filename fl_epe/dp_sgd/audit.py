@@ -47,7 +47,7 @@ class DPSGDAudit:
         auditor: auditing.RunAuditor,
         cohorts: Callable[[int], Cohort],
         design: dict[str, Any],
-        plan: list[str],
+        plan: str,
         loggers: Loggers,
     ) -> None:
         self._loggers = loggers
@@ -84,7 +84,7 @@ class DPSGDAudit:
             self._hooks[name] = vars(optimizer).get(name), mine
             setattr(optimizer, name, mine)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
-        logger.log(level, "Audit: %s", " ".join(self._plan))
+        logger.log(level, "Audit: %s", self._plan)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -218,7 +218,7 @@ class DPSGDAudit:
             mechanism=mechanism,
             design=auditing.Design.of(self._design),
             findings=auditing.Findings(
-                plan=(*self._plan, *(f"Not checked: {text}." for text in found.unseen)),
+                plan=(self._plan, *(f"Not checked: {text}." for text in found.unseen)),
                 not_measured=self._stopped,
                 step_faults=found.faults,
                 noise=sentences(noise),

@@ -103,7 +103,11 @@ def audit_dp_sgd(
     }
     cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
     loggers = Loggers(log_to, run_folder("dp-sgd"), logger.warning)
-    return DPSGDAudit(found, auditor, cohorts, design, _plan(expected, found), loggers)
+    plan = (
+        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
+        f" batch of {found.batch_size:g} examples: {design['share']:.1%} of its size."
+    )
+    return DPSGDAudit(found, auditor, cohorts, design, plan, loggers)
 
 
 def _sampling_rate(found: Steps, sample_rate: float | None, participations: float) -> float:
@@ -128,11 +132,3 @@ def _cohorts(
         return lambda n: next(Poisson(1, min(1.0, n * rate)).cohorts(canaries, rng))
     turns = planned.cohorts(canaries, rng)
     return lambda _: next(turns, np.empty(0, np.int64))
-
-
-def _plan(expected: float, found: Steps) -> list[str]:
-    n = found.batch_size
-    return [
-        f"About {expected:.{1 if expected < 100 else 0}f} canaries join a step, beside an expected"
-        f" batch of {n:g} examples: {expected / n:.1%} of its size."
-    ]

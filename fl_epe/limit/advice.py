@@ -11,7 +11,7 @@ from rich.table import Table
 from fl_epe.checks import finite
 from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice
 from fl_epe.limit.client import ClientEpsilon
-from fl_epe.limit.client_exposure import CapEffect, ExposedClient, Exposure
+from fl_epe.limit.client_exposure import Exposure
 from fl_epe.reporting import SEES, number, plain_table
 
 
@@ -85,7 +85,25 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
         f"ε at δ = {exposure.delta:.2g}, noise multiplier {exposure.noise_multiplier:g}, of "
         f"{exposure.trace.population:,} clients"
     )
-    return [_clients(title, [exposure.median, *exposure.top(top)]), _caps(exposure.caps)]
+    clients = plain_table(title, ("client", "takes part", "ε", "theory"))
+    for client in (exposure.median, *exposure.top(top)):
+        clients.add_row(
+            str(client.name),
+            f"{client.participations:.4g} times",
+            number(client.epsilon),
+            number(finite(client.analytical)),
+        )
+    title = "Caps: ε of the worst-case client, and z that keeps it as it is"
+    caps = plain_table(title, ("cap", "refused", "clients", "ε", "z"))
+    for effect in exposure.caps:
+        caps.add_row(
+            f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}",
+            f"{effect.refused:.1%}",
+            f"{effect.touched:.1%}",
+            number(effect.epsilon),
+            _rounded_up(effect.noise_multiplier),
+        )
+    return [clients, caps]
 
 
 def exposure_lines(exposure: Exposure) -> list[str]:
@@ -100,32 +118,6 @@ def exposure_lines(exposure: Exposure) -> list[str]:
     if used < trace.rounds:
         lines.append(f"• The log has {trace.rounds:,} rounds; {used:,} have clients.")
     return lines
-
-
-def _clients(title: str, clients: Sequence[ExposedClient]) -> Table:
-    table = plain_table(title, ("client", "takes part", "ε", "theory"))
-    for client in clients:
-        table.add_row(
-            str(client.name),
-            f"{client.participations:.4g} times",
-            number(client.epsilon),
-            number(finite(client.analytical)),
-        )
-    return table
-
-
-def _caps(effects: Sequence[CapEffect]) -> Table:
-    headings = ("cap", "refused", "clients", "ε", "z")
-    table = plain_table("Caps: ε of the worst-case client, and z that keeps it as it is", headings)
-    for effect in effects:
-        table.add_row(
-            f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}",
-            f"{effect.refused:.1%}",
-            f"{effect.touched:.1%}",
-            number(effect.epsilon),
-            _rounded_up(effect.noise_multiplier),
-        )
-    return table
 
 
 def _theory(found: ClientEpsilon) -> str:

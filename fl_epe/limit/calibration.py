@@ -15,13 +15,13 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import scipy
 
 from fl_epe.auditing import SECRET_KINDS, AuditRecord, CanaryLoad, NotMeasured, Sees, canary_load
-from fl_epe.checks import Floats, check_positive, check_probability, raise_invalid
+from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.limit.client import (
     PLACES,
     ClientEpsilon,
@@ -31,7 +31,7 @@ from fl_epe.limit.client import (
     worst_client,
 )
 from fl_epe.limit.simulated_record import LimitSetting
-from fl_epe.schedules import Schedule, trace_of
+from fl_epe.schedules import Schedule, clients_of
 
 _LEAST_NOISE = 1e-60  # used for z = 0, as real updates may be zero in some round
 _CLOSE = 1e-7  # relative error of z
@@ -61,15 +61,10 @@ class NoiseAdvice:
     notes: tuple[str, ...]
 
 
-def load_for(
-    schedule: Schedule,
-    z: float,
-    delta: float,
-    clients: int,
-    share: float = 0.1,
-    momentum: float = 0.0,
+def _load(
+    schedule: Schedule, z: float, delta: float, clients: int, setting: LimitSetting, **share: Any
 ) -> CanaryLoad:
-    """The default canaries of a run, or those of another share of a round."""
+    """The canaries of a run, by default the usual share of a round."""
     return canary_load(
         clients,
         rounds=schedule.rounds,
@@ -77,8 +72,8 @@ def load_for(
         delta=delta,
         noise_multiplier=z,
         secret=schedule.kind in SECRET_KINDS,
-        momentum=momentum,
-        share=share,
+        momentum=setting.get("momentum", 0.0),
+        **share,
     )
 
 
@@ -91,7 +86,6 @@ def noise_for_epsilon(
     sees: Sees = "final",
     worst_case: bool = False,
     confidence: float = 0.95,
-    strategy: Floats | None = None,
     **setting: Unpack[LimitSetting],
 ) -> NoiseAdvice:
     """The noise multiplier at which a run's report is expected to say an ε.
@@ -105,7 +99,6 @@ def noise_for_epsilon(
         worst_case: whether ε is what none of the clients exceeds with this confidence, not that of
             the median client.
         confidence: of the interval and of the worst-case client, in (0, 1).
-        strategy: of correlated noise, shape ``(T, T)``.
         setting: see `LimitSetting`.
 
     Raises:
@@ -116,20 +109,11 @@ def noise_for_epsilon(
         raise_invalid("target_epsilon", target_epsilon, "in [1e-09, 1e+06]")
     check_probability("delta", delta)
     check_probability("confidence", confidence)
-    trace = trace_of(schedule)
-    clients = clients if trace is None else trace.population
+    clients = clients_of(schedule, clients)
 
-    def record_at(z: float, canaries: CanaryLoad | None = None) -> AuditRecord:
-        return expected_record(
-            schedule,
-            max(z, _LEAST_NOISE),
-            delta,
-            clients,
-            places=canaries.places if canaries and canaries.places else PLACES,
-            kept=canaries.kept if canaries else 1.0,
-            strategy=strategy,
-            **setting,
-        )
+    def record_at(z: float, **canaries: Any) -> AuditRecord:
+        noise = max(z, _LEAST_NOISE)
+        return expected_record(schedule, noise, delta, clients, **canaries, **setting)
 
     def worst_at(z: float) -> ClientEpsilon:
         found = worst_client(record_at(z), schedule, sees, clients, confidence)
@@ -145,9 +129,13 @@ def noise_for_epsilon(
 
     real = setting.get("real") is not None
     z = _noise_for(level, target_epsilon, may_be_zero=real)
-    load = load_for(schedule, z, delta, clients, momentum=setting.get("momentum", 0.0))
+    load = _load(schedule, z, delta, clients, setting)
     try:
-        found = worst_at(z) if worst_case else median_client(record_at(z, load), sees, confidence)
+        if worst_case:
+            found = worst_at(z)
+        else:
+            record = record_at(z, places=load.places or PLACES, kept=load.kept)
+            found = median_client(record, sees, confidence)
     except NotMeasured:  # too few canaries take part
         found = dataclasses.replace(median_client(record_at(z), sees), low=0.0, high=math.inf)
     return NoiseAdvice(z, target_epsilon, found, delta, clients, load, tuple(_notes(z, real)))
@@ -191,9 +179,8 @@ def canary_advice(
         ValueError: if an argument is out of range.
     """
     check_positive("noise_multiplier", noise_multiplier)
-    trace = trace_of(schedule)
-    clients = clients if trace is None else trace.population
-    load = load_for(schedule, noise_multiplier, delta, clients, share, setting.get("momentum", 0.0))
+    clients = clients_of(schedule, clients)
+    load = _load(schedule, noise_multiplier, delta, clients, setting, share=share)
     answers: tuple[ClientEpsilon, ...] = ()
     if load.places:
         with contextlib.suppress(NotMeasured):

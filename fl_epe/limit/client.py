@@ -33,7 +33,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import Floats, check_probability
 from fl_epe.limit.simulated_record import LimitSetting, limit_record
-from fl_epe.schedules import Schedule, trace_of
+from fl_epe.schedules import Schedule, clients_of
 
 _LOGGED = 10_000  # clients whose participations are drawn; their median is that of more
 PLACES = 13
@@ -76,7 +76,6 @@ def expected_record(
     *,
     places: int = PLACES,
     kept: float = 1.0,
-    strategy: Floats | None = None,
     **setting: Unpack[LimitSetting],
 ) -> AuditRecord:
     """A record of the limit whose expected scores are those of a run.
@@ -88,22 +87,19 @@ def expected_record(
         clients: real clients; a trace has its own.
         places: of canaries, see `CanaryLoad`.
         kept: see `CanaryLoad`.
-        strategy: of correlated noise, shape ``(T, T)``.
         setting: see `LimitSetting`.
 
     Raises:
         ValueError: as `limit_record`.
     """
-    trace = trace_of(schedule)
     record = limit_record(
         schedule,
         noise_multiplier,
         delta,
         num_canaries=places,
         unobserved=0,
-        beside=min(clients, _LOGGED) if trace is None else trace.population,
+        beside=clients_of(schedule, min(clients, _LOGGED)),
         kept=kept,
-        strategy=strategy,
         **setting,
     )
     # Theorems of secret rounds depend on how many clients there are, and need no log.

@@ -14,7 +14,7 @@ from fl_epe.files import RECORD
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
 from fl_epe.mechanism import strategy_matrix
-from fl_epe.schedules import make_schedule, trace_of
+from fl_epe.schedules import clients_of, make_schedule
 
 BOTH: tuple[Sees, Sees] = ("final", "all")
 
@@ -79,8 +79,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     rounds = rounds_like(like, plan.rounds, ROUNDS)
     schedule = _schedule(cell.schedule, rounds, cell.participations)
     clients = plan.clients or (like and like.design.num_clients) or CLIENTS
-    if (trace := trace_of(schedule)) is not None:
-        clients = trace.population
+    clients = clients_of(schedule, clients)
     record = expected_record(
         schedule,
         cell.noise_multiplier,

@@ -96,8 +96,6 @@ def print_comparison(
 def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
     """Of each client and each thing to see, in the order of the plan."""
     places = {(row.noise_multiplier, row.participations) for row in rows}
-    if not places:
-        return
     at = f" at δ = {delta:.2g}" if (delta := _delta(plan, rows)) is not None else ""
     named = len(places) > 1
     if not named:

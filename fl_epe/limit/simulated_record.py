@@ -91,12 +91,14 @@ class LimitSetting(TypedDict, total=False):
         learning_rates: the server's, or one for each round, shape ``(T,)``; 1 by default. A common
             factor changes no score.
         momentum: of the server's SGD, in [0, 1); 0 by default.
+        strategy: of correlated noise, lower triangular, shape ``(T, T)``; ``None`` by default.
         real: the real clients' updates; by default the noise outweighs them.
     """
 
     clip_norms: ArrayLike
     learning_rates: ArrayLike
     momentum: float
+    strategy: Floats | None
     real: RealUpdates | None
 
 
@@ -126,9 +128,7 @@ class _Signal:
     rest: float
 
     @classmethod
-    def of(
-        cls, rounds: int, noise_multiplier: float, strategy: Floats | None, setting: LimitSetting
-    ) -> Self:
+    def of(cls, rounds: int, noise_multiplier: float, setting: LimitSetting) -> Self:
         """From the arguments of `limit_record`, which are checked here."""
         real = setting.get("real") or RealUpdates(np.zeros(rounds), 0.0)
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
@@ -148,7 +148,7 @@ class _Signal:
         steps = sgd_weights(rates, momentum) * norms
         server = auditing.ServerStep("sgd", rates, momentum)
         more = float(steps**2 @ (real.final - real.every_round))
-        if strategy is None:
+        if (strategy := setting.get("strategy")) is None:
             moved = math.sqrt(float(np.sum(steps**2)) * hidden[-1])
             residual = np.sqrt(hidden[:-1])
             return cls(norms, server, residual, None, steps, moved, more / moved**2)
@@ -189,7 +189,6 @@ def limit_record(
     population: int | None = None,
     beside: int = 0,
     kept: float = 1.0,
-    strategy: Floats | None = None,
     seed: int = 0,
     **setting: Unpack[LimitSetting],
 ) -> auditing.AuditRecord:
@@ -205,7 +204,6 @@ def limit_record(
         beside: real clients who follow the schedule beside the canaries and are in the record's
             log; ``num_canaries`` are then the places of a `CanaryLoad`.
         kept: share of its rounds that a place keeps, see `CanaryLoad`.
-        strategy: of correlated noise, lower triangular, shape ``(T, T)``.
         seed: of participation and scores.
         setting: see `LimitSetting`.
 
@@ -214,7 +212,7 @@ def limit_record(
     """
     clients = num_canaries if population is None else population
     size = schedule.cohort_size(clients)
-    signal = _Signal.of(schedule.rounds, noise_multiplier, strategy, setting)
+    signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
             raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
@@ -260,7 +258,7 @@ def limit_record(
             canary_participations=schedule.participations(),
             server=signal.server,
             clip_norms=signal.norms,
-            strategy=strategy,
+            strategy=setting.get("strategy"),
         ),
         clients=log,
         design=design,

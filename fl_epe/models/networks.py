@@ -1,7 +1,7 @@
 """The networks of the built-in tasks: the EMNIST CNN and the StackOverflow LSTM."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -73,11 +73,9 @@ class LstmLayer(torch.nn.Module):
             )
             weights = [part.view_as(like) for part, like in zip(parts, weights, strict=True)]
         # Biases, one layer, no dropout, training or not, one direction, batch first.
-        kernel: Any = torch.lstm
-        return cast(
-            torch.Tensor,
-            kernel(inputs, (start, start), weights, True, 1, 0.0, self.training, False, True)[0],
-        )
+        options = True, 1, 0.0, self.training, False, True
+        states, *_ = torch.lstm(inputs, (start, start), weights, *options)
+        return states
 
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
         states: list[torch.Tensor] = []

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,11 @@ class Law:
 def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
     """The first values that generators with a seed give, and how each is made."""
     _OLD.seed(seed)
+    rng: Any
     for maker, rng in (("default_rng", np.random.default_rng(seed)), ("RandomState", _OLD)):
-        yield f"numpy.random.{maker}({seed})", _NUMPY[distribution](rng)
+        normal = distribution == "gaussian"
+        values = rng.standard_normal(PREFIX) if normal else rng.laplace(0, math.sqrt(0.5), PREFIX)
+        yield f"numpy.random.{maker}({seed})", values
     if (torch := sys.modules.get("torch")) is None:
         return
     text, rng = f"torch.manual_seed({seed})", torch.Generator()  # the global one stays as it is
@@ -97,10 +100,6 @@ def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
         yield text, torch.randn(size, generator=rng, dtype=getattr(torch, kind))[:PREFIX].numpy()
 
 
-_NUMPY: dict[str, Callable[[Any], Any]] = {
-    "gaussian": lambda rng: rng.standard_normal(PREFIX),
-    "laplace": lambda rng: rng.laplace(0.0, math.sqrt(0.5), PREFIX),
-}
 _OLD = np.random.RandomState(0)
 
 

@@ -35,7 +35,7 @@ from fl_epe.schedules.by_name import (
     parse_schedule,
     schedule_maker,
 )
-from fl_epe.schedules.composed import Capped, Composed, trace_of
+from fl_epe.schedules.composed import Capped, Composed, clients_of, trace_of
 from fl_epe.schedules.contract import ClientType, Cohort, Pattern, PrivacyLaw, Schedule, presence
 from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
@@ -52,6 +52,7 @@ __all__ = [
     "Schedule",
     "ShuffledEpochs",
     "Trace",
+    "clients_of",
     "log_of",
     "make_schedule",
     "parse_schedule",

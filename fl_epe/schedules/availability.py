@@ -69,17 +69,17 @@ class CheckIn(Schedule):
         # How many rounds before each multiple of `window` a client's own window begins.
         phase = rng.integers(self.window, size=population)
         ids, when = self._check_ins(phase, rng)
-        late = ids[when >= 0], when[when >= 0]
         for start in range(0, self.rounds, self.window):
-            # These fall in the block of rounds from `start`, or in the next one.
-            ids, when = self._check_ins(phase, rng)
-            here = np.concatenate([late[0], ids[when < 0]])
-            times = np.concatenate([late[1], when[when < 0] + self.window])
+            late = when >= 0  # in the block of rounds from `start`, not in the one before
+            next_ids, next_when = self._check_ins(phase, rng)
+            early = next_when < 0
+            here = np.concatenate([ids[late], next_ids[early]])
+            times = np.concatenate([when[late], next_when[early] + self.window])
             length = min(self.window, self.rounds - start)
             inside = times < length
             for places in by_round(times[inside], length):
                 yield np.sort(here[inside][places])
-            late = ids[when >= 0], when[when >= 0]
+            ids, when = next_ids, next_when
 
     def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
         """Who checks in, and how many rounds after the multiple of ``window`` they do."""

@@ -134,8 +134,7 @@ class Capped(Composed):
         """
         if not self.refuses:
             return self.schedule.participations()
-        trace = trace_of(self.schedule)
-        clients = _CLIENTS if trace is None else trace.population
+        clients = clients_of(self.schedule, _CLIENTS)
         runs = (self.cohorts(clients, generator(_SEED, run)) for run in range(_RUNS))
         return float(np.mean([sum(map(len, cohorts)) / clients for cohorts in runs]))
 
@@ -191,8 +190,9 @@ class Capped(Composed):
             return law
         if law is None or self.per_run is None or self.per_window is not None:
             return None
-        found = [kind.capped(self.per_run) for kind in law]
-        return None if None in found else tuple(kind for kind in found if kind is not None)
+        if any(kind.keep < 1 or kind.rest > 1 for kind in law):
+            return None
+        return tuple(kind.capped(self.per_run) for kind in law)
 
     def _caps(self) -> tuple[int, int, int]:
         """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""
@@ -207,3 +207,9 @@ def trace_of(schedule: Schedule) -> Trace | None:
     while isinstance(schedule, Composed):
         schedule = schedule.schedule
     return schedule if isinstance(schedule, Trace) else None
+
+
+def clients_of(schedule: Schedule, clients: int) -> int:
+    """How many clients there are: those of the trace that it replays, else ``clients``."""
+    trace = trace_of(schedule)
+    return clients if trace is None else trace.population

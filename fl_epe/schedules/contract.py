@@ -144,10 +144,8 @@ class ClientType:
             return dataclasses.replace(self, chances=self.chances * keep)
         return dataclasses.replace(self, keep=self.keep * keep)
 
-    def capped(self, most: int) -> Self | None:
-        """With a cap on participations; ``None`` where that has no closed form here."""
-        if self.keep < 1 or self.rest > 1:
-            return None
+    def capped(self, most: int) -> Self:
+        """With a cap on participations."""
         return dataclasses.replace(self, most=min(most, self.most or most))
 
 

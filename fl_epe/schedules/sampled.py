@@ -205,12 +205,10 @@ class ShuffledEpochs(Epochs):
         There clients of both are kept apart; that is left out. The last epoch may be a part of one.
         """
         length, blocks = self.rounds / self.epochs, []
-        for epoch in range(int(np.ceil(self.epochs - 1e-12))):
-            start, end = epoch * length, (epoch + 1) * length
-            first, last = int(np.floor(start + 1e-9)), min(int(np.ceil(end - 1e-9)), self.rounds)
+        for epoch, (first, last) in enumerate(self.pattern(population).blocks):
             places = np.arange(first, last)
-            covered = np.minimum(places + 1, end) - np.maximum(places, start)
-            blocks.append((first, covered / length))
+            ends = np.minimum(places + 1, (epoch + 1) * length)
+            blocks.append((first, (ends - np.maximum(places, epoch * length)) / length))
         return (ClientType.blocks(1.0, blocks),)
 
 
@@ -286,20 +284,20 @@ class BallsInBins(Epochs):
         super().__post_init__()
         check_count("epochs", self.epochs)
 
-    def _blocks(self) -> list[NDArray[np.int64]]:
-        return np.array_split(np.arange(self.rounds), int(self.epochs))
-
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
-        for length in map(len, self._blocks()):
+        for start, end in self.pattern(population).blocks:
+            length = end - start
             yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
 
     def pattern(self, population: int) -> Pattern:
         """See `Schedule.pattern`: once in each block."""
-        blocks = tuple((int(part[0]), int(part[-1]) + 1) for part in self._blocks())
+        parts = np.array_split(np.arange(self.rounds), int(self.epochs))
+        blocks = tuple((int(part[0]), int(part[-1]) + 1) for part in parts)
         return Pattern(len(blocks), blocks=blocks, uniform=True)
 
     def client_law(self, population: int) -> ClientLaw:
         """See `Schedule.client_law`: once in each block."""
-        blocks = [(int(part[0]), np.full(len(part), 1 / len(part))) for part in self._blocks()]
-        return (ClientType.blocks(1.0, blocks),)
+        blocks = self.pattern(population).blocks
+        chances = [(start, np.full(end - start, 1 / (end - start))) for start, end in blocks]
+        return (ClientType.blocks(1.0, chances),)
