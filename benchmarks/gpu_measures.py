@@ -231,11 +231,13 @@ def loop(task: Task, local: LocalTraining, device: torch.device, sizes: Sizes) -
         for own in data:
             torch.nn.utils.vector_to_parameters(theta.clone(), parameters)
             optimizer = torch.optim.SGD(parameters, lr=local.learning_rate)
-            for part in torch.randperm(len(own)).split(local.batch_size):
-                there = part.to(device)
+            order = torch.randperm(len(own)).to(device)
+            for start in range(0, len(own), local.batch_size):
+                here = order[start : start + local.batch_size]
                 optimizer.zero_grad()
-                batch = own.map(lambda rows, places=there: rows[places])
-                task.batch_loss(model, batch).mean().backward()
+                batch = own.map(partial(torch.index_select, dim=0, index=here))
+                loss: Any = task.batch_loss(model, batch).mean()
+                loss.backward()
                 optimizer.step()
             update = torch.nn.utils.parameters_to_vector(parameters).detach() - theta
             total += update * (_CLIP_NORM / update.norm().clamp(min=_CLIP_NORM))

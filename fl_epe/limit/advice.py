@@ -28,7 +28,9 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         f"The client takes part {_times(found)}. The adversary {adversary_text(found)} "
         f"({found.theory.adjacency} adjacency).",
     ]
-    if found.client == "median" and math.isfinite(found.high):
+    if not advice.load.places:
+        lines += advice.load.sentences()
+    elif found.client == "median" and math.isfinite(found.high):
         taken = f"{100 * advice.load.share:.2g}% of a round"
         lines.append(
             f"A run whose canaries are {taken} would report this ε within about "

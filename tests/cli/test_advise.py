@@ -42,6 +42,15 @@ class TestCommandLine:
         assert found["delta"] == 300**-1.1
         assert found["answer"] == dataclasses.asdict(direct.answer)
 
+    def test_noise_where_no_canary_fits_promises_no_interval(self, capsys):
+        asked, said = ["noise", "--target-epsilon", "3", "--participation", "poisson"], []
+        for clients in ("8", "80"):
+            more = ["--participations", "12", "--delta", "0.01", "--clients", clients]
+            assert main(["advise", *asked, *more]) == 0
+            said.append(" ".join(capsys.readouterr().out.split()))
+        assert ["would report this" in text for text in said] == [False, True]
+        assert ["No canary fits beside 8 clients" in text for text in said] == [True, False]
+
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
         schedule = ShuffledEpochs(T, 3)
