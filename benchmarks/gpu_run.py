@@ -2,8 +2,7 @@
 
 `AuditedRun` does what `DPFedAvg` and its workers do together, with the same random streams; a test
 compares the two records. Its checkpoints are a few files below 16 MiB at the paper's size, so that
-they can be carried from machine to machine. For this the server's velocity is rounded to float32
-after every round, as the model is.
+they can be carried from machine to machine.
 """
 
 from __future__ import annotations
@@ -212,8 +211,7 @@ class AuditedRun:
 
     def _move(self, mean: NDArray[np.float64]) -> float:
         """The server's step; returns how far the model moved."""
-        state = {"velocity": self._velocity.astype(np.float64)}
-        state, step = self._optimizer.update(state, mean)
+        state, step = self._optimizer.update({"velocity": self._velocity}, mean)
         before = self.theta
         self.theta = (before + step).astype(np.float32)
         self._velocity = state["velocity"].astype(np.float32)

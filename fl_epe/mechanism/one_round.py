@@ -125,7 +125,7 @@ def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np
     return noise
 
 
-OptimizerState = dict[str, NDArray[np.float64]]
+OptimizerState = dict[str, NDArray[Any]]
 
 _BETA1, _BETA2 = 0.9, 0.99  # decay of the first and second moment of Adam
 _EPSILON = 1e-3  # added to the root of the second moment
@@ -245,14 +245,14 @@ class ServerSGD:
             raise_invalid("momentum", self.momentum, "in [0, 1)")
 
     def init(self, dim: int) -> OptimizerState:
-        """Zero velocity."""
-        return {"velocity": np.zeros(dim)}
+        """Zero velocity; kept in float32, as the model is."""
+        return {"velocity": np.zeros(dim, np.float32)}
 
     def update(
         self, state: OptimizerState, mean: NDArray[np.float64]
     ) -> tuple[OptimizerState, NDArray[np.float64]]:
         """The next state, and the step to add to the model."""
-        velocity = self.momentum * state["velocity"]
+        velocity = np.float64(self.momentum) * state["velocity"]
         velocity += mean
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
 
@@ -292,8 +292,9 @@ class ServerAdam:
         check_positive("learning_rate", self.learning_rate)
 
     def init(self, dim: int) -> OptimizerState:
-        """Zero moments."""
-        return {"first": np.zeros(dim), "second": np.zeros(dim), "step": np.zeros(1)}
+        """Zero moments; kept in float32, as the model is."""
+        first, second = np.zeros((2, dim), np.float32)
+        return {"first": first, "second": second, "step": np.zeros(1)}
 
     def update(
         self, state: OptimizerState, mean: NDArray[np.float64]
