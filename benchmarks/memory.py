@@ -13,12 +13,12 @@ trains, its weights and gradient are two of the models of each worker, and the e
 With 10⁷ parameters, momentum 0.9, on a busy machine with two cores, torch 2.13, 2026-11-26::
 
     workers audit      train  aggregate   evaluate checkpoint     record       peak
-          1   yes        9.5        9.5        7.8        4.8        8.5        9.5
-          2   yes       13.2       10.9        7.9        4.9        8.5       13.2
+          1   yes        8.4        8.4        6.8        3.8        7.4        8.4
+          2   yes       12.2        9.8        6.8        3.8        7.5       12.2
 
 With 10⁸ parameters, on the same day::
 
-          1   yes        8.6        8.6        7.2        4.2        7.6        8.6
+          1   yes        7.6        7.6        6.2        3.2        6.6        7.6
 
 Before models and sums were shared and the server worked block by block, one worker took 22.5, with
 the libraries that a run loads.

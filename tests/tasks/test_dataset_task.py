@@ -180,7 +180,7 @@ def test_images_are_channels_first_in_0_to_1():
     assert task.notes() == []
 
 
-@pytest.mark.parametrize("kind", ["1", "L", "I;16"])
+@pytest.mark.parametrize("kind", ["1", "L", "I;16"], ids=["bit", "byte", "word"])
 def test_white_is_1_in_images_of_any_depth(kind: str):
     white = Image.fromarray(np.full((4, 4), 2**16 - 1, np.uint16))
     white = white if kind == "I;16" else Image.new(kind, (4, 4), "white")
