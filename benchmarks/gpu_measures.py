@@ -179,23 +179,31 @@ def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: in
 def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) -> Answer:
     """Clients a second that a `CohortTrainer` trains, clips and adds up; their data is ready."""
     device = execution.torch_device()
-    cohort = max(execution.chunk or 1, sizes.least_clients)
-    prepared = Prepared(task)
-    prepared.prepare(range(cohort))
     fresh_memory(device)
     with noted() as notes:
-        trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
-
-        def train() -> None:
-            total = ClippedSum(len(theta), _CLIP_NORM)
-            counts = trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
-            if counts.faults:
-                raise RuntimeError(f"A client was lost: {counts.faults[0]}")
-
+        trainer, cohort, train = _round(task, execution, local, sizes)
         answer = spread(timed(train, device, sizes.seconds))
         answer |= {"peak_gb": peak_gb(device), "waits": waits(train, device)}
     answer["chunk"] = trainer.chunk
     return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
+
+
+def _round(
+    task: Task, execution: Execution, local: LocalTraining, sizes: Sizes
+) -> tuple[CohortTrainer, int, Callable[[], None]]:
+    """A trainer, its number of clients, whose data are ready, and a round of theirs."""
+    cohort = max(execution.chunk or 1, sizes.least_clients)
+    prepared = Prepared(task)
+    prepared.prepare(range(cohort))
+    trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
+
+    def train() -> None:
+        total = ClippedSum(len(theta), _CLIP_NORM)
+        counts = trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
+        if counts.faults:
+            raise RuntimeError(f"A client was lost: {counts.faults[0]}")
+
+    return trainer, cohort, train
 
 
 def waits(work: Callable[[], object], device: torch.device) -> int | None:
@@ -274,15 +282,7 @@ def _share(
 ) -> None:
     """Train until the time is over; all processes begin at once."""
     try:
-        cohort = max(execution.chunk or 1, sizes.least_clients)
-        prepared = Prepared(task)
-        prepared.prepare(range(cohort))
-        trainer, theta = CohortTrainer(prepared, execution), task.initial(1)
-
-        def train() -> None:
-            total = ClippedSum(len(theta), _CLIP_NORM)
-            trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
-
+        _, cohort, train = _round(task, execution, local, sizes)
         train()
         barrier.wait(60)
         began, done = time.perf_counter(), 0

@@ -126,9 +126,10 @@ def _patterns(record: AuditRecord, counts: NDArray[np.int64], typical: int) -> N
 def _expected(record: AuditRecord) -> float:
     design, counted = record.design, record.findings.client_participations
     if counted:
-        return min(float(round(counted)) or 1.0, record.rounds)
-    if design.num_clients and design.clients_per_round:
+        expected = float(round(counted))
+    elif design.num_clients and design.clients_per_round:
         expected = record.rounds * design.clients_per_round / design.num_clients
-        return min(max(expected, 1.0), record.rounds)
-    taken = record.presence.sum(axis=0)
-    return float(np.median(taken[taken > 0])) if taken.any() else math.nan
+    else:
+        taken = record.presence.sum(axis=0)
+        return float(np.median(taken[taken > 0])) if taken.any() else math.nan
+    return min(max(expected, 1.0), record.rounds)

@@ -190,11 +190,10 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
     often, rounds = load.participations, load.rounds
-    if not load.secret:
-        often = max(often, 1.0)  # of a client who takes part
     if load.secret:
         squares = places * (often**2 + often * (1 - often / rounds))
     else:
+        often = max(often, 1.0)  # of a client who takes part
         divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
         squares *= load.participations / often

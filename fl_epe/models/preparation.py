@@ -106,9 +106,9 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
 
 
-def staging(shape: tuple[int, ...], like: torch.dtype, device: torch.device) -> torch.Tensor:
+def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Memory of the host, not yet written, from which `sent` needs no copy in between."""
-    return torch.empty(shape, dtype=like, pin_memory=device.type == "cuda")
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
