@@ -12,7 +12,6 @@ import dataclasses
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe import accounting
 from fl_epe.auditing.audited_client import AuditedClient, schedule_of
@@ -56,7 +55,7 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         return Analytical(None, known, adjacency, "nobody took part")
     if z == 0:
         return Analytical(math.inf, known, adjacency, "there is no noise")
-    shares = _shares(record.mechanism, record.presence, record.design.noise_is_for)
+    shares = _shares(record.mechanism, record.design.noise_is_for)
     if shares is None:
         return Analytical(None, known, adjacency, "what a client adds is not known")
     if secret is not None:
@@ -66,19 +65,13 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
 
 
 def analytical_so_far(
-    z: float,
-    mechanism: Mechanism,
-    presence: NDArray[np.bool_],
-    noise_is_for: float | None,
-    participations: float,
-    delta: float,
+    z: float, mechanism: Mechanism, noise_is_for: float | None, participations: float, delta: float
 ) -> float:
     """ε of a client of known rounds after the rounds so far, with independent noise.
 
     Args:
         z: noise multiplier.
         mechanism: of the rounds so far.
-        presence: ``(T, k)``, which canaries took part.
         noise_is_for: as in `Design`.
         participations: of the client, any number, spread evenly over the rounds.
         delta: target δ.
@@ -86,7 +79,7 @@ def analytical_so_far(
     Returns:
         NaN where nothing is known.
     """
-    shares = _shares(mechanism, presence, noise_is_for)
+    shares = _shares(mechanism, noise_is_for)
     if shares is None or not participations > 0:
         return math.nan
     size = math.sqrt(participations * float(np.mean(shares**2)))
@@ -98,19 +91,15 @@ def adjacency_of(record: AuditRecord) -> str:
     return "add-or-remove" if record.mechanism.participation == "poisson" else "zero-out"
 
 
-def _shares(
-    mechanism: Mechanism, presence: NDArray[np.bool_], expected: float | None
-) -> Floats | None:
-    """What a canary of median weight adds, over what the noise is for, ``(T,)``."""
+def _shares(mechanism: Mechanism, expected: float | None) -> Floats | None:
+    """What a client of median weight adds, over what the noise is for, ``(T,)``."""
     if mechanism.contributions is None or not expected:
-        return np.ones(len(presence))
+        return np.ones(len(mechanism.clip_norms))
     shares = mechanism.contributions * expected / mechanism.clip_norms
-    shares = np.where(presence.any(axis=1), shares, np.nan)
-    if not np.isfinite(shares).any():
+    known = np.isfinite(shares)
+    if not known.any():
         return None
-    if (weights := mechanism.canary_weights) is not None:
-        shares = shares * float(np.median(weights[presence]))
-    return np.where(np.isfinite(shares), shares, float(np.nanmax(shares)))
+    return np.where(known, shares, float(shares[known].max()))
 
 
 def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> float:
@@ -118,7 +107,7 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
     strategy, patterns = record.mechanism.strategy, client.patterns
     if strategy is None:
         even = np.full(record.rounds, client.participations / record.rounds)
-        chances = patterns.mean(axis=1) if patterns.any() else even
+        chances = np.mean(patterns**2, axis=1) if patterns.any() else even
         return float(np.sqrt(chances @ shares**2))
     gram = np.abs(strategy.T @ strategy)
     if not patterns.shape[1]:

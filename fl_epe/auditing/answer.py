@@ -34,7 +34,7 @@ from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, sched
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_metrics
-from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
+from fl_epe.auditing.ladder_fit import LadderFit, client_fit
 from fl_epe.auditing.measured import NotMeasured, not_measured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
@@ -57,6 +57,7 @@ class Answer:
         fit: κ, and tests of the model behind it.
         extrapolated: whether all canaries took part less often than the client.
         scores: of the canaries.
+        view: what the adversary sees, by which the fit is.
     """
 
     adversary: Adversary
@@ -69,6 +70,7 @@ class Answer:
     fit: LadderFit | None = None
     extrapolated: bool = False
     scores: Scores | None = dataclasses.field(default=None, repr=False)
+    view: View | None = dataclasses.field(default=None, repr=False)
 
     @property
     def contradicted(self) -> bool:
@@ -143,26 +145,26 @@ def answer(
         reason = not_measured(record, adversary) or str(error)
         return Answer(adversary, record.mechanism.canary_participations, theory, reason=reason)
     blank = Answer(adversary, client.participations, analytical(record, delta, client))
-    view = seen_by(record, Adversary(adversary.sees))
     try:
-        scores = view.scores()
+        scores = seen_by(record, Adversary(adversary.sees)).scores()
         if not scores.observed.any():
             raise NotMeasured("every score is 0: no canary reached what was released")
         check_sign(scores)
-        fit = ladder_fit(view, scores, confidence)
+        view = client.view(record, adversary)
+        fit = client_fit(view, client, confidence)
         estimate = _estimate(view, client, fit, delta, confidence)
     except NotMeasured as error:
         return dataclasses.replace(blank, reason=str(error))
     proved, proof = _proof(view, client, delta, confidence, adversary)
-    most = int(record.presence.sum(axis=0).max())
     return dataclasses.replace(
         blank,
         estimate=estimate,
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=client.secret is None and most < math.floor(client.participations),
+        extrapolated=client.extrapolated(record),
         scores=scores,
+        view=view,
     )
 
 

@@ -1,6 +1,8 @@
 """The client whose ε is the answer, and the adversary of a privacy claim.
 
-The client is as often in the run as the median real client that takes part, and as heavy.
+The client is the median one by what it adds to the run: its number of rounds, or where clients
+differ in weight the sum of its squared weights over its rounds. With equal weights it takes part as
+often as the median client.
 
 Its update has the length of the clip norm. Clients who take part less often, or whose updates are
 shorter, leak less. Where its rounds are known it takes part at least once: a client who is in one
@@ -12,18 +14,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.reaction import Reaction, fit_reaction
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import SecretRounds, secret_rounds
-from fl_epe.auditing.view import View
+from fl_epe.auditing.view import View, seen_by
 from fl_epe.schedules import Schedule, make_schedule
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
+_EXTRAPOLATED = 0.2
+_ALIKE = 1e-6  # relative difference of weights that are equal but for rounding
 SECRET_KINDS = ("poisson", "fixed-size", "balls-in-bins")
 """Kinds of schedules whose privacy rests on hiding a client's rounds."""
 
@@ -34,12 +40,13 @@ class AuditedClient:
 
     Attributes:
         participations: its number of rounds; the expected one where its rounds are secret.
-        patterns: ``(T, m)`` bool, rounds of clients with that many; empty if nobody knows any.
+        patterns: ``(T, m)``, how many times a round's contribution such clients added in each
+            round, 0 where they took no part; empty if nobody knows any.
         secret: how its rounds are drawn, where privacy rests on hiding them; else ``None``.
     """
 
     participations: float
-    patterns: NDArray[np.bool_]
+    patterns: NDArray[Any]
     secret: SecretRounds | None = None
 
     @classmethod
@@ -51,8 +58,8 @@ class AuditedClient:
         Args:
             record: the audit record of a run.
             adversary: who knows its rounds or not; by default that of `claim_adversary`.
-            most: the client who takes part most often, instead of the median one: all that a
-                privacy claim covers are at most as exposed.
+            most: the client who adds most, instead of the median one: all that a privacy claim
+                covers are at most as exposed.
 
         Raises:
             NotMeasured: if the adversary does not know the rounds, and their law is not known.
@@ -64,11 +71,14 @@ class AuditedClient:
             coins = secret.law == "coins"
             expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
-        if (ids := record.clients.ids) is not None and len(ids):
-            counts = np.bincount(ids)
-            taken = counts[counts > 0]
-            typical = int(taken.max() if most else np.quantile(taken, 0.5, method="lower"))
-            return cls(typical, _patterns(record, counts, typical))
+        energies = record.clients.energies()
+        if energies is not None and energies.any():
+            positive = energies[energies > 0]
+            typical = positive.max() if most else np.quantile(positive, 0.5, method="lower")
+            alike = np.flatnonzero(np.isclose(energies, typical, rtol=_ALIKE))
+            spread_out = np.linspace(0, len(alike) - 1, _MOST_PATTERNS).astype(np.int64)
+            patterns = record.clients.shares_of(alike[np.unique(spread_out)])
+            return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected(record)
         if most and (schedule := schedule_of(record)) is not None:
             participations = max(participations, min(schedule.most_participations(), record.rounds))
@@ -76,12 +86,35 @@ class AuditedClient:
         alike = np.flatnonzero(own == np.round(participations))[:_MOST_PATTERNS]
         return cls(participations, record.presence[:, alike])
 
+    def extrapolated(self, record: AuditRecord) -> bool:
+        """Whether canaries say little of the client but by extrapolation from fewer rounds.
+
+        That is where more than a fifth of their participations are of such ones.
+        """
+        taken = record.presence.sum(axis=0)
+        fewer = taken[taken < math.floor(self.participations)]
+        return self.secret is None and bool(fewer.sum() > _EXTRAPOLATED * taken.sum())
+
+    def view(self, record: AuditRecord, adversary: Adversary) -> View:
+        """What the adversary sees, as canaries' scores say it of this client.
+
+        Raises:
+            NotMeasured: if they do not.
+        """
+        sees = Adversary(adversary.sees)
+        watched = record.running.scores is not None  # in the limit of large models none reacts
+        if not self.extrapolated(record) or not watched or record.mechanism.strategy is not None:
+            return seen_by(record, sees)
+        every = seen_by(record, EVERY_ROUND)
+        if every.noise_prevails():
+            return seen_by(record, sees, Reaction() if adversary.sees == "all" else None)
+        return seen_by(record, sees, fit_reaction(every))
+
     def size(self, view: View) -> float:
         """Its expected score for an adversary who knows its rounds."""
-        sizes, weight = view.sizes, view.record.median_weight
         if self.patterns.shape[1]:
-            return weight * float(np.mean(sizes.of(self.patterns)))
-        return weight * sizes.of_rounds(self.participations)
+            return float(np.mean(view.sizes.of(self.patterns)))
+        return view.sizes.of_rounds(self.participations)
 
 
 def claim_adversary(record: AuditRecord) -> Adversary:
@@ -107,20 +140,6 @@ def schedule_of(record: AuditRecord) -> Schedule | None:
     with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
         return make_schedule(kind, rounds, each)
     return None
-
-
-def _patterns(record: AuditRecord, counts: NDArray[np.int64], typical: int) -> NDArray[np.bool_]:
-    """Rounds of some clients who took part so often, evenly spread over their numbers."""
-    clients = np.flatnonzero(counts == typical)
-    chosen = clients[np.unique(np.linspace(0, len(clients) - 1, _MOST_PATTERNS).astype(np.int64))]
-    column = np.full(len(counts), -1)
-    column[chosen] = np.arange(len(chosen))
-    found = np.zeros((record.rounds, len(chosen)), bool)
-    ids, offsets = record.clients.ids, record.clients.offsets
-    if ids is not None and offsets is not None:
-        rounds, at = np.repeat(np.arange(record.rounds), np.diff(offsets)), column[ids]
-        found[rounds[at >= 0], at[at >= 0]] = True
-    return found
 
 
 def _expected(record: AuditRecord) -> float:

@@ -59,7 +59,7 @@ def scores_for_claim(
     view = seen_by(record, Adversary(adversary.sees))
     scores, secret = view.scores(), client.secret
     if secret is None:
-        return _covered(view, client, scores)
+        return _covered(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
         return _ratios(view, secret)
     rest = view.alone.unobserved.displacement * math.sqrt(record.dim)
@@ -68,13 +68,19 @@ def scores_for_claim(
 
 
 def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
-    """Scores of canaries who took part at most as often, and as strongly, as the client."""
+    """Scores of canaries who took part at most as often, and as strongly, as the client.
+
+    Args:
+        view: which says how strongly; the scores do not depend on how it was fitted.
+        client: who.
+        scores: of all canaries.
+    """
     record, sizes = view.record, view.sizes.observed
-    taken, light = record.presence.sum(axis=0), _no_heavier(record)
+    taken = record.presence.sum(axis=0)
     if len(sizes) < len(taken):  # those that never took part have no score
-        taken, light = taken[taken > 0], light[taken > 0]
+        taken = taken[taken > 0]
     most = math.ceil(client.participations * (1 - 1e-9))
-    fits = light & (taken <= most) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
+    fits = (taken <= most) & (sizes <= _ABOVE * client.size(view)) & (taken > 0)
     often = fits & (taken >= _HALF * client.participations)
     chosen = often if often.sum() >= _ENOUGH else fits
     if (count := int(chosen.sum())) < 2:
@@ -86,18 +92,6 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
         unobserved=None if scores.dim is not None else scores.unobserved,
         expected=None if scores.expected is None else scores.expected[chosen],
     )
-
-
-def _no_heavier(record: AuditRecord) -> NDArray[np.bool_]:
-    """Which canaries were no larger part of a mean than the heaviest client, ``(k,)``."""
-    findings, weights = record.findings, record.mechanism.canary_weights
-    client, canary = findings.heaviest_share, findings.heaviest_canary_share
-    if not client or not canary:  # nobody counted
-        return np.ones(record.num_canaries, bool)
-    each = np.max(record.shares(), axis=0, initial=0.0)
-    if weights is None:
-        each = np.ones(record.num_canaries)
-    return np.asarray(each / each.max(initial=0.0) * canary <= client * (1 + 1e-6))
 
 
 def _ratios(view: View, secret: SecretRounds) -> Scores:

@@ -13,13 +13,18 @@ import math
 import numpy as np
 import scipy
 
+from fl_epe.auditing.audited_client import AuditedClient
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.view import View
+from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import Floats
 
 LEVEL = 0.01  # of each test
 _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
+# Relative error of a client's expected score where a reaction was fitted, and over the number of
+# clients, as each of few is a part of what hides it and of what reacts (studies/few_nodes.py).
+_EXTRAPOLATED, _CROWDED = 0.02, 0.25
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
 
@@ -108,6 +113,39 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
         _test(np.where(sizes > 0, 1.0, 0.0), sizes, rest, growth) if varies else None,
         _test(times @ parts, sizes, rest, 2 / 3 * scale),
     )
+
+
+def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:
+    """The fit whose interval, times the client's expected score, is that of the client's score.
+
+    Where the others' reaction to canaries was fitted (`fl_epe.auditing.reaction`), that has an
+    error of its own, by which κ and the client's expected score move together.
+
+    Args:
+        view: of the client, see `AuditedClient.view`.
+        client: whose score.
+        confidence: of the interval.
+
+    Raises:
+        NotMeasured: if that error is larger than the score.
+    """
+    fit = ladder_fit(view, None, confidence)
+    if view.reaction is None or view.reaction.rate is None:
+        return fit
+    size = client.size(view)
+    moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
+    shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
+    if not abs(shift) < abs(fit.scale) * size:
+        raise NotMeasured(
+            "canaries took part in fewer rounds than a client, too few to tell how the others react"
+            " to one"
+        )
+    model = _EXTRAPOLATED + _CROWDED / view.record.mechanism.cohort_size
+    relative = math.hypot(shift / size, model * fit.scale)
+    error = float(scipy.special.ndtri((1 + confidence) / 2)) * relative
+    low = fit.scale - math.hypot(fit.scale - fit.low, error)
+    high = fit.scale + math.hypot(fit.high - fit.scale, error)
+    return dataclasses.replace(fit, low=low, high=high)
 
 
 def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> LadderTest | None:

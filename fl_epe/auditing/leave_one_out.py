@@ -66,17 +66,24 @@ def leave_others_out(
 
 def others_share(record: AuditRecord) -> Floats:
     """Share of the other canaries in the energy of each round's mean, as measured, ``(T,)``."""
-    others = np.maximum(record.presence.sum(axis=1) - 1, 0) * _measured(record) ** 2
+    count = record.presence.sum(axis=1)
+    of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
+    others = of_others * _energies(record)
     square = record.norms.means**2
     share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
     return np.asarray(np.minimum(share, 1.0))
 
 
 def _measured(record: AuditRecord) -> Floats:
-    """Mean of what the canaries of a round added to its mean, along their directions, ``(T,)``."""
+    """The contribution of a round by what its canaries added along their directions, ``(T,)``."""
     dots = np.sum(record.shares() * record.observed.means, axis=1) * record.norms.means
-    count = record.presence.sum(axis=1)
-    return np.asarray(np.divide(dots, count, out=np.zeros(record.rounds), where=count > 0))
+    squares = np.sum(record.shares() ** 2.0, axis=1)
+    return np.asarray(np.divide(dots, squares, out=np.zeros(record.rounds), where=squares > 0))
+
+
+def _energies(record: AuditRecord) -> Floats:
+    """Energy of all canaries of a round in its mean, as measured, ``(T,)``."""
+    return np.asarray(np.sum(record.shares() ** 2.0, axis=1) * _measured(record) ** 2)
 
 
 def _own_parts(record: AuditRecord) -> Floats | None:
@@ -122,7 +129,7 @@ def _round_sums(
 ) -> tuple[Floats, Any]:
     """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
     found, lengths = np.zeros((record.rounds, len(ids))), np.zeros(record.rounds)
-    energy = record.presence.sum(axis=1) * _measured(record) ** 2
+    energy = _energies(record)
     wanted = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     if record.norms.residuals is not None:  # there is nothing but noise beside them
         wanted |= record.presence.sum(axis=1) >= 2

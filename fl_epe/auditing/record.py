@@ -131,15 +131,10 @@ class AuditRecord:
         weights = self.mechanism.canary_weights
         return self.presence if weights is None else self.presence * weights
 
-    @property
-    def median_weight(self) -> float:
-        """Of the canaries in their rounds; 1 where they are all alike."""
-        weights = self.mechanism.canary_weights
-        return 1.0 if weights is None else float(np.median(weights[self.presence]))
-
     def signal_known(self) -> bool:
-        """Whether it is known for every round how much a canary adds to what is released."""
-        return bool(np.all(np.isfinite(self.mechanism.added)))
+        """Whether it is known how much the canaries added in each of their rounds."""
+        added = self.mechanism.added[self.presence.any(axis=1)]
+        return bool(np.all(np.isfinite(added)))
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
@@ -240,7 +235,9 @@ def _check_lengths(record: AuditRecord) -> None:
     factor = record.correlation.factor
     if factor is not None and not np.all(factor[:, 0] > 0):
         raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
-    ids, offsets = clients.ids, clients.offsets
+    ids, offsets, weights = clients.ids, clients.offsets, clients.weights
+    if weights is not None and (ids is None or weights.shape != ids.shape):
+        raise_invalid("clients.weights.shape", weights.shape, "to be that of clients.ids")
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):

@@ -109,11 +109,12 @@ class Mechanism:
         canary_participations: expected participations of an observed canary.
         server: how the means become models.
         clip_norms: ``(T,)``; NaN where nothing was clipped.
-        contributions: ``(T,)`` norm of what one canary that takes part adds to the released mean;
+        contributions: ``(T,)`` norm of what a client of median weight that takes part adds to the
+            released mean, whether or not a canary took part in that round;
             ``clip_norms / cohort_size`` by default, NaN where it is not known.
         inclusion: "fixed", or "coin" if each canary took part by an independent fair coin.
         canary_weights: ``(T, k)`` how many times the round's contribution each observed canary
-            added, where they differ; their squares are 1 on average over those of a round.
+            added; ``None`` if each added it once.
         strategy: ``(T, T)`` lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
     """
@@ -225,9 +226,6 @@ class Findings:
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
         client_participations: mean number of rounds of a real client, as counted.
-        heaviest_share: largest share of a real client in a round's mean; ``None`` if unknown, 0 if
-            nobody counted.
-        heaviest_canary_share: that of a canary.
         arrays_left_out: arrays of the model without canaries.
         resumed_after: rounds after which the audit was resumed.
         stopped: by which rule the run ended early.
@@ -241,8 +239,6 @@ class Findings:
     noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
     client_participations: float | None = None
-    heaviest_share: float | None = 0.0
-    heaviest_canary_share: float | None = None
     arrays_left_out: tuple[str, ...] = ()
     resumed_after: tuple[int, ...] = ()
     stopped: EarlyStop | None = None
@@ -256,11 +252,43 @@ class ClientLog:
         ids: clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)`` how many clients' and canaries' updates were lost.
+        weights: how many times the round's contribution each of ``ids`` added, of the same shape;
+            ``None`` if each added it once, or nobody knows.
     """
 
     ids: NDArray[np.int64] | None = None
     offsets: NDArray[np.int64] | None = None
     absent: NDArray[np.int64] | None = None
+    weights: Floats | None = None
+
+    def energies(self) -> Floats | None:
+        """The sum of each client's squared weights, by its number; ``None`` if nobody knows."""
+        if self.ids is None:
+            return None
+        weights = np.ones(len(self.ids)) if self.weights is None else self.weights
+        return np.bincount(self.ids, weights**2).astype(np.float64)
+
+    def shares_of(self, clients: NDArray[np.int64]) -> Floats:
+        """What some clients added in each round, in units of its contribution, ``(T, m)``.
+
+        Args:
+            clients: their numbers, ``(m,)``.
+
+        Raises:
+            ValueError: if it is not known which client took part when.
+        """
+        if self.ids is None or self.offsets is None:
+            raise ValueError("Expected a record that says which client took part in which round.")
+        rounds = len(self.offsets) - 1
+        column = np.full(int(self.ids.max(initial=-1)) + 1, -1)
+        column[clients] = np.arange(len(clients))
+        place = column[self.ids]
+        theirs = place >= 0
+        of_round = np.repeat(np.arange(rounds), np.diff(self.offsets))
+        weights = np.ones(len(self.ids)) if self.weights is None else self.weights
+        found = np.zeros((rounds, len(clients)))
+        found[of_round[theirs], place[theirs]] = weights[theirs]
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

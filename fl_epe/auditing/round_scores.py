@@ -32,12 +32,13 @@ class RoundFacts:
 
     Attributes:
         present: numbers of the canaries that took part.
-        contribution: norm of what each of them adds to the released mean; NaN if not known.
+        contribution: norm of what a client of median weight that takes part adds to the released
+            mean, also in a round without canaries; NaN if not known.
         clip_norm: clip norm of the round; NaN where nothing clips.
         replies: how many updates the mean is over, canaries included.
         absent: clients and canaries whose update was lost.
-        weights: how many times ``contribution`` each of them adds, where they differ; their
-            squares are 1 on average.
+        weights: how many times ``contribution`` each of the canaries adds; empty if each adds it
+            once.
     """
 
     present: Collection[int] = ()
@@ -90,15 +91,16 @@ def score_round(
     numbers = list(range(count)) if everybody else present
     scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
     dim, part = len(mean), facts.contribution if known else 0.0
-    energy = float(np.mean(weights * scores[present])) ** 2 if present else 0.0
-    if has_canaries and energy > 0 and len(present) * energy >= SMALLEST_SHARE * square:
+    along = float(weights @ scores[present])  # the sum of the canaries
+    energy = along**2 / float(weights @ weights) if present else 0.0
+    if has_canaries and energy > 0 and energy >= SMALLEST_SHARE * square:
         if vectors is None:
             total = canaries.combine(weights[None], numbers=present)[0]
         else:
             total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
-        with_sum, added = canaries.dot(total, numbers=numbers), float(weights @ scores[present])
+        with_sum = canaries.dot(total, numbers=numbers)
         left, rest, share = leave_others_out(
-            scores[numbers], with_sum, own[numbers], square, added, norm(total) ** 2
+            scores[numbers], with_sum, own[numbers], square, along, norm(total) ** 2
         )
         residual, length = Residual(mean, total, float(share)), float(rest)
         scores[numbers] = math.sqrt(dim) / length * left

@@ -171,8 +171,6 @@ class RunAuditor:
         if theta is None and released is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0, weights=())
             released = dict.fromkeys(names, np.zeros_like(self._last))
-        elif not facts.present and math.isnan(facts.contribution):
-            facts = dataclasses.replace(facts, contribution=0.0)  # nobody added anything
         if bad := [i for i in facts.present if not 0 <= i < self._count]:
             raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
         velocity = self._velocity
@@ -247,8 +245,8 @@ class RunAuditor:
         allowed, knows_rounds = math.nan, self._client is None or self._client.law is None
         if self.canaries_seen and z is not None and knows_rounds:
             mechanism = self._rounds.mechanism(self._server, np.arange(self._count))
-            presence, times = self._rounds["presence"], self._so_far.participations
-            allowed = analytical_so_far(z, mechanism, presence, noise_is_for, times, self.delta)
+            times = self._so_far.participations
+            allowed = analytical_so_far(z, mechanism, noise_is_for, times, self.delta)
         return {"epsilon-analytical": allowed, **epsilon_metrics("all", self.epsilon_so_far())}
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:

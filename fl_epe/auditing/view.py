@@ -19,6 +19,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,15 @@ from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
+from fl_epe.auditing.reaction import Moved, Reaction, pulled_back
 from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.record_parts import ServerStep
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
+from fl_epe.seeding import generator
+
+_DRAWS = 10  # of a client's rounds
 
 STATISTICS = {
     "displacement": FINAL_MODEL,
@@ -65,13 +71,24 @@ class Sizes:
     known: bool
     view: View
 
-    def of(self, presence: NDArray[np.bool_]) -> Floats:
-        """Of clients who take part as ``presence`` says, ``(T, m)``: shape ``(m,)``."""
-        if self.view.adversary.sees == "final":
-            return np.asarray(self.weights @ presence)
-        values = self.weights[:, None] * presence
-        energies = np.sum(self.view.record.correlation.whiten(values) ** 2, axis=0)
-        return np.asarray(self.unit * np.sqrt(energies))
+    def of(self, shares: NDArray[Any]) -> Floats:
+        """Of clients who add these shares of the rounds' contributions, ``(T, m)``: ``(m,)``.
+
+        Of few clients each is a good part of what seems to hide it, in just its rounds: there the
+        rounds are drawn anew, as many as it has.
+        """
+        view = self.view
+        final = view.adversary.sees == "final"
+        if view.reaction is None or view.reaction.rate is None or (final and not self.known):
+            if final:
+                return np.asarray(self.weights @ shares)
+            return np.asarray(self.unit * np.sqrt(np.sum(view.signals(shares) ** 2, axis=0)))
+        if final:
+            return view.final_signals(shares)
+        rng = generator(0, len(shares))
+        drawn = [rng.permuted(shares, axis=0) for _ in range(_DRAWS)]
+        energies = [np.sum(view.signals(each, of_clients=True) ** 2, axis=0) for each in drawn]
+        return np.asarray(self.unit * np.sqrt(np.mean(energies, axis=0)))
 
     def of_rounds(self, rounds: float) -> float:
         """Of a client with so many rounds, of which nobody knows which they are."""
@@ -88,10 +105,13 @@ class View:
     Attributes:
         record: the audit record of a run.
         adversary: what is seen and known.
+        reaction: of later rounds to a contribution; by default none that a client's score has and
+            a canary's has not.
     """
 
     record: AuditRecord
     adversary: Adversary
+    reaction: Reaction | None = None
     _scores: dict[str, Scores] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     @functools.cached_property
@@ -167,20 +187,83 @@ class View:
 
         In proportion, where the record does not say what a canary adds to the mean.
         """
-        if (known := self.record.running.signals) is not None:
+        known = self.record.running.signals
+        if known is not None and self.reaction is None:
             return known
-        shares = self.record.shares() * 1.0
+        return self.signals(self.record.shares() * 1.0)
+
+    def signals(
+        self, shares: Floats, reaction: Reaction | None = None, *, of_clients: bool = False
+    ) -> Floats:
+        """What is added to whitened scores by shares of the rounds' contributions, ``(T, m)``.
+
+        In proportion, where the record does not say what a canary adds to the mean.
+
+        Args:
+            shares: of each direction, ``(T, m)``.
+            reaction: the view's own, by default.
+            of_clients: whether they are real clients, whose updates are in the residuals and do
+                not hide themselves; canaries are not in them.
+        """
+        reaction, correlation = reaction or self.reaction, self.record.correlation
+        if reaction is None or reaction.rate is None:
+            known = self.record.signal_known()
+            own = self.round_signal[:, None] * shares if known else shares
+            if reaction is None:
+                return correlation.whiten(own)
+            return own / correlation.innovations[:, None]
+        norms, added = self._norms_and_parts
+        norms = hidden_norm(norms, added)[:, None] if of_clients else norms[:, None]
+        moved = self._moved(shares, reaction.rate)
+        scores = np.sqrt(self.record.dim) * moved.updates
+        return correlation.whiten(
+            np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
+        )
+
+    def _moved(self, shares: Floats, rate: float | Floats) -> Moved:
+        """What shares of the contributions, ``(T, m)``, come to, at this ρ of the others."""
+        rates = np.broadcast_to(rate, shares.shape)
+        _, added = self._norms_and_parts
+        server = self.record.mechanism.server
+        if not server.linear:  # then the scores are of model updates, which add up
+            server = ServerStep("sgd", np.ones(self.record.rounds))
+        return pulled_back(added[:, None] * shares, rates, server)
+
+    @property
+    def _norms_and_parts(self) -> tuple[Floats, Floats]:
+        """Norms of the rounds' residuals, and of what a client adds to them, ``(T,)`` each.
+
+        The latter in proportion, where the record does not say.
+        """
         if self.record.signal_known():
-            shares = self.round_signal[:, None] * shares
-        return self.record.correlation.whiten(shares)
+            return self._hidden_norms, self.contributions
+        norms = self.alone.norms.means
+        return norms, norms / np.sqrt(self.record.dim)
+
+    def final_signals(self, shares: Floats) -> Floats:
+        """Expected scores of real clients in the final model with a reaction: ``(m,)``.
+
+        In a client's rounds all but itself react.
+
+        Args:
+            shares: of the rounds' contributions, of each client, ``(T, m)``.
+        """
+        rate = 0.0 if self.reaction is None else self.reaction.rate or 0.0
+        others = 1 - shares / self.record.mechanism.cohort_size
+        moved = self._moved(shares, rate * others)
+        return np.asarray(np.sqrt(self.record.dim) * moved.position / self._final_parts[1])
 
     @functools.cached_property
     def whitened_scores(self) -> Floats:
         """Scores of the observed canaries, ``(T, k)``; N(0, 1) without their own part."""
         if (known := self.record.running.scores) is not None:
             return known
-        scores = shift_scores(self.alone.observed.means, self.record.dim)
-        return self.record.correlation.whiten(scores)
+        return self.record.correlation.whiten(self.round_scores)
+
+    @property
+    def round_scores(self) -> Floats:
+        """Scores of the observed canaries in each round, as they are, ``(T, k)``."""
+        return shift_scores(self.alone.observed.means, self.record.dim)
 
     @functools.cached_property
     def whitened_null(self) -> Floats:
@@ -188,17 +271,25 @@ class View:
         scores = shift_scores(self.alone.unobserved.means, self.record.dim)
         return self.record.correlation.whiten(scores)
 
-    @property
+    @functools.cached_property
     def contributions(self) -> Floats:
-        """Norm of what one canary adds to the released mean, ``(T,)``.
+        """Norm of what a client adds to the released mean when it takes part, ``(T,)``.
+
+        Where a round without canaries does not say, it is the same share of the mean's norm as in
+        the median round that does.
 
         Raises:
-            ValueError: if the record does not say.
+            ValueError: if the record does not say what its canaries added.
         """
+        added, norms = self.record.mechanism.added, self.record.norms.means
         if not self.record.signal_known():
-            wanted = "(or contributions) to be known in every round"
-            raise_invalid("clip_norms", self.record.mechanism.clip_norms, wanted)
-        return self.record.mechanism.added
+            raise_invalid("clip_norms", added, "(or contributions) to be known in every round")
+        known = np.isfinite(added)
+        if known.all():
+            return added
+        telling = known & (norms > 0)
+        share = float(np.median(added[telling] / norms[telling])) if telling.any() else 0.0
+        return np.where(known, added, share * norms)
 
     @functools.cached_property
     def weights(self) -> Floats:
@@ -251,8 +342,27 @@ class View:
     def _final_parts(self) -> tuple[Floats, float]:
         """What each round's participant adds to θ_T − θ_0, and the norm of its residual."""
         added = np.asarray(self.record.round_weights() * self.contributions)
+        if self.reaction is not None and self.reaction.rate is not None:
+            added = self._moved(np.eye(self.record.rounds), self.reaction.rate).position
         typical = float(np.sqrt(np.mean((added @ self.record.shares()) ** 2)))
         return added, float(hidden_norm(self.alone.norms.displacement, typical))
+
+    @property
+    def noise_unit(self) -> Floats:
+        """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
+        mechanism, size = self.record.mechanism, self.record.design.noise_is_for
+        z = mechanism.sum_noise_multiplier or 0.0
+        return np.asarray(z * mechanism.clip_norms / (size or mechanism.cohort_size))
+
+    def noise_prevails(self) -> bool:
+        """Whether noise that is independent between rounds is most of what hides a client."""
+        if not self.record.signal_known() or self.record.mechanism.strategy is not None:
+            return False
+        energy = self.record.dim * self.noise_unit**2
+        hidden = self._hidden_norms**2
+        known = np.isfinite(energy) & (hidden > 0)
+        shares = energy[known] / hidden[known]
+        return bool(len(shares) and np.median(shares) > 1 / 2)
 
     def _overlap_spread(self, scores: Scores) -> float:
         """`mean_spread` of scores that the other canaries were projected out of.
@@ -261,7 +371,7 @@ class View:
         """
         record, mechanism = self.record, self.record.mechanism
         z, strategy = mechanism.sum_noise_multiplier, mechanism.strategy
-        unit = (z or 0.0) * mechanism.clip_norms / mechanism.cohort_size
+        unit = self.noise_unit
         noise = record.dim * unit**2
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
             return 1.0
@@ -282,10 +392,12 @@ class View:
         return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
 
 
-def seen_by(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> View:
+def seen_by(
+    record: AuditRecord, adversary: Adversary = FINAL_MODEL, reaction: Reaction | None = None
+) -> View:
     """The view of an adversary on a record; the same object whenever it is asked for."""
-    views: dict[Adversary, View] = vars(record).setdefault("_views", {})
-    return views.setdefault(adversary, View(record, adversary))
+    views: dict[Any, View] = vars(record).setdefault("_views", {})
+    return views.setdefault((adversary, reaction), View(record, adversary, reaction))
 
 
 def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str:

@@ -194,6 +194,11 @@ class RoundCorrelation:
         """Rounds back to which correlations are followed."""
         return 1 if self.factor is None else int(self.factor.shape[1])
 
+    @property
+    def innovations(self) -> Floats:
+        """Norm of what is new in each round's residual, ``(T,)``, or ``(1,)`` where all is new."""
+        return np.ones(1) if self.factor is None else self.factor[:, 0]
+
     def whiten(self, values: Floats) -> Floats:
         """``L⁻¹·values``, where ``values`` have the shape ``(T, …)`` or are of the first rounds."""
         if self.factor is None:

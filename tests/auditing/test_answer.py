@@ -8,7 +8,7 @@ import pytest
 from records import make_record
 
 from fl_epe import epsilon_from_record
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
@@ -147,7 +147,10 @@ def test_weights_of_canaries_count():
     light = record.with_values(canary_weights=np.full(record.presence.shape, 0.5))
     plain, found = answer(record, EVERY_ROUND), answer(light, EVERY_ROUND)
     assert found.fit.scale == pytest.approx(2 * plain.fit.scale, rel=1e-6)  # expected half as much
-    assert found.estimate.epsilon == pytest.approx(plain.estimate.epsilon, rel=1e-6)
+    # The client's weight is not theirs: its score is twice what it would be at their κ of 1.
+    assert found.estimate.epsilon == pytest.approx(
+        float(epsilon_of_shift(2 * plain.fit.scale * 2.0, DELTA)), rel=1e-6
+    )
     assert found.analytical.epsilon == pytest.approx(plain.analytical.epsilon)
 
 

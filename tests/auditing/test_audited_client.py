@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from records import make_record
 
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import (
     EVERY_ROUND,
     Adversary,
@@ -11,6 +12,7 @@ from fl_epe.auditing import (
     ClientLog,
     Design,
     NotMeasured,
+    analytical,
     claim_adversary,
     seen_by,
 )
@@ -96,8 +98,26 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
     whole = record.presence.sum(axis=0) == 12
     np.testing.assert_allclose(view.sizes.observed[whole], expected, rtol=1e-6)
     weights = np.full(record.presence.shape, 2.0)
-    heavy = record.with_values(canary_weights=weights)
-    assert client.size(seen_by(heavy, Adversary(sees))) == pytest.approx(2 * expected, rel=0.01)
+    heavy = seen_by(record.with_values(canary_weights=weights), Adversary(sees))
+    np.testing.assert_allclose(heavy.sizes.observed[whole], 2 * expected, rtol=0.01)
+    assert client.size(heavy) == pytest.approx(expected, rel=0.01)  # its own weight
+
+
+@pytest.mark.parametrize("sees", ["final", "all"])
+def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
+    record = limit_record(ShuffledEpochs(20, 20), 1.0, 1e-5, num_canaries=13, beside=60)
+    log = {"clients.ids": np.tile(np.arange(5), 20), "clients.offsets": np.arange(0, 101, 5)}
+    sizes = np.array([100.0, 0.0, 1.0, 2.0, 0.5])  # the second one's replies do not count
+    record = record.with_values(**log, **{"clients.weights": np.tile(sizes, 20)})
+    view = seen_by(record, Adversary(sees))
+    unit = np.sqrt(20)
+    assert AuditedClient.of(record).size(view) == pytest.approx(unit, rel=1e-6)
+    twice = record.with_values(**{"clients.weights": np.full(100, 2.0)})  # asked twice a round
+    client = AuditedClient.of(twice)
+    assert client.participations == 20
+    assert client.size(seen_by(twice, Adversary(sees))) == pytest.approx(2 * unit, rel=1e-6)
+    theory = analytical(twice, 1e-5, client).epsilon
+    assert theory == pytest.approx(gaussian_epsilon(1 / (2 * unit), 1e-5))
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])
