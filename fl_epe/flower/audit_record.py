@@ -32,8 +32,8 @@ _ON_THE_SERVER = (
 
 
 def _averages(run: AuditedRun) -> bool:
-    seen = [note.averaged for note in run.notes.values() if note.shares is not None]
-    return not run.wrapped.averages and bool(seen) and None not in seen
+    seen = [note.averaged for note in run.notes.values() if note.averaged is not None]
+    return not run.wrapped.averages and bool(seen) and "" not in seen
 
 
 def _on_the_server(run: AuditedRun) -> bool:
@@ -73,8 +73,9 @@ def make_record(run: AuditedRun) -> AuditRecord:
         facts["participation"] = "epochs"
         if run.index == run.rounds:
             facts["canary_participations"] = float(run.settings.participations or 1)
-    ids, offsets = run.seen.log(run.auditor.rounds)
-    facts |= {"clients.ids": ids, "clients.offsets": offsets}
+    log = run.seen.log(run.auditor.rounds)
+    facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
+    facts |= {"clients.weights": log.weights}
     record = run.auditor.record(**facts)
     return record.with_values(doubts=tuple(doubts(record)))
 
@@ -117,10 +118,7 @@ def _missing(run: AuditedRun) -> str | None:
 
 
 def _findings(run: AuditedRun) -> Findings:
-    found = [note.shares for note in run.notes.values() if note.shares is not None]
-    shares = np.array(found or [(math.nan, math.nan)]).max(axis=0)
-    heaviest, canary = (float(most) if math.isfinite(most) else None for most in shares)
-    ids, _ = run.seen.log(run.index)
+    ids = run.seen.log(run.index).ids
     noise, faults = Findings.noise, tuple[str, ...]()
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
@@ -130,9 +128,9 @@ def _findings(run: AuditedRun) -> Findings:
         plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
-        client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
-        heaviest_share=heaviest,
-        heaviest_canary_share=canary,
+        client_participations=len(ids) / len(np.unique(ids))
+        if ids is not None and ids.size
+        else None,
         arrays_left_out=tuple(run.plan.left_out),
         resumed_after=tuple(run.resumed),
     )

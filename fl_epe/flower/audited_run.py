@@ -251,7 +251,8 @@ class AuditedRun(AuditState):
             ValueError: if canaries cannot join, with the reason.
         """
         heard = self.hear(state, replies, self.settings.identity or int)
-        self.seen.note(state.index, heard - self.clients.keys())
+        state.clients = {i: client for i, client in heard.items() if client not in self.clients}
+        self.seen.note(state.index, state.client_weights(None))
         state.absent = len(state.sent) - len(readable(replies))
         return replies if state.sits_out else self.source.join(state, replies)
 
@@ -289,6 +290,7 @@ class AuditedRun(AuditState):
     def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
         facts = state.settle(shares)
+        self.seen.note(self.index, state.client_weights(shares))
         if left_out := len(state.played) - len(facts.present):
             self.failed(
                 "the strategy left canaries out",
@@ -297,8 +299,7 @@ class AuditedRun(AuditState):
                 times=left_out,
             )
         if facts.present:
-            note = self.note(self.index)
-            note.averaged, note.shares = averaging, state.heaviest
+            self.note(self.index).averaged = averaging or ""
         return facts
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:

@@ -218,10 +218,10 @@ def are_noise(
 
 
 def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) -> float:
-    """The median norm of the updates in some answers.
+    """The median norm of the updates in some answers that moved the model.
 
     Raises:
-        ValueError: if they are noise of the clients' own, or half of them are 0.
+        ValueError: if they are noise of the clients' own, or all are 0.
     """
     before = state.before if kind == "model" else None
     if are_noise([answer.vector for answer in like], before):
@@ -230,10 +230,10 @@ def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | Non
             " says nothing about how long an update is: let clients answer with canaries"
             " (clients=… and canary_mod), or pass canary_norm, the norm without the noise."
         )
-    length = statistics.median(norm(answer.vector, before) for answer in like)
-    if length == 0:
-        raise ValueError("Expected clients that moved the model, but half of them did not.")
-    return length
+    lengths = [length for answer in like if (length := norm(answer.vector, before)) > 0]
+    if not lengths:
+        raise ValueError("Expected clients that moved the model, but none of them did.")
+    return statistics.median(lengths)
 
 
 def make_replies(
@@ -242,7 +242,7 @@ def make_replies(
     clipped: NDArray[np.bool_],
     like: Sequence[Answer],
     real: Sequence[Message],
-    own_weights: tuple[str, Sequence[float]],
+    own_weight: tuple[str, float],
     state: RoundState,
     kind: ReplyKind | None,
 ) -> list[Message]:
@@ -254,11 +254,11 @@ def make_replies(
         clipped: which of them are above the clip norm.
         like: real replies, whose form and whose other content the canaries' take in turns.
         real: all replies of clients, whose average the canaries' metrics are.
-        own_weights: the metric by which replies are weighted, and that of each canary.
+        own_weight: the metric by which replies are weighted, and that of a canary.
         state: of the round; the first replies answer the messages that were withheld.
         kind: whether replies are models or updates; ``None`` where it makes no difference.
     """
-    vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weights[0])
+    vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     forms = [
         state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
@@ -276,8 +276,7 @@ def make_replies(
                 content[name] = forms[which](model)
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}
-                own = {own_weights[0]: own_weights[1][position]}
-                values = {**record, **metrics.get(name, {}), **vote, **own}
+                values = {**record, **metrics.get(name, {}), **vote, **dict([own_weight])}
                 content[name] = MetricRecord({key: values[key] for key in record})
             else:
                 content[name] = record
@@ -308,15 +307,3 @@ def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dic
                 values[key] = float(shares @ np.array(column))
         out[name] = values
     return out
-
-
-def drawn_weights(
-    real: Sequence[Message], key: str, count: int, rng: np.random.Generator
-) -> list[float]:
-    """Weights of ``count`` canaries by the law of the real ones.
-
-    One is drawn from each of as many parts of the sorted weights.
-    """
-    known = sorted(w for w in weights(real, key) if 0 < w < math.inf) or [1.0]
-    places = (rng.permutation(count) + rng.random()) * len(known) / count
-    return [known[int(place)] for place in places]

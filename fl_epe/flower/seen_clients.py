@@ -1,42 +1,69 @@
-"""`SeenClients`: which real clients took part in each round of an audited run."""
+"""`SeenClients`: which real clients took part in each round of an audited run, and their weight."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.auditing import ClientLog
+
 
 class SeenClients:
     """Which real clients answered in each round, numbered in the order in which they came.
 
-    Takes four bytes for each answer.
+    Takes eight bytes for each answer.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._rounds: dict[int, NDArray[np.int32]] = {}
+        self._weights: dict[int, NDArray[np.float32]] = {}
+        self._last: dict[int, float] = {}
 
-    def note(self, index: int, clients: Collection[int]) -> None:
-        """Note who answered in a round."""
-        numbers = self._numbers
-        found = [numbers.setdefault(c % 2**64, len(numbers)) for c in sorted(clients)]
+    def note(self, index: int, weights: Mapping[int, float]) -> None:
+        """Note who answered in a round; what was noted of it before is forgotten.
+
+        Args:
+            index: of the round.
+            weights: how many times as much as the median reply each client's replies added.
+        """
+        clients, numbers = sorted(weights), self._numbers
+        found = [numbers.setdefault(client % 2**64, len(numbers)) for client in clients]
         self._rounds[index] = np.array(found, np.int32)
+        self._weights[index] = np.array([weights[client] for client in clients], np.float32)
+        self._last.update(weights)
 
-    def log(self, rounds: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The ``ids`` and ``offsets`` of a `ClientLog` of so many rounds."""
-        found = [self._rounds.get(t, np.empty(0, np.int32)) for t in range(rounds)]
-        offsets = np.cumsum([0, *map(len, found)], dtype=np.int64)
-        return np.concatenate([np.empty(0, np.int64), *found], dtype=np.int64), offsets
+    def last_weight(self, client: int) -> float:
+        """Of a client's last replies; 1 of one who never answered."""
+        return self._last.get(client, 1.0)
+
+    def log(self, rounds: int) -> ClientLog:
+        """The first so many rounds."""
+        none: NDArray[Any] = np.empty(0, np.int32)
+        ids = [self._rounds.get(t, none) for t in range(rounds)]
+        weights = [self._weights.get(t, none) for t in range(rounds)]
+        return ClientLog(
+            ids=np.concatenate([none, *ids], dtype=np.int64),
+            offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+            weights=np.concatenate([none, *weights], dtype=np.float64),
+        )
 
     def state(self, rounds: int) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on."""
-        ids, offsets = self.log(rounds)
+        log = vars(self.log(rounds))
         names = np.array(list(self._numbers), np.uint64)
-        return {"clients": names, "clients.ids": ids.astype(np.int32), "clients.offsets": offsets}
+        parts = {f"clients.{name}": log[name] for name in ("ids", "offsets", "weights")}
+        return {"clients": names, **parts}
 
     def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
         """Know the first ``rounds`` of a state."""
-        self._numbers = {name: number for number, name in enumerate(state["clients"].tolist())}
-        by_round = np.split(state["clients.ids"], state["clients.offsets"][1:-1])
-        self._rounds = dict(enumerate(by_round[:rounds]))
+        names = state["clients"].tolist()
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self._rounds, self._weights, self._last = {}, {}, {}
+        ends = state["clients.offsets"][1:-1]
+        by_round = (np.split(state[f"clients.{name}"], ends) for name in ("ids", "weights"))
+        for index, (ids, weights) in enumerate(zip(*by_round, strict=True)):
+            if index < rounds:
+                clients = [names[number] for number in ids.tolist()]
+                self.note(index, dict(zip(clients, weights.tolist(), strict=True)))

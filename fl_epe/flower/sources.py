@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,6 @@ from fl_epe.flower.replies import (
     MOST_READ,
     Answer,
     are_noise,
-    drawn_weights,
     kind_of_replies,
     make_replies,
     median_norm,
@@ -41,6 +42,7 @@ _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' ro
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
 _WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
+_HEAVY = 2.0  # times the mean weight, above which a client is not replaced
 
 
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
@@ -76,10 +78,14 @@ class ServerCanaries:
         plan = self._run.plan
         return spread(self._run.settings, self._rounds, plan.number, plan.load)
 
-    def _check_share(self, canaries: float, rest: float) -> None:
-        # Where clients are fewer than in the round that was planned by, up to twice the share.
+    @property
+    def _largest_share(self) -> float:
+        """Of a round; twice the planned one where clients are fewer than in the first round."""
         most = max(self._run.settings.max_share, self._run.plan.most)
-        check_share(canaries, rest, max(most, min(0.5, 2 * most)))
+        return max(most, min(0.5, 2 * most))
+
+    def _check_share(self, canaries: float, rest: float) -> None:
+        check_share(canaries, rest, self._largest_share)
 
     def _check_whole(self, index: int, asked: int) -> None:
         """Raise where a ladder's canaries would have more than their share of the whole run."""
@@ -109,40 +115,99 @@ class ServerCanaries:
         self._check_share(count, note.asked)
         self._check_whole(state.index, note.asked)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
-        by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
-        out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
+        out = self._replaced(messages, replaced, rng)
         state.sent = [m for i, m in enumerate(messages) if i not in out]
         state.withheld = [messages[i] for i in sorted(out)]
+
+    def _replaced(
+        self, messages: Sequence[Message], count: int, rng: np.random.Generator
+    ) -> set[int]:
+        """Positions of the messages that are not sent, as canaries answer in their place.
+
+        Drawn from those to all clients but the heaviest: a canary has the median weight, and
+        without one of them the others would weigh much more than in other rounds.
+        """
+        identity, seen = self._run.settings.identity or int, self._run.seen
+        nodes = [message.metadata.dst_node_id for message in messages]
+        by_node = sorted(range(len(messages)), key=lambda i: nodes[i])
+        weights = np.array([seen.last_weight(int(identity(nodes[i]))) for i in by_node])
+        lightest = np.argsort(weights, kind="stable")
+        light = int(np.count_nonzero(weights <= _HEAVY * weights.mean()))
+        drawn = rng.choice(lightest[: max(light, count)], count, replace=False)
+        return {by_node[i] for i in drawn}
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given, canaries' among them; notes who takes part.
 
-        Without a readable real reply there is no round, and no canary.
+        Without a readable real reply there is no round, and no canary. A round without canaries is
+        read, too, for what a client adds in it.
 
         Raises:
             ValueError: if a canary cannot join, with the reason.
         """
         real, cohort = readable(replies), self._cohort(state)
-        if not real or not cohort:
+        if not real or self._run.inject == "none":
             return replies
-        settings, key = self._run.settings, self._run.wrapped.weighted_by()
-        rng = generator(settings.seed, _NORMS, state.index)
+        if not cohort:
+            with contextlib.suppress(ValueError):  # what a client adds is not known, then
+                self._read(state, real)
+            return replies
+        like, kind = self._read(state, real)
+        key = self._run.wrapped.weighted_by()
+        weight = self._weight(weights(real, key), len(cohort))
+        norms, clipped = self._norms(state, len(cohort))
+        state.vectors = self._run.auditor.canaries.vectors(cohort)
+        state.synthetic = make_replies(
+            cohort, norms, clipped, like, real, (key, weight), state, kind
+        )
+        state.played, state.present = state.synthetic, cohort
+        return [*replies, *state.synthetic]
+
+    def _read(
+        self, state: RoundState, real: Sequence[Message]
+    ) -> tuple[list[Answer], ReplyKind | None]:
+        """Some answers and what they are; notes the norm of a client's update.
+
+        Raises:
+            ValueError: if that is not known, with the reason.
+        """
+        rng = generator(self._run.settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
         note_dominant(self._run, state, real, kind)
-        norms, clipped = self._norms(state, like, kind, len(cohort))
-        if settings.num_examples is None:
-            given = drawn_weights(real, key, len(cohort), rng)
-            self._check_share(len(cohort), len(real))
-        else:
-            given = [settings.num_examples] * len(cohort)
-            self._check_share(sum(given), sum(weights(real, key)))
-        state.vectors = self._run.auditor.canaries.vectors(cohort)
-        synthetic = make_replies(cohort, norms, clipped, like, real, (key, given), state, kind)
-        state.synthetic, state.played = synthetic, synthetic
-        state.counted = float(norms[0]) if math.isnan(state.clip_norm) else state.clip_norm
-        state.present = cohort
-        return [*replies, *synthetic]
+        if math.isnan(state.clip_norm):
+            state.counted = self._run.settings.canary_norm or median_norm(like, state, kind)
+        return like, kind
+
+    def _weight(self, real: Sequence[float], count: int) -> float:
+        """The weight of each of a round's canaries, of the type of the real replies'.
+
+        That of the median reply, or less where that would be more than their share of the round.
+
+        Args:
+            real: weights of the real replies.
+            count: of the canaries.
+
+        Raises:
+            ValueError: if the canaries would have more than their share at any weight.
+        """
+        if (given := self._run.settings.num_examples) is not None:
+            self._check_share(given * count, sum(real))
+            return given
+        counted = [weight for weight in real if 0 < weight < math.inf]
+        if not counted:
+            raise ValueError("Expected replies of positive weight, but all weights are 0.")
+        self._check_share(count, len(real))
+        most = self._largest_share
+        largest = most / (1 - most) * sum(counted) / count if most < 1 else math.inf
+        typical = statistics.median_low(counted)
+        if typical <= largest:
+            return typical
+        if all(isinstance(weight, int) for weight in counted):
+            largest = math.floor(largest)
+        if not largest > 0:
+            self._check_share(typical * count, sum(counted))
+        return largest
 
     def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
@@ -156,13 +221,12 @@ class ServerCanaries:
         return self._run.kind
 
     def _norms(
-        self, state: RoundState, like: Sequence[Answer], kind: ReplyKind | None, count: int
+        self, state: RoundState, count: int
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """How long the canaries' updates are as they are sent, and which of them are clipped."""
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
-            length = self._run.settings.canary_norm or median_norm(like, state, kind)
-            return np.full(count, length), clipped
+            return np.full(count, state.counted), clipped
         sent = np.full(count, state.clip_norm)
         target = self._run.wrapped.target_clipped()
         if self._run.wrapped.clips_on_server or target is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -71,7 +72,8 @@ class RoundState:
         withheld: messages that do not, as a canary answers in their place.
         synthetic: replies that the server made.
         vectors: the canaries in them, shape ``(K, dim)``.
-        counted: norm that each canary has after clipping; NaN if not known.
+        counted: norm of a client's update after clipping, which a canary's has, too; NaN if not
+            known.
         replies: all that the strategy is given, without an error.
         present: numbers of the canaries that take part.
         played: replies with canaries, in the order of ``present``.
@@ -79,7 +81,7 @@ class RoundState:
         used: replies that the strategy used, as in `Shares`; ``None`` if it does not tell.
         seen: what the innermost strategy was given and made; ``None`` if that was not seen.
         noise_std: claimed standard deviation of the noise; ``None`` if that is not seen apart.
-        heaviest: largest share of a real reply, and of a canary; NaN if not known.
+        clients: the client of each reply, by the ``id`` of its content.
         sits_out: whether no canary may join: the round is the strategy's alone until its canaries
             are chosen.
     """
@@ -102,8 +104,12 @@ class RoundState:
     used: set[int] | None = None
     seen: Aggregation | None = None
     noise_std: float | None = None
-    heaviest: tuple[float, float] = (math.nan, math.nan)
+    clients: dict[int, int] = dataclasses.field(default_factory=dict)
     sits_out: bool = True
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.counted):
+            self.counted = self.clip_norm
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
@@ -111,34 +117,48 @@ class RoundState:
         self.vectors = self.used = self.noise_std = None
 
     def settle(self, shares: Mapping[int, float] | None) -> RoundFacts:
-        """What each canary added to the mean; those that the strategy left out are absent.
+        """What a client of median weight added to the mean, and each canary.
+
+        Canaries that the strategy left out are absent.
 
         Args:
             shares: of the replies, see `shares_of`; ``None`` if they are not known.
         """
         ids = [id(reply.content) for reply in self.played]
-        if shares is None:
-            mine = [math.nan if self.used is None or i in self.used else 0.0 for i in ids]
-        else:
-            mine = [shares.get(i, 0.0) for i in ids]
-            real = max((share for i, share in shares.items() if i not in ids), default=math.nan)
-            self.heaviest = real, max(mine, default=math.nan)
-        kept = [position for position, share in enumerate(mine) if not share <= 0]
-        absent = self.absent + len(ids) - len(kept)
-        facts = RoundFacts(clip_norm=self.clip_norm, replies=len(self.replies), absent=absent)
-        if not kept:
-            return facts
-        weights = np.array(mine)[kept]
-        typical = float(np.sqrt(np.mean(weights**2)))
-        differ = bool(np.ptp(weights) > _ROUNDING * typical)
+        used = [self.used is None or i in self.used for i in ids]
+        of_canaries = [shares.get(i, 0.0) for i in ids] if shares else [1.0] * len(ids)
+        kept = [n for n, share in enumerate(of_canaries) if share > 0 and used[n]]
         if len(kept) < len(ids) and self.vectors is not None:
             self.vectors = self.vectors[kept]
-        return dataclasses.replace(
-            facts,
-            present=np.array(self.present)[kept].tolist(),
-            contribution=self.counted * typical,
-            weights=(weights / typical).tolist() if differ else (),
+        median = self.median_share(shares)
+        weights = [of_canaries[n] / median for n in kept] if shares else []
+        differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
+        return RoundFacts(
+            present=[self.present[n] for n in kept],
+            contribution=self.counted * median,
+            clip_norm=self.clip_norm,
+            replies=len(self.replies),
+            absent=self.absent + len(ids) - len(kept),
+            weights=weights if differ else (),
         )
+
+    def median_share(self, shares: Mapping[int, float] | None) -> float:
+        """The median share of the real replies that have any; NaN if not known.
+
+        Where every reply is a canary's, that of these.
+        """
+        canaries = {id(reply.content) for reply in self.played}
+        positive = {i: share for i, share in (shares or {}).items() if share > 0}
+        real = [share for i, share in positive.items() if i not in canaries]
+        return statistics.median_low(real or positive.values() or [math.nan])
+
+    def client_weights(self, shares: Mapping[int, float] | None) -> dict[int, float]:
+        """How many times the median share each client's replies had together; 1 each if unknown."""
+        median = self.median_share(shares)
+        weights = dict.fromkeys(self.clients.values(), 0.0)
+        for number, client in self.clients.items():
+            weights[client] += shares.get(number, 0.0) / median if shares else 1.0
+        return weights
 
 
 @dataclasses.dataclass
@@ -151,9 +171,8 @@ class RoundNotes:
         failure: the first part of the audit that could not be done, and why.
         asked: how many real clients were asked.
         loss: of the clients' training; ``None`` if nobody says.
-        averaged: how the strategy averaged; ``None`` if that is not known.
-        shares: largest of a real client and of a canary in what was released, NaN if not known;
-            ``None`` if no canary took part.
+        averaged: how the strategy averaged; "" if that is not known, ``None`` if no canary took
+            part.
     """
 
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -162,7 +181,6 @@ class RoundNotes:
     asked: int = 0
     loss: float | None = None
     averaged: str | None = None
-    shares: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret
@@ -279,8 +297,10 @@ class AuditState:
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
-    ) -> set[int]:
-        """The clients whose replies are no errors; errors and missing replies are faults.
+    ) -> dict[int, int]:
+        """The client of each reply that is no error, by the ``id`` of the reply's content.
+
+        Errors and missing replies are faults.
 
         Args:
             state: of the round.
@@ -289,7 +309,7 @@ class AuditState:
         """
         # A SuperLink answers in the name of a node that died, under its own id.
         asked = {m.metadata.message_id: m.metadata.dst_node_id for m in state.sent}
-        answered, heard = set[int](), set[str]()
+        answered, heard = dict[int, int](), set[str]()
         for reply in replies:
             about = reply.metadata.reply_to_message_id
             node = asked.get(about, reply.metadata.src_node_id)
@@ -300,7 +320,7 @@ class AuditState:
                 kind = FaultKind.of_error(reply.error.code)
                 self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
-                answered.add(int(identity(node)))
+                answered[id(reply.content)] = int(identity(node))
         silent = len(state.sent) - len(replies)
         if silent > 0:
             missing = [f"node {node}" for about, node in asked.items() if about not in heard]

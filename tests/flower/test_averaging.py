@@ -10,7 +10,7 @@ from fl_epe import RoundFacts, RunAuditor
 from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import doubts
-from fl_epe.flower.replies import are_noise, drawn_weights
+from fl_epe.flower.replies import are_noise
 from fl_epe.flower.state import Aggregation
 from fl_epe.flower.watching import shares_of
 
@@ -52,17 +52,6 @@ def test_what_is_no_average_of_the_replies_has_no_shares(replies):
     noisy = _mean(replies, [1] * 9) + 1e-3 * np.random.default_rng(2).normal(size=500)
     seen = Aggregation(replies, pack(w=noisy.astype("f4")))
     assert shares_of(seen, "n", LAYOUT, "arrays") is None
-
-
-def test_canaries_take_their_weights_from_the_clients():
-    real = [_reply(np.zeros(4, "f4"), size) for size in (*[10] * 49, 10**6)]
-    rng = np.random.default_rng(0)
-    drawn = [drawn_weights(real, "n", 10, rng) for _ in range(2000)]
-    assert {type(w) for row in drawn for w in row} == {int}
-    heavy = np.mean([10**6 in row for row in drawn])  # one of 50 clients, ten draws of parts
-    assert abs(heavy - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 2000)
-    assert max(row.count(10**6) for row in drawn) == 1
-    assert drawn_weights([_reply(np.zeros(4, "f4"), 2.5)], "n", 2, rng) == [2.5, 2.5]
 
 
 def _updates(rng, noise, steps=0.0):

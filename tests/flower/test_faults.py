@@ -38,7 +38,9 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, na
         SimpleNamespace(reply_to_message_id=f"m{i}" * numbered, src_node_id=10 + i)
         for i in range(2)
     ]
-    replies = [SimpleNamespace(metadata=a, has_error=lambda: False) for a in about]
+    replies = [
+        SimpleNamespace(metadata=a, has_error=lambda: False, content=object()) for a in about
+    ]
     state = AuditState(seed=1, rounds=3, kind=None)
     state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
     assert state.faults == [f"round 1, 2 of 4 clients did not answer{named}"]

@@ -16,10 +16,11 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import strategy as flower
 
-from fl_epe import epsilon_two_gaussians
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, ladder_fit, seen_by
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.reporting import summarize
+from fl_epe.reporting.clients import client_leakage
 
 ROUNDS, A_ROUND = 20, 2
 
@@ -40,24 +41,26 @@ def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     fit = ladder_fit(seen_by(record, EVERY_ROUND), confidence=0.9999)
     assert fit.low < 1 < fit.high
     sizes = heavy_clients.EXAMPLES
-    heaviest = record.findings.heaviest_share
-    assert heaviest is not None
-    # Two canaries of the smallest weights leave it the largest share
-    assert heaviest <= max(sizes) / (sum(sizes) + 2 * min(sizes))
-    shift = (NODES + A_ROUND) * heaviest  # noise is 1/n of a clip norm
-    assert shift > 2
-    assert "The heaviest client has" in " ".join(audit.report(details=True).split())
+    median = sorted(sizes)[NODES // 2 - 1]
+    weights = record.clients.weights
+    assert weights is not None
+    assert sorted(set(weights.round(3))) == sorted({round(size / median, 3) for size in sizes})
+    heaviest = max(sizes) / (sum(sizes) + A_ROUND * median)
+    theory = gaussian_epsilon(1 / (math.sqrt(30) * (NODES + A_ROUND) * heaviest), 1e-3)
+    text = " ".join(audit.report(details=True).split())
+    assert f"{max(sizes) / median:.3g} times the median weight" in text
+    assert f"theory: ≤ {theory:,.3g}".replace(",", "") in text.replace(",", "")
 
 
 def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     rounds, heavy = 12, 10_000
     app = drifting_app(examples=lambda partition: heavy if partition == 3 else 10)
     audit, _ = run(flower.FedAvg(**PLAIN), app, rounds=rounds, num_canaries=5 * rounds)
-    weights = audit.record().mechanism.canary_weights
-    assert weights is not None
-    # every second round a canary has as much; its cosine with the mean is then that of 45°
-    most = float(seen_by(audit.record(), EVERY_ROUND).sizes.observed.max())
-    assert epsilon_two_gaussians(0, 1, most, 1, 1e-3) > 500
+    assert audit.record().mechanism.canary_weights is None  # canaries are as the median client
+    found = client_leakage(summarize(audit.record()))
+    assert found.weights.max() == pytest.approx(heavy / 10)
+    assert np.isnan(found.epsilon["all"]).all()  # 60 canaries of one round say nothing of twelve
+    assert "1e+03 times the median weight: ε = not measured" in audit.report(details=True)
 
 
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
