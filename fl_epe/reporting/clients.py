@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift
-from fl_epe.auditing import Adversary, NotMeasured, seen_by
+from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats
 from fl_epe.files import write_text
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.summary import Summary
 
-_AT_ONCE = 1000  # patterns of participation
+_AT_ONCE = 1000  # clients
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,48 +26,60 @@ class ClientLeakage:
     Attributes:
         ids: of the clients, ``(n,)``.
         participations: of each, ``(n,)``.
+        weights: how many times as much as a client of median weight each added in its rounds, on
+            average, ``(n,)``.
         epsilon: by what the adversary sees, ``(n,)`` each; NaN where it was not measured.
     """
 
     ids: NDArray[np.int64]
     participations: NDArray[np.int64]
+    weights: Floats
     epsilon: dict[str, Floats]
 
 
 def client_leakage(summary: Summary) -> ClientLeakage:
-    """ε of each client of the log, computed once for all with the same rounds.
+    """ε of each client of the log, computed once for all with the same rounds and weights.
 
     Raises:
         ValueError: if the record does not say which client took part when.
     """
     record = summary.record
-    if record is None or record.clients.ids is None or record.clients.offsets is None:
+    if record is None or record.clients.ids is None:
         raise ValueError("Expected a record that says which client took part in which round.")
     if not len(record.clients.ids):
         raise ValueError("Expected a record with clients: its log is empty.")
-    rounds = np.repeat(np.arange(record.rounds), np.diff(record.clients.offsets))
-    order = np.lexsort((rounds, record.clients.ids))
-    ids, starts = np.unique(record.clients.ids[order], return_index=True)
-    own = np.split(rounds[order], starts[1:])
-    places: dict[bytes, int] = {}
-    pattern = np.array([places.setdefault(each.tobytes(), len(places)) for each in own])
-    distinct = [np.frombuffer(key, rounds.dtype) for key in places]
+    ids, examples, example_of = _alike(record)
+    participations, weights = np.zeros(len(examples), np.int64), np.zeros(len(examples))
+    sizes = {one.adversary.sees: np.full(len(examples), np.nan) for one in summary.answers}
+    for first in range(0, len(examples), _AT_ONCE):
+        block = slice(first, first + _AT_ONCE)
+        shares = record.clients.shares_of(examples[block])
+        participations[block] = np.count_nonzero(shares, axis=0)
+        weights[block] = shares.sum(axis=0)
+        for one in summary.answers:
+            if one.fit is not None and one.view is not None:
+                sizes[one.adversary.sees][block] = one.fit.scale * one.view.sizes.of(shares)
+    weights /= np.maximum(participations, 1)
     epsilon = dict[str, Floats]()
-    for one in summary.answers:
-        sees, scale = one.adversary.sees, np.nan if one.fit is None else one.fit.scale
-        sizes = np.full(len(distinct), np.nan)
-        if one.fit is not None:
-            view = seen_by(record, Adversary(sees))
-            for first in range(0, len(distinct), _AT_ONCE):
-                block = distinct[first : first + _AT_ONCE]
-                presence = np.zeros((record.rounds, len(block)), bool)
-                for column, taken in enumerate(block):
-                    presence[taken, column] = True
-                sizes[first : first + _AT_ONCE] = view.sizes.of(presence)
-        known = np.nan_to_num(record.median_weight * scale * sizes)
-        found = epsilon_of_shift(known, summary.delta)
-        epsilon[sees] = np.where(np.isfinite(sizes), found, np.nan)[pattern]
-    return ClientLeakage(ids, np.array([len(each) for each in own]), epsilon)
+    for sees, each in sizes.items():
+        found = epsilon_of_shift(np.nan_to_num(each), summary.delta)
+        epsilon[sees] = np.where(np.isfinite(each), found, np.nan)[example_of]
+    return ClientLeakage(ids, participations[example_of], weights[example_of], epsilon)
+
+
+def _alike(record: AuditRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """All clients, one of each kind with the same rounds and weights, and each client's kind."""
+    log = record.clients
+    rounds = np.repeat(np.arange(record.rounds), np.diff(np.asarray(log.offsets)))
+    weights = np.ones(len(rounds)) if log.weights is None else log.weights
+    who = np.asarray(log.ids)
+    order = np.lexsort((rounds, who))
+    ids, starts = np.unique(who[order], return_index=True)
+    rows = np.stack([rounds, weights], axis=1)[order]
+    keys = [part.tobytes() for part in np.split(rows, starts[1:])]
+    kinds: dict[bytes, int] = {}
+    kind_of = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
+    return ids, ids[np.unique(kind_of, return_index=True)[1]], kind_of
 
 
 def write_clients(summary: Summary, path: Path) -> Path:
@@ -81,6 +93,7 @@ def write_clients(summary: Summary, path: Path) -> Path:
         raise NotMeasured(summary.answers[0].reason)
     found = client_leakage(summary)
     columns = {"client": found.ids.tolist(), "participations": found.participations.tolist()}
+    columns["weight"] = [float(f"{weight:.5g}") for weight in found.weights]
     for sees, each in found.epsilon.items():
         texts = ["" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in each]
         columns[f"epsilon_{sees}_rounds_known"] = texts

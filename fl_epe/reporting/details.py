@@ -7,12 +7,13 @@ import numpy as np
 from fl_epe import auditing
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
-from fl_epe.reporting.clients import client_leakage
+from fl_epe.reporting.clients import ClientLeakage, client_leakage
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
+_HEAVY = 1.1  # times the median weight
 _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
@@ -96,7 +97,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
 
 
 def _clients(summary: Summary) -> Iterator[str]:
-    if (record := summary.record) is None:
+    if summary.record is None:
         return
     try:
         found = client_leakage(summary)
@@ -114,13 +115,30 @@ def _clients(summary: Summary) -> Iterator[str]:
                     f"{number(each[worst])} against an adversary who sees {SEES[sees]} and knows "
                     "its rounds."
                 )
+        heaviest = int(np.argmax(found.weights))
+        if found.weights[heaviest] >= _HEAVY:
+            yield _heaviest(summary, found, heaviest)
         yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
-    heaviest, canary = record.findings.heaviest_share, record.findings.heaviest_canary_share
-    if heaviest and canary and heaviest / canary >= 1.1:
-        yield (
-            f"The heaviest client has {heaviest / canary:.3g} times the weight of the heaviest "
-            "canary, so that its ε is larger than any here."
-        )
+
+
+def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:
+    """ε of the heaviest client by κ of the canaries, and what theory allows it."""
+    record = summary.record
+    assert record is not None  # noqa: S101 - it has clients
+    shares = record.clients.shares_of(found.ids[place : place + 1])
+    client = auditing.AuditedClient(float(found.participations[place]), shares)
+    theory = auditing.analytical(record, summary.delta, client).epsilon
+    each = (
+        f"{number(values[place])} from {SEES[sees]}"
+        for sees, values in found.epsilon.items()
+        if np.isfinite(values[place])
+    )
+    allowed = "not known" if theory is None else f"≤ {number(theory)}"
+    return (
+        f"The heaviest client has {found.weights[place]:.3g} times the median weight: ε = "
+        f"{' and '.join(each) or 'not measured'}; theory: {allowed}. Canaries have the median "
+        "weight, so nothing is proved of it."
+    )
 
 
 def _paper(summary: Summary) -> Iterator[str]:

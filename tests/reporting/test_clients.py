@@ -52,7 +52,8 @@ def test_the_file(tmp_path, capsys, monkeypatch):
     assert main(["report", ".", "--clients"]) == 0
     assert "personal data" in capsys.readouterr().out
     rows = list(csv.reader(io.StringIO((tmp_path / "clients.csv").read_text("utf-8"))))
-    head = ["client", "participations", "epsilon_final_rounds_known", "epsilon_all_rounds_known"]
+    seen = ["epsilon_final_rounds_known", "epsilon_all_rounds_known"]
+    head = ["client", "participations", "weight", *seen]
     assert rows[0] == head
     assert len(rows) - 1 == len(np.unique(record.clients.ids))
 
