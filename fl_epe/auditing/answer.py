@@ -156,13 +156,14 @@ def answer(
     except NotMeasured as error:
         return dataclasses.replace(blank, reason=str(error))
     proved, proof = _proof(view, client, delta, confidence, adversary)
+    most = int(record.presence.sum(axis=0).max())
     return dataclasses.replace(
         blank,
         estimate=estimate,
         proved=proved,
         proof=proof,
         fit=fit,
-        extrapolated=client.extrapolated(record),
+        extrapolated=client.secret is None and most < math.floor(client.participations),
         scores=scores,
         view=view,
     )

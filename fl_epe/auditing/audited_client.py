@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.reaction import Reaction, fit_reaction
+from fl_epe.auditing.reaction import Reaction
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import SecretRounds, secret_rounds
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.schedules import Schedule, make_schedule
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
-_EXTRAPOLATED = 0.2
+_EXTRAPOLATED, _AS_OFTEN = 0.2, 0.75
 _ALIKE = 1e-6  # relative difference of weights that are equal but for rounding
 SECRET_KINDS = ("poisson", "fixed-size", "balls-in-bins")
 """Kinds of schedules whose privacy rests on hiding a client's rounds."""
@@ -89,10 +89,13 @@ class AuditedClient:
     def extrapolated(self, record: AuditRecord) -> bool:
         """Whether canaries say little of the client but by extrapolation from fewer rounds.
 
-        That is where more than a fifth of their participations are of such ones.
+        That is where more than a fifth of their participations are of canaries that took part
+        clearly less often than a client of the log.
         """
+        if record.clients.ids is None:
+            return False
         taken = record.presence.sum(axis=0)
-        fewer = taken[taken < math.floor(self.participations)]
+        fewer = taken[taken < _AS_OFTEN * self.participations]
         return self.secret is None and bool(fewer.sum() > _EXTRAPOLATED * taken.sum())
 
     def view(self, record: AuditRecord, adversary: Adversary) -> View:
@@ -108,7 +111,7 @@ class AuditedClient:
         every = seen_by(record, EVERY_ROUND)
         if every.noise_prevails():
             return seen_by(record, sees, Reaction() if adversary.sees == "all" else None)
-        return seen_by(record, sees, fit_reaction(every))
+        return seen_by(record, sees, every.fitted_reaction)
 
     def size(self, view: View) -> float:
         """Its expected score for an adversary who knows its rounds."""

@@ -47,6 +47,7 @@ UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how ma
 
 _PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
+_AS_OFTEN = 0.75  # of the client's rounds
 _FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
@@ -214,6 +215,14 @@ class EpsilonSoFar:
         return int(np.count_nonzero(self._counts))
 
     @property
+    def extrapolates(self) -> bool:
+        """Whether all canaries took part so much less often than the client that ε may be far off.
+
+        It is not where noise hides most of a client (`fl_epe.auditing.reaction`).
+        """
+        return bool(self._counts.max(initial=0) < _AS_OFTEN * self.participations)
+
+    @property
     def participations(self) -> float:
         """Of the client so far, expected; at least one where its rounds are known."""
         if self._client is not None:
@@ -313,6 +322,9 @@ def epsilon_by_round(
     if last is None:
         return []
     audited, view = AuditedClient.of(record, adversary), seen_by(record, EVERY_ROUND)
+    whole = [RoundEstimate(record.rounds, last, audited.participations)]
+    if audited.extrapolated(record) and not view.noise_prevails():
+        return whole  # how the others react to a client is known at the end
     secret = audited.secret
     planned, rate = record.running.planned, record.running.client_rate
     if record.running.scores is None:
@@ -333,4 +345,4 @@ def epsilon_by_round(
         estimate = so_far.estimate(last.delta, confidence)
         if t + 1 in chosen and estimate is not None:
             found.append(RoundEstimate(t + 1, estimate, so_far.participations))
-    return [*found, RoundEstimate(record.rounds, last, audited.participations)]
+    return [*found, *whole]

@@ -22,8 +22,8 @@ from fl_epe.checks import Floats
 LEVEL = 0.01  # of each test
 _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
-# Relative error of a client's expected score where a reaction was fitted, and over the number of
-# clients, as each of few is a part of what hides it and of what reacts (studies/few_nodes.py).
+# Relative error of a client's expected score where a reaction was fitted; the second is times its
+# share of a round, as one of few is a part of what hides it and of what reacts to it.
 _EXTRAPOLATED, _CROWDED = 0.02, 0.25
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
@@ -140,7 +140,7 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
             " to one"
         )
-    model = _EXTRAPOLATED + _CROWDED / view.record.mechanism.cohort_size
+    model = _EXTRAPOLATED + _CROWDED * view.client_share
     relative = math.hypot(shift / size, model * fit.scale)
     error = float(scipy.special.ndtri((1 + confidence) / 2)) * relative
     low = fit.scale - math.hypot(fit.scale - fit.low, error)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fl_epe.auditing.view import View
 
 _RATES = -0.1, 0.9  # ρ that are tried
+_MOST = 64  # canaries
 _MODEL_ERROR = 0.1  # of ρ, as losses are not quadratic, and canaries hide a part of themselves
 _STEP = 1e-3  # of ρ, for derivatives
 
@@ -93,7 +94,9 @@ def pulled_back(contributions: Floats, rates: Floats, server: ServerStep) -> Mov
 
 
 def fit_reaction(view: View) -> Reaction:
-    """ρ by least squares, with κ, of all canaries' scores in all rounds.
+    """ρ by least squares, with κ, of canaries' scores in all rounds.
+
+    Of many canaries those that took part most often are read.
 
     Args:
         view: of an adversary who sees every round's model.
@@ -108,9 +111,10 @@ def fit_reaction(view: View) -> Reaction:
             " not known: that needs rotated canaries and a model of more than"
             f" {record.dim} parameters"
         )
-    scores, shares = view.whitened_scores, record.shares() * 1.0
+    often = np.argsort(-record.presence.sum(axis=0), kind="stable")[:_MOST]
+    scores, shares = view.whitened_scores[:, often], record.shares()[:, often] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    alone = np.where(record.presence, 0.0, view.round_scores)
+    alone = np.where(shares > 0, 0.0, view.round_scores[:, often])
     own = record.correlation.whiten(alone)
     rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
 

@@ -240,14 +240,17 @@ class RunAuditor:
     ) -> dict[str, float]:
         """`epsilon_so_far`, and what independent noise of multiplier z allows at known rounds.
 
-        By name; NaN if not known. ``noise_is_for`` is as in `Design`.
+        By name; NaN if not known. ``noise_is_for`` is as in `Design`. Without noise ε so far is not
+        known where canaries take part much less often than a client.
         """
         allowed, knows_rounds = math.nan, self._client is None or self._client.law is None
         if self.canaries_seen and z is not None and knows_rounds:
             mechanism = self._rounds.mechanism(self._server, np.arange(self._count))
             times = self._so_far.participations
             allowed = analytical_so_far(z, mechanism, noise_is_for, times, self.delta)
-        return {"epsilon-analytical": allowed, **epsilon_metrics("all", self.epsilon_so_far())}
+        unknown = self._scorer is None or (not z and self._so_far.extrapolates)
+        estimate = None if unknown else self.epsilon_so_far()
+        return {"epsilon-analytical": allowed, **epsilon_metrics("all", estimate)}
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on; the models are not among them.

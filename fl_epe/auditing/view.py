@@ -28,7 +28,7 @@ from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
 from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
 from fl_epe.auditing.measured import check_measured
-from fl_epe.auditing.reaction import Moved, Reaction, pulled_back
+from fl_epe.auditing.reaction import Moved, Reaction, fit_reaction, pulled_back
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ServerStep
 from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
@@ -212,13 +212,30 @@ class View:
             if reaction is None:
                 return correlation.whiten(own)
             return own / correlation.innovations[:, None]
-        norms, added = self._norms_and_parts
-        norms = hidden_norm(norms, added)[:, None] if of_clients else norms[:, None]
+        norms, _ = self._norms_and_parts
+        if of_clients:  # all but one of them hide it
+            norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
         moved = self._moved(shares, reaction.rate)
         scores = np.sqrt(self.record.dim) * moved.updates
+        finite = norms[:, None] > 0
         return correlation.whiten(
-            np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
+            np.divide(scores, norms[:, None], out=np.zeros_like(scores), where=finite)
         )
+
+    @property
+    def client_share(self) -> float:
+        """The inverse of the mean number of real clients in a round; 0 if that is not known."""
+        clients = self.record.mechanism.cohort_size - float(self.record.presence.sum(axis=1).mean())
+        return 1 / max(clients, 1.0) if math.isfinite(clients) else 0.0
+
+    @functools.cached_property
+    def fitted_reaction(self) -> Reaction:
+        """The reaction to contributions, of an adversary who sees every round's model.
+
+        Raises:
+            NotMeasured: see `fit_reaction`.
+        """
+        return fit_reaction(self)
 
     def _moved(self, shares: Floats, rate: float | Floats) -> Moved:
         """What shares of the contributions, ``(T, m)``, come to, at this ρ of the others."""
@@ -249,7 +266,7 @@ class View:
             shares: of the rounds' contributions, of each client, ``(T, m)``.
         """
         rate = 0.0 if self.reaction is None else self.reaction.rate or 0.0
-        others = 1 - shares / self.record.mechanism.cohort_size
+        others = 1 - np.minimum(shares, 1.0) * self.client_share
         moved = self._moved(shares, rate * others)
         return np.asarray(np.sqrt(self.record.dim) * moved.position / self._final_parts[1])
 

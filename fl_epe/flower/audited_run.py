@@ -319,7 +319,7 @@ class AuditedRun(AuditState):
         """ε after the round and what theory allows, as metrics; at last those of the report."""
         z, _ = noise_multipliers(self)
         found = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
-        if self.index == self.rounds and not math.isnan(found["epsilon-all"]):
+        if self.index == self.rounds and self.auditor.canaries_seen:
             found = answer_metrics(answers(self.record()))
         return {name: value for name, value in found.items() if math.isfinite(value)}
 

@@ -60,7 +60,7 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     found = client_leakage(summarize(audit.record()))
     assert found.weights.max() == pytest.approx(heavy / 10)
     assert np.isnan(found.epsilon["all"]).all()  # 60 canaries of one round say nothing of twelve
-    assert "1e+03 times the median weight: ε = not measured" in audit.report(details=True)
+    assert audit.report().startswith("Not measured, as canaries took part in fewer rounds")
 
 
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
