@@ -3,7 +3,10 @@
 A canary place follows a client's schedule, see `fl_epe.canaries.ladder`. P places beside m clients
 are P/(m + P) of a round, on average. There are as many as a share of a round allows, at most
 1,000, and no more once ε is told to ±10% or ±0.5. Where not even one place fits it keeps a part of
-its rounds, unless the schedule hides them: those canaries must follow its law, and be two.
+its rounds; where the noise is known and nobody chose the share, that part grows until every round's
+ε is told to ±55% or ±0.5. In a run in which clients take part less than once, each place takes part
+once, so that all of them are used. Neither is done where the schedule hides the rounds: those
+canaries must follow its law. An ε needs two canaries; where they do not fit there is none.
 
 What they show, for known rounds: κ's deviation is ``1/√(Σ expected score²)``, so that the error of
 μ of a client is about 1/√P, whatever the number of rounds and their noise.
@@ -16,7 +19,10 @@ Examples:
 
 import dataclasses
 import functools
+import itertools
 import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import numpy as np
 import scipy
@@ -26,14 +32,26 @@ from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expecte
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
+from fl_epe.schedules import Schedule, ShuffledEpochs
 
 SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have, unless told otherwise."""
 
+SHARE_OF_FEW = 0.2
+"""The same beside fewer than ten clients, where that is needed to tell ε."""
+
+LEAST_CANARIES = 2  # that an ε needs
+
 _MOST = 1000
 _RELATIVE, _ABSOLUTE = 0.1, 0.5  # half of an interval of ε that is narrow enough
+_ROUGH = 0.55  # the same, relative to ε, beside few clients
+_STEP = 0.005  # between the shares that are tried beside few clients
 _QUANTILE = 1.96
 _AROUND = 1.25  # times the signal, for the slope of ε
+_ROUNDING = 1e-9
+_MOST_ROUNDS = 1000  # that are tried, where few are too few
+
+_Value = TypeVar("_Value", int, float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +73,11 @@ class Expected:
     @property
     def narrow(self) -> bool:
         """Whether more canaries are not worth their price."""
-        return (self.high - self.low) / 2 <= max(_RELATIVE * self.epsilon, _ABSOLUTE)
+        return self.is_within(_RELATIVE)
+
+    def is_within(self, relative: float) -> bool:
+        """Whether half of the interval is at most this part of ε, or 0.5."""
+        return (self.high - self.low) / 2 <= max(relative * self.epsilon, _ABSOLUTE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,17 +85,17 @@ class CanaryLoad:
     """Canaries beside a run's clients; make it with `canary_load`.
 
     Attributes:
-        clients: real clients m.
+        clients: real clients beside the canaries; a fraction where canaries replace some of them.
         rounds: T.
         participations: of a client.
-        places: how many follow a client's schedule; 0 if too few clients are there.
+        places: how many follow a client's schedule; 0 if fewer than two canaries fit.
         kept: share of its rounds that the only place keeps; 1 for whole places.
         secret: whether the schedule hides the rounds, so that each place is one canary.
         momentum: of the server's SGD, which weighs the last rounds less in the final model.
         expected: what they can show; empty if the noise is not known, or there is none.
     """
 
-    clients: int
+    clients: float
     rounds: int
     participations: float
     places: int
@@ -83,15 +105,38 @@ class CanaryLoad:
     expected: tuple[Expected, ...] = ()
 
     @property
+    def place_participations(self) -> float:
+        """Of a place: a client's, and at least one where that does not change a secret law."""
+        return self.participations if self.secret else max(self.participations, 1.0)
+
+    @property
     def taken(self) -> float:
         """Participations of all canaries together, expected."""
-        return self.places * self.kept * self.participations
+        return self.places * self.kept * self.place_participations
+
+    @property
+    def canaries(self) -> int:
+        """How many canaries there are at least."""
+        if self.secret:
+            return self.places
+        divided = divided_places(self.places)
+        parts = rungs(math.floor(self.kept * self.place_participations + _ROUNDING))
+        return self.places - divided + divided * len(parts)
 
     @property
     def share(self) -> float:
         """Canaries among the replies of a round, on average."""
-        whole = self.places * self.kept
-        return whole / (self.clients + whole) if whole else 0.0
+        real = self.clients * self.participations
+        return self.taken / (real + self.taken) if self.taken else 0.0
+
+    def place_schedule(self, clients: Schedule) -> Schedule:
+        """The schedule of the places, from that of the clients.
+
+        Where clients take part less than once, each place takes part once, spread over the run.
+        """
+        if self.place_participations == self.participations:
+            return clients
+        return ShuffledEpochs(self.rounds, self.place_participations)
 
     def presence(self, places: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
         """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
@@ -101,18 +146,20 @@ class CanaryLoad:
             here = [np.flatnonzero(place) for place in places.T]
             places = np.zeros_like(places)
             for place, rounds in enumerate(here):
-                count = math.floor(self.kept * len(rounds) + 1e-9)
+                count = math.floor(self.kept * len(rounds) + _ROUNDING)
                 places[rng.choice(rounds, count, replace=False), place] = True
         return ladder(places, rng)
 
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
+        beside = f"beside {_counted(math.ceil(self.clients - _ROUNDING), 'client')}"
         if not self.places:
-            more = "more clients, or a larger share for canaries, would make a measurement possible"
-            return [f"No canary fits beside {self.clients} clients; {more}."]
+            length = _counted(self.rounds, "round")
+            return [f"No two canaries fit {beside} in {length}, and ε needs two."]
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
-        share = f"beside {self.clients} clients: {100 * self.share:.2g}% of a round"
+        whose += ", once each," if self.place_participations > self.participations else ""
+        share = f"{beside}: {100 * self.share:.2g}% of a round"
         lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
         for found in self.expected:
             seen = "the final model" if found.sees == "final" else "every round's model"
@@ -127,6 +174,10 @@ class CanaryLoad:
         return lines
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def canary_load(
     clients: int,
     *,
@@ -137,6 +188,8 @@ def canary_load(
     secret: bool = False,
     momentum: float = 0.0,
     share: float = SHARE,
+    share_of_few: float | None = None,
+    replies: float = math.inf,
     places: int | None = None,
 ) -> CanaryLoad:
     """As many canaries as a share of a round allows, and as are worth it.
@@ -150,6 +203,10 @@ def canary_load(
         secret: whether the schedule hides the rounds (Poisson, fixed-size, balls-in-bins).
         momentum: of the server's SGD.
         share: of a round's replies that canaries may have, below 1.
+        share_of_few: up to which the share may grow where one place is too much and ε could not
+            be told; by default it may not.
+        replies: clients and canaries together, at most, in units of m; beyond that a canary takes
+            the place of a client.
         places: how many there are, whatever their share.
 
     Raises:
@@ -158,20 +215,73 @@ def canary_load(
     check_count("clients", clients)
     check_count("rounds", rounds)
     check_rate("share", share)
-    room = _MOST if share >= 1 else min(clients * share / (1 - share) + 1e-9, float(_MOST))
-    load = CanaryLoad(
-        clients, rounds, participations, math.floor(room), secret=secret, momentum=momentum
-    )
-    least = 2 if secret else 1  # whose places are a canary each, of which an ε needs two
-    if places is not None:
-        load, least = dataclasses.replace(load, places=places), places
-    elif secret and room < least:
-        return dataclasses.replace(load, places=0)
-    elif room < 1:  # a part of a place
-        load = dataclasses.replace(load, places=1, kept=room)
-    if not noise_multiplier or not load.places:
+
+    def load_at(share: float) -> CanaryLoad:
+        beside = min(clients, max(replies * (1 - share), _ROUNDING))
+        load = CanaryLoad(beside, rounds, participations, 0, secret=secret, momentum=momentum)
+        if places is not None:
+            load = dataclasses.replace(load, places=places)
+        else:
+            load = _filled(load, share)
+        if not noise_multiplier or not load.places:
+            return load
+        return _with_expected(load, noise_multiplier, delta, is_given=places is not None)
+
+    load = load_at(share)
+    is_enough = load.places > 0 and load.kept == 1
+    if share_of_few is None or not noise_multiplier or is_enough:
         return load
-    low, high = least, load.places  # interval's width falls with the number of places
+    for larger in np.arange(share, share_of_few + _ROUNDING, _STEP).tolist():
+        load = load_at(larger)
+        if load.places and load.expected[-1].is_within(_ROUGH):
+            break
+    return load
+
+
+def what_would_do(fits: Callable[[int, float], bool], rounds: int, share: float, name: str) -> str:
+    """A sentence: the fewest rounds, or the least share, with which two canaries fit; "" if none.
+
+    Args:
+        fits: whether they do in so many rounds, with that share of them.
+        rounds: of the run, in which they do not.
+        share: with which they do not.
+        name: of the argument that sets the share.
+    """
+    longer = range(rounds + 1, _MOST_ROUNDS)
+    larger = (percent / 100 for percent in range(1, 51) if percent > 100 * share)
+    found = [f"{more} rounds" for more in _first(longer, lambda t: fits(t, share))]
+    found += [f"{name}={more:g}" for more in _first(larger, lambda more: fits(rounds, more))]
+    return f"{' or '.join(found)} would make a measurement possible." if found else ""
+
+
+def _first(values: Iterable[_Value], holds: Callable[[_Value], bool]) -> list[_Value]:
+    """The first of the values for which it holds, or none."""
+    return list(itertools.islice(filter(holds, values), 1))
+
+
+def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
+    """With the places that have at most that share of a round, or none if they are too few."""
+    often = load.place_participations
+    room = load.clients * load.participations / often * share / (1 - share) if share < 1 else _MOST
+    room = min(room + _ROUNDING, float(_MOST))
+    if room < 1 and not load.secret:
+        found = dataclasses.replace(load, places=1, kept=room)
+    else:
+        found = dataclasses.replace(load, places=math.floor(room))
+    return found if found.canaries >= LEAST_CANARIES else load
+
+
+def _with_expected(
+    load: CanaryLoad, noise_multiplier: float, delta: float, *, is_given: bool
+) -> CanaryLoad:
+    """With what the places show; if their number is not given, no more than narrow intervals need.
+
+    The width of an interval falls with the number of places.
+    """
+    low = high = load.places
+    if not is_given:
+        is_divided = not load.secret and load.kept * load.place_participations >= LEAST_CANARIES
+        low = min(high, 1 if is_divided else LEAST_CANARIES)
     while low < high:
         middle = (low + high) // 2
         narrow = all(e.narrow for e in _expected(load, middle, noise_multiplier, delta))
@@ -189,19 +299,17 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
-    often, rounds = load.participations, load.rounds
+    often, rounds = load.place_participations, load.rounds
     if load.secret:
         squares = places * (often**2 + often * (1 - often / rounds))
     else:
-        often = max(often, 1.0)  # of a client who takes part
         divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
-        squares *= load.participations / often
     found, weights = [], sgd_weights(np.ones(rounds), load.momentum)
     even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
     for sees, total, mu in (
         ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
-        ("all", places * load.kept * load.participations, math.sqrt(often)),
+        ("all", places * load.kept * often, math.sqrt(often)),
     ):
         error = _QUANTILE * noise / math.sqrt(total)
         scales = [1.0, max(1 - error, 1e-6), 1 + error]

@@ -83,8 +83,9 @@ def _design(run: AuditedRun) -> Design:
     settings, plan = run.settings, run.plan
     known: dict[str, object] = {
         name: getattr(settings, name)
-        for name in ("num_examples", "canary_norm", "max_share", "canary_kind", "participations")
+        for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
+    known["max_share"] = settings.largest_share
     if plan.clients:
         known |= {
             "num_canaries": plan.number,

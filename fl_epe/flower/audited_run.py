@@ -182,12 +182,7 @@ class AuditedRun(AuditState):
         with contextlib.suppress(Exception):  # it need not tell
             nodes = max(asked, len(list(grid.get_node_ids())))
         self.plan = dataclasses.replace(self.source.plan(asked, nodes), left_out=layout.left_out)
-        if not self.plan.number:
-            self.failed("no canary takes part", self.plan.sentences()[0])
-        most = self.plan.load.share if self.plan.load else self.plan.most
-        level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
-        for sentence in self.plan.sentences():
-            logger.log(level, "Audit: %s", sentence)
+        self._announce_plan()
         if self.settings.checkpoint is not None:
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
@@ -195,6 +190,16 @@ class AuditedRun(AuditState):
         self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
         return layout
+
+    def _announce_plan(self) -> None:
+        plan = self.plan
+        if not plan.number:
+            self.failed("no canary takes part", " ".join(plan.sentences()))
+            return
+        most = plan.load.share if plan.load else plan.most
+        level = logging.WARNING if most > _WARN_ABOVE or plan.reduced else logging.INFO
+        for sentence in plan.sentences():
+            logger.log(level, "Audit: %s", sentence)
 
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""

@@ -78,12 +78,12 @@ class ServerCanaries:
 
     def _check_share(self, canaries: float, rest: float) -> None:
         # Where clients are fewer than in the round that was planned by, up to twice the share.
-        most = max(self._run.settings.max_share, self._run.plan.most)
+        most = max(self._run.settings.largest_share, self._run.plan.most)
         check_share(canaries, rest, max(most, min(0.5, 2 * most)))
 
     def _check_whole(self, index: int, asked: int) -> None:
         """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes = self._run.settings.max_share, self._run.notes
+        share, notes = self._run.settings.largest_share, self._run.notes
         if self._run.plan.load is not None:
             real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
             if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
@@ -201,7 +201,7 @@ class ClientAnswers:
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
         check_share(
-            len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
+            len(asked), len(messages) - len(asked), self._run.settings.largest_share, alone=True
         )
         self._run.ordered.update(asked)
         state.sent = [

@@ -104,7 +104,7 @@ def test_without_two_canaries_nothing_is_changed_and_the_report_says_why():
     audit, metrics = run(3, 3, averaging(3))
     assert not any(name.startswith("epsilon") for name in metrics)
     assert len(audit.record().clients.ids) == 9
-    assert "No canary fits beside 3 clients" in audit.faults[0]
+    assert "No two canaries fit beside 3 clients in 3 rounds" in audit.faults[0]
     assert audit.report().startswith("Not measured, as ")
 
 
