@@ -162,7 +162,7 @@ def make_plan(
             number, here = fit, spread(settings, rounds, fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
-    if clients and replaced == clients:
+    if load is not None and number and replaced == clients:
         reduced = (
             f"Canaries would answer in the place of all {clients} clients of a round: ask more"
             " clients, or raise num_sampled_clients of the DP wrapper."

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
+_WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
+_GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
@@ -76,25 +77,47 @@ class ServerCanaries:
         plan = self._run.plan
         return spread(self._run.settings, self._rounds, plan.number, plan.load)
 
-    def _check_share(self, canaries: float, rest: float) -> None:
-        # Where clients are fewer than in the round that was planned by, up to twice the share.
+    @property
+    def _most(self) -> float:
+        """The largest share of a round: twice the usual one, as clients may be fewer in it."""
         most = max(self._run.settings.largest_share, self._run.plan.most)
-        check_share(canaries, rest, max(most, min(0.5, 2 * most)))
+        return max(most, min(0.5, 2 * most))
 
-    def _check_whole(self, index: int, asked: int) -> None:
-        """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes = self._run.settings.largest_share, self._run.notes
-        if self._run.plan.load is not None:
-            real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
-            if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
-                raise ValueError(
-                    f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
-                    " are asked than in the first round."
-                )
+    def _check_share(self, canaries: float, rest: float) -> None:
+        check_share(canaries, rest, self._most)
 
-    def _cohort(self, state: RoundState) -> list[int]:
-        none = state.index >= self._rounds or self._run.inject == "none"
-        return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
+    def _cohort(self, state: RoundState, clients: int) -> list[int]:
+        """The canaries of a round in which so many clients are asked.
+
+        Canaries of a ladder keep their share beside fewer clients than in the first round.
+        """
+        if state.index >= self._rounds or self._run.inject == "none":
+            return []
+        cohort, plan = np.flatnonzero(self._presence[state.index]).tolist(), self._run.plan
+        if plan.load is not None:
+            cohort = self._thinned(cohort, clients / plan.clients, state)
+        return cohort
+
+    def _thinned(self, cohort: list[int], kept: float, state: RoundState) -> list[int]:
+        """A share of the cohort, drawn at random; over some rounds as many as that share says."""
+        if kept >= 1:
+            return cohort
+        rng = generator(self._run.settings.seed, _THINNED, state.index)
+        count = math.floor(kept * len(cohort) + state.index * _GOLDEN % 1)
+        return sorted(rng.choice(cohort, count, replace=False).tolist())
+
+    def _beside(self, state: RoundState, replies: int) -> list[int]:
+        """The canaries that stay where so many clients replied.
+
+        Raises:
+            ValueError: if they are too many, and answer in the place of clients.
+        """
+        cohort = state.cohort
+        if len(cohort) <= self._most * (len(cohort) + replies) + _ROUNDING or not state.sent:
+            return cohort
+        if state.withheld:
+            self._check_share(len(cohort), replies)
+        return self._thinned(cohort, replies / len(state.sent), state)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: sets ``state.sent``.
@@ -102,12 +125,12 @@ class ServerCanaries:
         Raises:
             ValueError: if canaries would have more than their share of the round.
         """
-        count, note = len(self._cohort(state)), self._run.note(state.index)
+        state.cohort = self._cohort(state, len(messages))
+        count = len(state.cohort)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
         replaced = int(min(max(count - room, 0), len(messages)))
-        note.asked = len(messages) - replaced
-        self._check_share(count, note.asked)
-        self._check_whole(state.index, note.asked)
+        if self._run.plan.load is None:
+            self._check_share(count, len(messages) - replaced)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
         out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
@@ -122,7 +145,8 @@ class ServerCanaries:
         Raises:
             ValueError: if a canary cannot join, with the reason.
         """
-        real, cohort = readable(replies), self._cohort(state)
+        real = readable(replies)
+        cohort = self._beside(state, len(real))
         if not real or not cohort:
             return replies
         settings, key = self._run.settings, self._run.wrapped.weighted_by()
@@ -133,7 +157,6 @@ class ServerCanaries:
         norms, clipped = self._norms(state, like, kind, len(cohort))
         if settings.num_examples is None:
             given = drawn_weights(real, key, len(cohort), rng)
-            self._check_share(len(cohort), len(real))
         else:
             given = [settings.num_examples] * len(cohort)
             self._check_share(sum(given), sum(weights(real, key)))

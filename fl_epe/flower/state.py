@@ -68,6 +68,7 @@ class RoundState:
         clip_norm: of the round; NaN where nothing is known to clip.
         grid: by which clients can be asked.
         sent: messages that go out.
+        cohort: numbers of the canaries that are to take part.
         withheld: messages that do not, as a canary answers in their place.
         synthetic: replies that the server made.
         vectors: the canaries in them, shape ``(K, dim)``.
@@ -91,6 +92,7 @@ class RoundState:
     clip_norm: float
     grid: Grid
     sent: list[Message]
+    cohort: list[int] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
@@ -149,7 +151,6 @@ class RoundNotes:
         faults: what went wrong, in sentences, and of which kind that is.
         counts: how often each kind of fault happened.
         failure: the first part of the audit that could not be done, and why.
-        asked: how many real clients were asked.
         loss: of the clients' training; ``None`` if nobody says.
         averaged: how the strategy averaged; ``None`` if that is not known.
         shares: largest of a real client and of a canary in what was released, NaN if not known;
@@ -159,7 +160,6 @@ class RoundNotes:
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     failure: str | None = None
-    asked: int = 0
     loss: float | None = None
     averaged: str | None = None
     shares: tuple[float, float] | None = None

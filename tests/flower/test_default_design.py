@@ -120,7 +120,7 @@ def test_fewer_clients_later_do_not_raise_the_canaries_share():
     audit, _ = run(10, 30, averaging(10, cls=_Leaves))
     record = audit.record()
     assert 0.09 < share_of(record) <= 0.1
-    assert "fewer clients are asked than in the first round" in audit.faults[0]
+    assert audit.faults == []
 
 
 def test_the_only_choice_may_be_how_often_or_how_much():
