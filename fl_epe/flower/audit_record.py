@@ -76,7 +76,8 @@ def make_record(run: AuditedRun) -> AuditRecord:
     ids, offsets = run.seen.log(run.auditor.rounds)
     facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
-    return record.with_values(doubts=tuple(doubts(record)))
+    beyond = [f"later rounds are not measured, as {run.over}"] if run.is_longer else []
+    return record.with_values(doubts=(*beyond, *doubts(record)))
 
 
 def _design(run: AuditedRun) -> Design:
@@ -131,6 +132,7 @@ def _findings(run: AuditedRun) -> Findings:
         plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
+        last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,
         client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,

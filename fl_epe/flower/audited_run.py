@@ -47,6 +47,7 @@ class AuditedRun(AuditState):
         last: the newest model that could be read, as a vector.
         last_is_finite: whether the newest model has no NaN or infinite entries.
         over: why no more rounds are audited; ``None`` while they are.
+        is_longer: whether the run went on then.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
     """
 
@@ -59,6 +60,7 @@ class AuditedRun(AuditState):
         self.last: Vector | None = None
         self.last_is_finite = True
         self.over: str | None = None
+        self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
@@ -91,8 +93,9 @@ class AuditedRun(AuditState):
             return ClientAnswers(self)
         if self.rounds is None:
             raise ValueError(
-                "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
-                " not tell them, or has a single one."
+                "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
+                " tell them, or has a single round, which may be one of many (pass rounds=1, if"
+                " that is all)."
             )
         return ServerCanaries(self, self.rounds)
 
@@ -241,11 +244,13 @@ class AuditedRun(AuditState):
             if again and not self._is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
             elif self.settings.clients is None and self.index == self.rounds:
+                self.is_longer = True
                 self.over = (
                     f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
                     " those of all its starts together"
                 )
             if self.over is not None:
+                self._finished = None
                 self.failed("this round and later ones are not measured", self.over)
         return self.over is not None
 

@@ -9,7 +9,7 @@ from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import client_leakage
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
+from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
@@ -26,7 +26,8 @@ def _trust(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is None:
         return
     for one in summary.answers:
-        seen = f"{SEES[one.adversary.sees][:1].upper()}{SEES[one.adversary.sees][1:]}"
+        seen = what_is_seen(one, record)
+        seen = f"{seen[:1].upper()}{seen[1:]}"
         said = [f"not measured, as {one.reason}."] if one.fit is None else _fit(one, one.fit)
         yield from (f"{seen}: {text}" for text in said)
     if (share := canary_share(record)) is not None:
@@ -106,13 +107,14 @@ def _clients(summary: Summary) -> Iterator[str]:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
         yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
-        for sees, each in found.epsilon.items():
+        for one in summary.answers:
+            each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
                     f"The worst-case client took part {counts[worst]} times: ε = "
-                    f"{number(each[worst])} against an adversary who sees {SEES[sees]} and knows "
-                    "its rounds."
+                    f"{number(each[worst])} against an adversary who sees "
+                    f"{what_is_seen(one, record)} and knows its rounds."
                 )
         yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
     heaviest, canary = record.findings.heaviest_share, record.findings.heaviest_canary_share

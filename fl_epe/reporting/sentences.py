@@ -12,9 +12,9 @@ import math
 import textwrap
 
 from fl_epe.auditing import Answer, EpsilonEstimate
-from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import SEES
+from fl_epe.reporting.reliability import what_is_seen
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
 
 LITTLE, SOME = 0.75, 0.95
@@ -95,7 +95,7 @@ def exposure(summary: Summary) -> str:
         return ""
     often = [_often(one, summary.delta) for one, _ in found]
     told = [f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate)}" for one, estimate in found]
-    who = [f"whoever has {SEES[one.adversary.sees]}" for one, _ in found]
+    who = [f"whoever has {what_is_seen(one, summary.record)}" for one, _ in found]
     blind = "" if ALWAYS in often[0] else "; a blind guess: 50%"
     text = f"{who[0]} can tell {often[0]} whether one {summary.unit} took part ({told[0]}{blind})"
     for right, person, numbers in zip(often[1:], who[1:], told[1:], strict=True):
@@ -180,7 +180,9 @@ def headings(summary: Summary) -> tuple[str, ...]:
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The cells of the table, as text: a row for each adversary."""
-    return [(SEEN[one.adversary.sees], *marked_cells(one)) for one in summary.answers]
+    return [
+        (seen(one.adversary.sees, summary.record), *marked_cells(one)) for one in summary.answers
+    ]
 
 
 def marked_cells(one: Answer) -> tuple[str, str, str, str]:
@@ -213,12 +215,12 @@ def table_note(summary: Summary) -> str:
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * Every round's bound covers the final model too."
+        text += f" * Every round's bound covers the {seen('final', summary.record)} too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries (synthetic clients) in at most {most} rounds."
     told = ", ".join(
-        f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+        f"{number(found.estimate.epsilon)} ({seen(found.adversary.sees, summary.record)})"
         for found in summary.at_small_delta
         if found.estimate is not None
     )
