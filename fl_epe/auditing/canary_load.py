@@ -37,8 +37,9 @@ from fl_epe.schedules import Schedule, ShuffledEpochs
 SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have, unless told otherwise."""
 
-SHARE_OF_FEW = 0.2
-"""The same beside fewer than ten clients, where that is needed to tell ε."""
+MOST_SHARE = 1 / 6
+"""The same beside fewer than ten clients, where that is needed to tell ε. Above it the measured
+training is not that without canaries."""
 
 LEAST_CANARIES = 2  # that an ε needs
 

@@ -40,7 +40,8 @@ class CanaryAudit(Strategy):
 
     The first round decides how many canaries there are, at most 10% of replies on average: some
     take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
-    than ten clients have a canary in some of their rounds. Rounds are taken as known to the
+    than ten clients have a canary in some of their rounds, and up to a sixth of replies where the
+    noise is known. Rounds are taken as known to the
     adversary: no privacy is claimed from sampling.
 
     Replies are added where any number will do. Flower's DP wrappers add noise for

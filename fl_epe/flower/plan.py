@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing import SHARE_OF_FEW, CanaryLoad, PlannedClient, canary_load, what_would_do
+from fl_epe.auditing import MOST_SHARE, CanaryLoad, PlannedClient, canary_load, what_would_do
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs, presence
@@ -119,7 +119,7 @@ def _load(
         delta=settings.delta,
         noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
         share=settings.largest_share,
-        share_of_few=SHARE_OF_FEW if settings.max_share is None else None,
+        share_of_few=MOST_SHARE if settings.max_share is None else None,
         replies=(clients + wrapped.room(clients)) * per_place,
     )
 

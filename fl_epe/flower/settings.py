@@ -60,7 +60,7 @@ class CanaryAuditSettings:
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By
-            default 0.1, as more harms the model, and up to 0.2 where fewer than ten clients are
+            default 0.1, as more harms the model, and up to a sixth where fewer than ten clients are
             asked, the noise is known, and ε could not be told; with ``clients`` 0.5, in each round.
             Where there would be more, fewer canaries than ``num_canaries`` take part, and a warning
             says how many: at least one a round if that is at most twice the share, and up to half

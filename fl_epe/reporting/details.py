@@ -9,7 +9,7 @@ from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import client_leakage
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share, what_is_seen
+from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
@@ -33,7 +33,7 @@ def _trust(summary: Summary) -> Iterator[str]:
     if (share := canary_share(record)) is not None:
         yield (
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
-            f"(up to {MOST_SHARE:.0%} is taken as harmless)."
+            f"(up to {auditing.MOST_SHARE:.0%} is taken as harmless)."
         )
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."

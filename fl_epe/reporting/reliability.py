@@ -12,7 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answer, at_chance, divergence, null_misfit
+from fl_epe.auditing import (
+    MOST_SHARE,
+    Answer,
+    AuditRecord,
+    answer,
+    at_chance,
+    divergence,
+    null_misfit,
+)
 from fl_epe.reporting import charts
 from fl_epe.reporting.numbers import number
 
@@ -46,9 +54,6 @@ CODES: dict[str, Status] = {
     "caveat": "ok",
 }
 """Kinds of warnings, the most important first, with what a report with such a warning is worth."""
-
-MOST_SHARE = 1 / 6
-"""Of a round's weight that canaries may have."""
 
 _SURE = 0.999  # confidence of a proof that accuses an implementation
 _LEVEL = 0.01  # of the tests of κ of a report together

@@ -8,6 +8,7 @@ import pytest
 from flower_clients import digits_app, digits_model
 from flwr.serverapp import strategy as flower
 
+from fl_epe.auditing import MOST_SHARE
 from fl_epe.flower import CanaryAudit, InProcessGrid
 from fl_epe.flower.plan import make_plan
 from fl_epe.flower.settings import CanaryAuditSettings
@@ -70,7 +71,7 @@ def test_the_share_of_few_clients_tells_epsilon(clients, rounds, room):
     assert plan.load is not None
     every = plan.load.expected[-1]
     assert (every.high - every.low) / 2 <= 0.6 * every.epsilon
-    assert plan.load.share <= 0.2
+    assert plan.load.share <= MOST_SHARE
     error = 1.96 / np.sqrt(plan.planned)
     assert every.low == pytest.approx(gaussian(rounds, 1 - error), rel=0.1)
 

@@ -27,7 +27,9 @@ def run(strategy, rounds, app=None, **settings):
     with InProcessGrid(app or drifting_app(), NODES) as grid:
         audit.start(grid, model(), num_rounds=rounds)
     record = audit.record()
-    return np.diff(record.clients.offsets), record.presence.sum(axis=1), audit
+    offsets = record.clients.offsets
+    assert offsets is not None
+    return np.diff(offsets), record.presence.sum(axis=1), audit
 
 
 def test_canaries_keep_their_share_while_clients_leave():
