@@ -42,6 +42,7 @@ CODES: dict[str, Status] = {
     "steps": "faulty",
     "exceeds-theory": "faulty",
     "above-theory": "unreliable",
+    "size": "unreliable",
     "contradicted": "unreliable",
     "doubts": "unreliable",
     "load": "unreliable",
@@ -54,6 +55,12 @@ CODES: dict[str, Status] = {
     "caveat": "ok",
 }
 """Kinds of warnings, the most important first, with what a report with such a warning is worth."""
+
+LEAST_PARAMETERS = 100
+"""Where there are fewer, and scores do not follow their law, that is why."""
+
+_OF_LAW = ("doubts", "contradicted", "null", "width", "number", "time")
+_FEW = "the model has {} parameters, in which random directions overlap more than scores assume"
 
 _SURE = 0.999  # confidence of a proof that accuses an implementation
 _LEVEL = 0.01  # of the tests of κ of a report together
@@ -92,6 +99,8 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     for one in answers:
         found += [*_of_proof(record, one), *_of_scores(record, one)]
     found += [*_of_tests(record, answers), *_of_run(record, diverged=bool(diverged))]
+    if record.dim < LEAST_PARAMETERS and any(code in _OF_LAW for code, _ in found):
+        found.append(("size", _FEW.format(record.dim)))
     order = list(CODES)
     ranked = sorted(dict.fromkeys(found), key=lambda one: order.index(one[0]))
     return tuple(ReportWarning(*one) for one in ranked)

@@ -11,6 +11,8 @@ Examples:
 import math
 import textwrap
 
+import numpy as np
+
 from fl_epe.auditing import Answer, EpsilonEstimate
 from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.numbers import number
@@ -20,13 +22,22 @@ from fl_epe.reporting.summary import SMALL_DELTA, Summary
 LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
-SCOPE = (
-    "Measured are random updates, as large as clipping allows, known to the adversary. Clients "
-    "whose updates are smaller, or not to be guessed, leak less; how much less is not measured. "
-    "ε tells what clipping, noise and schedule let through, not whether this training data is easy "
-    "to attack"
-)
-"""What the answer does and does not say about real clients' data, without its full stop."""
+
+def size_of_updates(summary: Summary) -> str:
+    """How large the canaries' updates are, in words."""
+    norms = [] if summary.record is None else summary.record.mechanism.clip_norms
+    return "as large as clipping allows" if np.isfinite(norms).any() else "of a client's size"
+
+
+def scope(summary: Summary) -> str:
+    """What the answer does and does not say about real clients' data, without its full stop."""
+    return (
+        f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
+        "whose updates are smaller, or not to be guessed, leak less; how much less is not "
+        "measured. ε tells what clipping, noise and schedule let through, not whether this "
+        "training data is easy to attack"
+    )
+
 
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
@@ -48,6 +59,7 @@ _ADVICE = {
     "above-theory": "Measure again with another seed before the model is published.",
     "contradicted": "Rely on what is proved, not on the estimate.",
     "doubts": "Find the reason before you rely on these numbers.",
+    "size": "Rely on theory; a model of this size has too few directions to measure in.",
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
@@ -209,7 +221,7 @@ def table_note(summary: Summary) -> str:
     instead = _INSTEAD[one.analytical.adjacency]
     text = (
         f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with random updates "
-        f"as large as clipping allows, against {instead}; the adversary knows its updates{knows}."
+        f"{size_of_updates(summary)}, against {instead}; the adversary knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
