@@ -278,6 +278,8 @@ class Provenance:
         started: when a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: when it was done.
         commands: what was typed, without seeds.
+        seconds: that the audit took in a round, on average; ``None`` if nobody measured.
+        canary_bytes: of memory for the canaries of a round, at most.
     """
 
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
@@ -288,6 +290,8 @@ class Provenance:
     started: str | None = None
     ended: str | None = None
     commands: tuple[str, ...] = ()
+    seconds: float | None = None
+    canary_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -58,11 +58,14 @@ def make_record(run: AuditedRun) -> AuditRecord:
         run.auditor.learn_server(ServerSGD())
     run.catch_up()
     claimed, of_sum = noise_multipliers(run)
+    notes = run.notes.values()
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
+        "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
+        "canary_bytes": max((note.canary_bytes for note in notes), default=0),
         "design": _design(run),
         "findings": _findings(run),
     }
@@ -232,7 +235,8 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     }
     with contextlib.suppress(Exception):  # the reason is said without it
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
-    summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
+    reason = run.first_failure or run.over or "the audit saw no round"
+    summary = summarize_unmeasured(reason, **known)
     if folder is not None:
         write_report(summary, folder)
     run.loggers.close(summary.metrics(), folder)

@@ -59,7 +59,7 @@ class AuditedRun(AuditState):
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
-        self.over: str | None = None
+        self.over = None if settings.enabled else "the audit was off (enabled=False)"
         self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self._finished: AuditRecord | None = None
@@ -263,7 +263,12 @@ class AuditedRun(AuditState):
         heard = self.hear(state, replies, self.settings.identity or int)
         self.seen.note(state.index, heard - self.clients.keys())
         state.absent = len(state.sent) - len(readable(replies))
-        return replies if state.sits_out else self.source.join(state, replies)
+        if state.sits_out:
+            return replies
+        joined = self.source.join(state, replies)
+        copies = 2 * len(state.synthetic)  # as vectors, and in replies
+        self.note(state.index).canary_bytes = copies * state.before.nbytes
+        return joined
 
     def close_round(
         self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None

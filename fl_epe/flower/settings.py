@@ -73,6 +73,8 @@ class CanaryAuditSettings:
             another model it is another run: what is in the folder is moved aside, and a new audit
             begins. One folder for one run at a time.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
+        enabled: whether to audit at all; if not, the strategy runs as if there were no audit, and
+            the report says that it was off.
         log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
             or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
             ``checkpoint``, or else in one of the run under ``runs``.
@@ -98,6 +100,7 @@ class CanaryAuditSettings:
     max_share: float | None = None
     checkpoint: str | Path | None = None
     canary_kind: CanaryKind = "rotation"
+    enabled: bool = True
     log_to: str | Sequence[str | RunLogger] = ()
     fresh_seed: bool = dataclasses.field(init=False)
 

@@ -152,6 +152,8 @@ class RoundNotes:
         counts: how often each kind of fault happened.
         failure: the first part of the audit that could not be done, and why.
         loss: of the clients' training; ``None`` if nobody says.
+        seconds: that the audit took, the strategy's own calls left out.
+        canary_bytes: of memory for the canaries' updates and replies.
         averaged: how the strategy averaged; ``None`` if that is not known.
         shares: largest of a real client and of a canary in what was released, NaN if not known;
             ``None`` if no canary took part.
@@ -161,6 +163,8 @@ class RoundNotes:
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     failure: str | None = None
     loss: float | None = None
+    seconds: float = 0.0
+    canary_bytes: int = 0
     averaged: str | None = None
     shares: tuple[float, float] | None = None
 

@@ -157,6 +157,12 @@ def _events(summary: Summary) -> Iterator[str]:
                 f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which "
                 "holds at every round at once) for an adversary who sees every round's model."
             )
+        if (seconds := record.provenance.seconds) is not None:
+            memory = record.provenance.canary_bytes / 1e6
+            yield (
+                f"The audit took {seconds:.2g} s a round, beside the strategy's own work, and "
+                f"{memory:.2g} MB of memory for a round's canaries."
+            )
     for name, value in summary.held_out():
         yield f"The model's {name} on held-out data: {value}."
     yield from summary.plan
