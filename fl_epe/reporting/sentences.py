@@ -25,8 +25,9 @@ LITTLE, SOME = 0.75, 0.95
 
 def size_of_updates(summary: Summary) -> str:
     """How large the canaries' updates are, in words."""
-    norms = [] if summary.record is None else summary.record.mechanism.clip_norms
-    return "as large as clipping allows" if np.isfinite(norms).any() else "of a client's size"
+    record = summary.record
+    clips = record is not None and np.isfinite(record.mechanism.clip_norms).any()
+    return "as large as clipping allows" if clips else "of a client's size"
 
 
 def scope(summary: Summary) -> str:
