@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from fl_epe import checks
-from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load, what_would_do
+from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
 from fl_epe.mechanism import (
     AdaptiveClip,
@@ -164,20 +164,16 @@ class RunConfig:
     @functools.cached_property
     def load(self) -> CanaryLoad:
         """The places of the ladder beside the clients, and what they can show."""
-        often = self.client_schedule().participations()
-        return self._load_in(self.rounds, often, self.canary_share)
-
-    def _load_in(self, rounds: int, participations: float, share: float) -> CanaryLoad:
         kind = self.client_schedule().kind
         return canary_load(
             self.clients,
-            rounds=rounds,
-            participations=participations,
+            rounds=self.rounds,
+            participations=self.client_schedule().participations(),
             delta=self.target_delta,
             noise_multiplier=self.noise_multiplier,
             secret=kind in SECRET_KINDS and self.clients_per_round < self.clients,
             momentum=getattr(self.optimizer(), "momentum", 0.0),
-            share=share,
+            share=self.canary_share,
             places=self.num_canaries if self.on_ladder else None,
         )
 
@@ -235,23 +231,12 @@ class RunConfig:
         if self.num_canaries == 0:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
-            return [*self.load.sentences(), *filter(None, [self._what_would_do()])]
+            return self.load.sentences()
         share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
         return [
             f"{self.num_canaries:,} canaries take part {self.canary_participations:g} times each, "
             f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
         ]
-
-    def _what_would_do(self) -> str:
-        """What would make a measurement possible; "" if nothing is needed."""
-        if self.load.places:
-            return ""
-        rate = self.client_schedule().participations() / self.rounds
-
-        def fits(rounds: int, share: float) -> bool:
-            return self._load_in(rounds, rounds * rate, share).places > 0
-
-        return what_would_do(fits, self.rounds, self.canary_share, "canary_share")
 
     def client_schedule(self) -> Schedule:
         """Who of the real clients takes part when."""

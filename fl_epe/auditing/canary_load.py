@@ -19,16 +19,15 @@ Examples:
 
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
+from fl_epe.auditing.measured import LEAST_CANARIES, in_rounds
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
@@ -41,8 +40,6 @@ MOST_SHARE = 1 / 6
 """The same beside fewer than ten clients, where that is needed to tell ε. Above it the measured
 training is not that without canaries."""
 
-LEAST_CANARIES = 2  # that an ε needs
-
 _MOST = 1000
 _RELATIVE, _ABSOLUTE = 0.1, 0.5  # half of an interval of ε that is narrow enough
 _ROUGH = 0.55  # the same, relative to ε, beside few clients
@@ -51,8 +48,6 @@ _QUANTILE = 1.96
 _AROUND = 1.25  # times the signal, for the slope of ε
 _ROUNDING = 1e-9
 _MOST_ROUNDS = 1000  # that are tried, where few are too few
-
-_Value = TypeVar("_Value", int, float)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +89,7 @@ class CanaryLoad:
         secret: whether the schedule hides the rounds, so that each place is one canary.
         momentum: of the server's SGD, which weighs the last rounds less in the final model.
         expected: what they can show; empty if the noise is not known, or there is none.
+        advice: what would make a measurement possible, where there are no places.
     """
 
     clients: float
@@ -104,6 +100,7 @@ class CanaryLoad:
     secret: bool = False
     momentum: float = 0.0
     expected: tuple[Expected, ...] = ()
+    advice: str = ""
 
     @property
     def place_participations(self) -> float:
@@ -130,6 +127,11 @@ class CanaryLoad:
         real = self.clients * self.participations
         return self.taken / (real + self.taken) if self.taken else 0.0
 
+    @property
+    def tells_roughly(self) -> bool:
+        """Whether every round's ε is told well enough for few clients, if it is known."""
+        return not self.expected or self.expected[-1].is_within(_ROUGH)
+
     def place_schedule(self, clients: Schedule) -> Schedule:
         """The schedule of the places, from that of the clients.
 
@@ -153,10 +155,11 @@ class CanaryLoad:
 
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
-        beside = f"beside {_counted(math.ceil(self.clients - _ROUNDING), 'client')}"
+        count = math.ceil(self.clients - _ROUNDING)
+        beside = f"beside {count} clients" if count > 1 else "beside one client"
         if not self.places:
-            length = _counted(self.rounds, "round")
-            return [f"No two canaries fit {beside} in {length}, and ε needs two."]
+            where = f"{beside} {in_rounds(self.rounds)}"
+            return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
         whose = "one more client" if self.places == 1 else f"{self.places} more clients"
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
@@ -175,10 +178,6 @@ class CanaryLoad:
         return lines
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def canary_load(
     clients: int,
     *,
@@ -191,6 +190,7 @@ def canary_load(
     share: float = SHARE,
     share_of_few: float | None = None,
     replies: float = math.inf,
+    share_name: str = "canary_share",
     places: int | None = None,
 ) -> CanaryLoad:
     """As many canaries as a share of a round allows, and as are worth it.
@@ -208,6 +208,7 @@ def canary_load(
             be told; by default it may not.
         replies: clients and canaries together, at most, in units of m; beyond that a canary takes
             the place of a client.
+        share_name: of the argument that sets the share, for advice.
         places: how many there are, whatever their share.
 
     Raises:
@@ -217,47 +218,36 @@ def canary_load(
     check_count("rounds", rounds)
     check_rate("share", share)
 
-    def load_at(share: float) -> CanaryLoad:
+    def load_in(length: int, share: float) -> CanaryLoad:
         beside = min(clients, max(replies * (1 - share), _ROUNDING))
-        load = CanaryLoad(beside, rounds, participations, 0, secret=secret, momentum=momentum)
-        if places is not None:
-            load = dataclasses.replace(load, places=places)
-        else:
-            load = _filled(load, share)
-        if not noise_multiplier or not load.places:
-            return load
-        return _with_expected(load, noise_multiplier, delta, is_given=places is not None)
+        often = participations * (length / rounds)
+        load = CanaryLoad(beside, length, often, places or 0, secret=secret, momentum=momentum)
+        return _filled(load, share) if places is None else load
 
-    load = load_at(share)
-    is_enough = load.places > 0 and load.kept == 1
-    if share_of_few is None or not noise_multiplier or is_enough:
-        return load
-    for larger in np.arange(share, share_of_few + _ROUNDING, _STEP).tolist():
-        load = load_at(larger)
-        if load.places and load.expected[-1].is_within(_ROUGH):
+    largest = share if share_of_few is None or not noise_multiplier else share_of_few
+    for tried in np.arange(share, largest + _ROUNDING, _STEP).tolist():
+        load = load_in(rounds, tried)
+        if load.places and noise_multiplier:
+            load = _with_expected(load, noise_multiplier, delta, is_given=places is not None)
+        if load.places and (load.kept == 1 or load.tells_roughly):
             break
-    return load
+    if load.places or places is not None:
+        return load
+    return dataclasses.replace(load, advice=_advice(load_in, rounds, largest, share_name))
 
 
-def what_would_do(fits: Callable[[int, float], bool], rounds: int, share: float, name: str) -> str:
-    """A sentence: the fewest rounds, or the least share, with which two canaries fit; "" if none.
-
-    Args:
-        fits: whether they do in so many rounds, with that share of them.
-        rounds: of the run, in which they do not.
-        share: with which they do not.
-        name: of the argument that sets the share.
-    """
+def _advice(
+    load_in: Callable[[int, float], CanaryLoad], rounds: int, share: float, share_name: str
+) -> str:
+    """The fewest rounds, and the least share, with which two canaries fit; "" if there are none."""
     longer = range(rounds + 1, _MOST_ROUNDS)
-    larger = (percent / 100 for percent in range(1, 51) if percent > 100 * share)
-    found = [f"{more} rounds" for more in _first(longer, lambda t: fits(t, share))]
-    found += [f"{name}={more:g}" for more in _first(larger, lambda more: fits(rounds, more))]
-    return f"{' or '.join(found)} would make a measurement possible." if found else ""
-
-
-def _first(values: Iterable[_Value], holds: Callable[[_Value], bool]) -> list[_Value]:
-    """The first of the values for which it holds, or none."""
-    return list(itertools.islice(filter(holds, values), 1))
+    larger = [percent / 100 for percent in range(1, 51) if percent > 100 * share]
+    more_rounds = next((length for length in longer if load_in(length, share).places), None)
+    more_share = next((tried for tried in larger if load_in(rounds, tried).places), None)
+    ways = [f"{more_rounds} rounds"] if more_rounds else []
+    if more_share:
+        ways.append(f"{share_name}={more_share:g}")
+    return f"{' or '.join(ways)} would make a measurement possible." if ways else ""
 
 
 def _filled(load: CanaryLoad, share: float) -> CanaryLoad:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing import MOST_SHARE, CanaryLoad, PlannedClient, canary_load, what_would_do
+from fl_epe.auditing import MOST_SHARE, CanaryLoad, PlannedClient, canary_load
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs, presence
@@ -119,6 +119,7 @@ def _load(
         delta=settings.delta,
         noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
         share=settings.largest_share,
+        share_name="max_share",
         share_of_few=MOST_SHARE if settings.max_share is None else None,
         replies=(clients + wrapped.room(clients)) * per_place,
     )
@@ -142,13 +143,6 @@ def make_plan(
         load = _load(settings, wrapped, rounds, clients, nodes)
         here = spread(settings, rounds, 0, load)
         number = here.shape[1]
-        if not number:
-
-            def two_fit(rounds: int, share: float) -> bool:
-                asked = dataclasses.replace(settings, max_share=share)
-                return _load(asked, wrapped, rounds, clients, nodes).places > 0
-
-            reduced = what_would_do(two_fit, rounds, share, "max_share")
     else:
         here, fits = spread(settings, rounds, number, None), canaries_that_fit(share, clients, room)
         if (total := here.sum()) > rounds * (fits + _ROUNDING):
@@ -164,8 +158,8 @@ def make_plan(
     replaced = int(min(max(most - room, 0), clients))
     if load is not None and number and replaced == clients:
         reduced = (
-            f"Canaries would answer in the place of all {clients} clients of a round: ask more"
-            " clients, or raise num_sampled_clients of the DP wrapper."
+            "Canaries would answer in the place of every client of a round: ask more clients, or"
+            " raise num_sampled_clients of the DP wrapper."
         )
         return AuditPlan(0, clients, nodes, reduced=reduced)
     return AuditPlan(number, clients, nodes, most, planned, replaced, reduced=reduced, load=load)
