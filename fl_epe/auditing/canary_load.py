@@ -225,7 +225,8 @@ def canary_load(
         return _filled(load, share) if places is None else load
 
     largest = share if share_of_few is None or not noise_multiplier else share_of_few
-    for tried in np.arange(share, largest + _ROUNDING, _STEP).tolist():
+    steps = round((largest - share) / _STEP)
+    for tried in np.linspace(share, largest, steps + 1).tolist():
         load = load_in(rounds, tried)
         if load.places and noise_multiplier:
             load = _with_expected(load, noise_multiplier, delta, is_given=places is not None)
@@ -256,7 +257,7 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
     room = load.clients * load.participations / often * share / (1 - share) if share < 1 else _MOST
     room = min(room + _ROUNDING, float(_MOST))
     if room < 1 and not load.secret:
-        found = dataclasses.replace(load, places=1, kept=room)
+        found = dataclasses.replace(load, places=1, kept=math.floor(room * often) / often)
     else:
         found = dataclasses.replace(load, places=math.floor(room))
     return found if found.canaries >= LEAST_CANARIES else load

@@ -113,7 +113,7 @@ class ServerCanaries:
             ValueError: if they are too many, and answer in the place of clients.
         """
         cohort = state.cohort
-        if len(cohort) <= self._most * (len(cohort) + replies) + _ROUNDING or not state.sent:
+        if len(cohort) <= self._most * (len(cohort) + replies) + _ROUNDING:
             return cohort
         if state.withheld:
             self._check_share(len(cohort), replies)
@@ -129,8 +129,9 @@ class ServerCanaries:
         count = len(state.cohort)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
         replaced = int(min(max(count - room, 0), len(messages)))
-        if self._run.plan.load is None:
-            self._check_share(count, len(messages) - replaced)
+        # A canary of a ladder that few clients leave in may be half of this round.
+        most = self._most if self._run.plan.load is None else max(self._most, 0.5)
+        check_share(count, len(messages) - replaced, most)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         by_node = sorted(range(len(messages)), key=lambda i: messages[i].metadata.dst_node_id)
         out = {by_node[i] for i in rng.choice(len(messages), replaced, replace=False)}
@@ -146,8 +147,8 @@ class ServerCanaries:
             ValueError: if a canary cannot join, with the reason.
         """
         real = readable(replies)
-        cohort = self._beside(state, len(real))
-        if not real or not cohort:
+        cohort = self._beside(state, len(real)) if real else []
+        if not cohort:
             return replies
         settings, key = self._run.settings, self._run.wrapped.weighted_by()
         rng = generator(settings.seed, _NORMS, state.index)

@@ -85,7 +85,7 @@ def gaussian(rounds, scale):
 def test_three_nodes_and_sixty_rounds_take_no_more_than_they_need():
     plan = plan_of(fixed(3), 60, 3)
     assert plan.load is not None
-    assert plan.load.share == pytest.approx(0.15, abs=0.011)
+    assert plan.load.share == pytest.approx(0.15, abs=0.015)
     assert 0.44 < plan.planned / 60 < 0.49
 
 

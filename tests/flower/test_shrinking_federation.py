@@ -21,9 +21,10 @@ def shrinking(clients_in):
     return Shrinking(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=NODES)
 
 
-def run(strategy, rounds, app=None, **settings):
+def run(strategy, rounds, app=None, inject="auto"):
     """The real replies and the canaries of each round, and the audit."""
-    audit = CanaryAudit(strategy, delta=1e-5, seed=1, **settings)
+    audit = CanaryAudit(strategy, delta=1e-5, seed=1)
+    audit._run.inject = inject
     with InProcessGrid(app or drifting_app(), NODES) as grid:
         audit.start(grid, model(), num_rounds=rounds)
     record = audit.record()
@@ -55,3 +56,9 @@ def test_where_most_replies_are_lost_fewer_canaries_join():
     assert set(real) == {6}
     assert not any("no canary" in fault for fault in audit.faults)
     assert canaries.sum() == pytest.approx(30 * 4 / 6, abs=1)
+
+
+def test_a_canary_never_answers_in_the_place_of_the_only_client():
+    real, canaries, _ = run(shrinking(lambda t: NODES if t == 1 else 1), 40, inject="replace")
+    assert real.tolist() == [NODES - 4] + [1] * 39
+    assert canaries.tolist() == [4] + [0] * 39
