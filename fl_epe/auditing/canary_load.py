@@ -127,11 +127,6 @@ class CanaryLoad:
         real = self.clients * self.participations
         return self.taken / (real + self.taken) if self.taken else 0.0
 
-    @property
-    def tells_roughly(self) -> bool:
-        """Whether every round's ε is told well enough for few clients, if it is known."""
-        return not self.expected or self.expected[-1].is_within(_ROUGH)
-
     def place_schedule(self, clients: Schedule) -> Schedule:
         """The schedule of the places, from that of the clients.
 
@@ -230,7 +225,8 @@ def canary_load(
         load = load_in(rounds, tried)
         if load.places and noise_multiplier:
             load = _with_expected(load, noise_multiplier, delta, is_given=places is not None)
-        if load.places and (load.kept == 1 or load.tells_roughly):
+        is_rough = all(each.is_within(_ROUGH) for each in load.expected[-1:])  # every round's
+        if load.places and (load.kept == 1 or is_rough):
             break
     if load.places or places is not None:
         return load
