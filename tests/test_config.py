@@ -157,7 +157,7 @@ def test_canaries_are_at_most_their_share_of_a_round(participation, clients, coh
 def test_without_room_for_canaries_the_run_says_that_it_measures_nothing():
     config = RunConfig(clients=10, clients_per_round=5, participation="poisson")
     assert config.canaries_per_round == 0
-    assert "No canary fits beside 10 clients" in config.canary_plan()[0]
+    assert "No two canaries fit beside 10 clients in 60 rounds" in config.canary_plan()[0]
     assert (
         "no canaries" in RunConfig(clients=10, clients_per_round=5, num_canaries=0).canary_plan()[0]
     )

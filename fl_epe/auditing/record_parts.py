@@ -225,6 +225,7 @@ class Findings:
         noise: what the checks of the noise say, in sentences.
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
+        last_model_is_final: whether no rounds follow those of the record.
         client_participations: mean number of rounds of a real client, as counted.
         arrays_left_out: arrays of the model without canaries.
         resumed_after: rounds after which the audit was resumed.
@@ -238,6 +239,7 @@ class Findings:
     step_faults: tuple[str, ...] = ()
     noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
+    last_model_is_final: bool = True
     client_participations: float | None = None
     arrays_left_out: tuple[str, ...] = ()
     resumed_after: tuple[int, ...] = ()
@@ -304,6 +306,8 @@ class Provenance:
         started: when a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: when it was done.
         commands: what was typed, without seeds.
+        seconds: that the audit took in a round, on average; ``None`` if nobody measured.
+        canary_bytes: of memory for the canaries of a round, at most.
     """
 
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
@@ -314,6 +318,8 @@ class Provenance:
     started: str | None = None
     ended: str | None = None
     commands: tuple[str, ...] = ()
+    seconds: float | None = None
+    canary_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -58,11 +58,14 @@ def make_record(run: AuditedRun) -> AuditRecord:
         run.auditor.learn_server(ServerSGD())
     run.catch_up()
     claimed, of_sum = noise_multipliers(run)
+    notes = run.notes.values()
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
+        "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
+        "canary_bytes": max((note.canary_bytes for note in notes), default=0),
         "design": _design(run),
         "findings": _findings(run),
     }
@@ -77,15 +80,17 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
     facts |= {"clients.weights": log.weights}
     record = run.auditor.record(**facts)
-    return record.with_values(doubts=tuple(doubts(record)))
+    beyond = [f"later rounds are not measured, as {run.over}"] if run.is_longer else []
+    return record.with_values(doubts=(*beyond, *doubts(record)))
 
 
 def _design(run: AuditedRun) -> Design:
     settings, plan = run.settings, run.plan
     known: dict[str, object] = {
         name: getattr(settings, name)
-        for name in ("num_examples", "canary_norm", "max_share", "canary_kind", "participations")
+        for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
+    known["max_share"] = settings.largest_share
     if plan.clients:
         known |= {
             "num_canaries": plan.number,
@@ -128,6 +133,7 @@ def _findings(run: AuditedRun) -> Findings:
         plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
+        last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,
         client_participations=len(ids) / len(np.unique(ids))
         if ids is not None and ids.size
         else None,
@@ -227,7 +233,8 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     }
     with contextlib.suppress(Exception):  # the reason is said without it
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
-    summary = summarize_unmeasured(run.first_failure or "the audit saw no round", **known)
+    reason = run.first_failure or run.over or "the audit saw no round"
+    summary = summarize_unmeasured(reason, **known)
     if folder is not None:
         write_report(summary, folder)
     run.loggers.close(summary.metrics(), folder)

@@ -47,6 +47,7 @@ class AuditedRun(AuditState):
         last: the newest model that could be read, as a vector.
         last_is_finite: whether the newest model has no NaN or infinite entries.
         over: why no more rounds are audited; ``None`` while they are.
+        is_longer: whether the run went on then.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
     """
 
@@ -58,7 +59,8 @@ class AuditedRun(AuditState):
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
-        self.over: str | None = None
+        self.over = None if settings.enabled else "the audit was off (enabled=False)"
+        self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
@@ -91,8 +93,9 @@ class AuditedRun(AuditState):
             return ClientAnswers(self)
         if self.rounds is None:
             raise ValueError(
-                "Expected rounds=… in CanaryAudit, those of all starts together, as start() does"
-                " not tell them, or has a single one."
+                "Expected rounds=… in CanaryAudit, those of all starts together: start() does not"
+                " tell them, or has a single round, which may be one of many (pass rounds=1, if"
+                " that is all)."
             )
         return ServerCanaries(self, self.rounds)
 
@@ -182,12 +185,7 @@ class AuditedRun(AuditState):
         with contextlib.suppress(Exception):  # it need not tell
             nodes = max(asked, len(list(grid.get_node_ids())))
         self.plan = dataclasses.replace(self.source.plan(asked, nodes), left_out=layout.left_out)
-        if not self.plan.number:
-            self.failed("no canary takes part", self.plan.sentences()[0])
-        most = self.plan.load.share if self.plan.load else self.plan.most
-        level = logging.WARNING if most > _WARN_ABOVE or self.plan.reduced else logging.INFO
-        for sentence in self.plan.sentences():
-            logger.log(level, "Audit: %s", sentence)
+        self._announce_plan()
         if self.settings.checkpoint is not None:
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
@@ -195,6 +193,16 @@ class AuditedRun(AuditState):
         self.layout, self.start, self.last = layout, arrays, start
         self.catch_up()
         return layout
+
+    def _announce_plan(self) -> None:
+        plan = self.plan
+        if not plan.number:
+            self.failed("no canary takes part", " ".join(plan.sentences()))
+            return
+        most = plan.load.share if plan.load else plan.most
+        level = logging.WARNING if most > _WARN_ABOVE or plan.reduced else logging.INFO
+        for sentence in plan.sentences():
+            logger.log(level, "Audit: %s", sentence)
 
     def _remember(self, theta: Vector | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
@@ -236,11 +244,13 @@ class AuditedRun(AuditState):
             if again and not self._is_last(arrays):
                 self.over = "start() was called again, with another model: make a new CanaryAudit"
             elif self.settings.clients is None and self.index == self.rounds:
+                self.is_longer = True
                 self.over = (
                     f"the canaries took part in {self.rounds} rounds: give CanaryAudit rounds=…,"
                     " those of all its starts together"
                 )
             if self.over is not None:
+                self._finished = None
                 self.failed("this round and later ones are not measured", self.over)
         return self.over is not None
 
@@ -254,7 +264,12 @@ class AuditedRun(AuditState):
         state.clients = {i: client for i, client in heard.items() if client not in self.clients}
         self.seen.note(state.index, state.client_weights(None))
         state.absent = len(state.sent) - len(readable(replies))
-        return replies if state.sits_out else self.source.join(state, replies)
+        if state.sits_out:
+            return replies
+        joined = self.source.join(state, replies)
+        copies = 2 * len(state.synthetic)  # as vectors, and in replies
+        self.note(state.index).canary_bytes = copies * state.before.nbytes
+        return joined
 
     def close_round(
         self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None

@@ -8,7 +8,8 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class CanaryAudit(Strategy):
 
     The first round decides how many canaries there are, at most 10% of replies on average: some
     take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
-    than ten clients have a canary in some of their rounds. Rounds are taken as known to the
+    than ten clients have a canary in some of their rounds, and up to a sixth of replies where the
+    noise is known. Rounds are taken as known to the
     adversary: no privacy is claimed from sampling.
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
@@ -118,6 +120,8 @@ class CanaryAudit(Strategy):
         if self._is_running:  # called by a function that was put in its place
             return type(self.strategy).start(self.strategy, *arguments, **named)
         own = self.strategy.start
+        if not self._run.settings.enabled:
+            return own(*arguments, **named)
         try:
             self._prepare(own, arguments, named)
         except Exception as error:
@@ -164,7 +168,8 @@ class CanaryAudit(Strategy):
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
         """
-        self._hooks.attach()
+        if self._run.settings.enabled:
+            self._hooks.attach()
         return self.strategy
 
     def configure_train(
@@ -178,7 +183,7 @@ class CanaryAudit(Strategy):
         if not isinstance(given, Iterable):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
-        with self._run.goes_on("the round cannot be audited"):
+        with self._timed(), self._run.goes_on("the round cannot be audited"):
             self._turn = self._run.open_round(arrays, messages, grid)
         return messages if self._turn is None else self._turn.sent
 
@@ -187,19 +192,31 @@ class CanaryAudit(Strategy):
         if (own := self._hooks.replaced("aggregate_train")) is not None:
             return own(server_round, replies)
         real, state = list(replies), self._turn
-        result = (
-            self._hooks.call("aggregate_train", server_round, real)
-            if state is None
-            else self._aggregate(server_round, state, real)
-        )
+        with self._timed():
+            result = (
+                self._hooks.call("aggregate_train", server_round, real)
+                if state is None
+                else self._aggregate(server_round, state, real)
+            )
         self._turn = None
         if self._run.over is None:
-            with self._run.goes_on("the round could not be scored", self._run.index):
+            with self._timed(), self._run.goes_on("the round could not be scored", self._run.index):
                 arrays, metrics = result
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
                 log_round(self._run, state, result[1])
         return result
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Add the time of this context to the round's, without that of the strategy's calls."""
+        index, began, own = self._run.index, time.perf_counter(), self._hooks.seconds
+        try:
+            yield
+        finally:
+            if self._run.over is None:
+                own = self._hooks.seconds - own
+                self._run.note(index).seconds += time.perf_counter() - began - own
 
     def _join(self, state: RoundState, real: list[Message]) -> list[Message]:
         with self._run.goes_on("no canary joined the round"):

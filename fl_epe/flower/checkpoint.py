@@ -34,7 +34,8 @@ SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
 _WHAT = "an audit saved by CanaryAudit"
-_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "fresh_seed"}  # may differ
+# Arguments that may differ.
+_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed"}
 _JSON = pydantic.TypeAdapter(AuditState)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing import CanaryLoad, PlannedClient, canary_load
+from fl_epe.auditing import MOST_SHARE, CanaryLoad, PlannedClient, canary_load
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ShuffledEpochs, presence
@@ -95,13 +95,34 @@ def spread(
     """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
     places, often = number, settings.participations or 1.0
     if load is not None:
-        places, often = load.places, int(load.places * load.participations + _ROUNDING)
-        often /= max(1, places)
+        places = load.places
+        often = int(places * load.place_participations + _ROUNDING) / max(1, places)
     if not places or not often:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.seed, _SCHEDULE)
     here = presence(ShuffledEpochs(rounds, often), places, rng)
     return here if load is None else load.presence(here, rng)
+
+
+def _load(
+    settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
+) -> CanaryLoad:
+    """The ladder beside the clients of the first round; arguments as of `make_plan`."""
+    nodes = nodes or clients
+    often = settings.participations or rounds * clients / nodes
+    per_place = rounds / often  # clients whom the strategy asks once for each place
+    z = settings.noise_multiplier
+    return canary_load(
+        max(1, round(clients * per_place)),
+        rounds=rounds,
+        participations=often,
+        delta=settings.delta,
+        noise_multiplier=wrapped.noise_multipliers()[0] if z is None else z,
+        share=settings.largest_share,
+        share_name="max_share",
+        share_of_few=MOST_SHARE if settings.max_share is None else None,
+        replies=(clients + wrapped.room(clients)) * per_place,
+    )
 
 
 def make_plan(
@@ -116,24 +137,11 @@ def make_plan(
         clients: whom the strategy asks in the first round.
         nodes: from how many they were chosen; ``None`` if not known.
     """
-    number, share, reduced, load = settings.num_canaries, settings.max_share, "", None
+    number, share, reduced, load = settings.num_canaries, settings.largest_share, "", None
     room = wrapped.room(clients)
     if number is None:
-        often = settings.participations or rounds * clients / (nodes or clients)
-        beside = min(clients, (clients + room) * (1 - share)) * rounds / often
-        z = settings.noise_multiplier
-        z = wrapped.noise_multipliers()[0] if z is None else z
-        load = canary_load(
-            max(1, int(beside + _ROUNDING)),
-            rounds=rounds,
-            participations=often,
-            delta=settings.delta,
-            noise_multiplier=z,
-            share=share,
-        )
+        load = _load(settings, wrapped, rounds, clients, nodes)
         here = spread(settings, rounds, 0, load)
-        if np.count_nonzero(here.any(axis=0)) < 2:
-            here, load = here[:, :0], dataclasses.replace(load, places=0, expected=())
         number = here.shape[1]
     else:
         here, fits = spread(settings, rounds, number, None), canaries_that_fit(share, clients, room)
@@ -148,4 +156,10 @@ def make_plan(
             number, here = fit, spread(settings, rounds, fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
+    if load is not None and number and replaced == clients:
+        reduced = (
+            "Canaries would answer in the place of every client of a round: ask more clients, or"
+            " raise num_sampled_clients of the DP wrapper."
+        )
+        return AuditPlan(0, clients, nodes, reduced=reduced)
     return AuditPlan(number, clients, nodes, most, planned, replaced, reduced=reduced, load=load)

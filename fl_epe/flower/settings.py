@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fl_epe.auditing import LEAST_FOR_NULL
+from fl_epe.auditing import LEAST_FOR_NULL, SHARE
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
 from fl_epe.flower.client_canaries import ClientCanaries
@@ -15,8 +15,9 @@ from fl_epe.loggers import RunLogger, check_loggers
 ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
 
-_DERIVED: Any = None  # a default that follows from the other arguments
+_DRAWN: Any = None  # a default that is drawn from the operating system's entropy
 _MOST = 1000
+_SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
@@ -59,10 +60,11 @@ class CanaryAuditSettings:
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By
-            default 0.1, as more harms the model; with ``clients`` 0.5, in each round. Where there
-            would be more, fewer canaries than ``num_canaries`` take part, and a warning says how
-            many: at least one a round if that is at most twice the share, and up to half of a round
-            where ``num_sampled_clients`` of a DP wrapper has room for them.
+            default 0.1, as more harms the model, and up to a sixth where fewer than ten clients are
+            asked, the noise is known, and ε could not be told; with ``clients`` 0.5, in each round.
+            Where there would be more, fewer canaries than ``num_canaries`` take part, and a warning
+            says how many: at least one a round if that is at most twice the share, and up to half
+            of a round where ``num_sampled_clients`` of a DP wrapper has room for them.
         checkpoint: a folder in which the audit is kept after every round, so that a server app
             that was killed goes on with it: start again with the same arguments, the model after
             some round as initial arrays, and all rounds or those that are left as ``num_rounds``.
@@ -71,6 +73,8 @@ class CanaryAuditSettings:
             another model it is another run: what is in the folder is moved aside, and a new audit
             begins. One folder for one run at a time.
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
+        enabled: whether to audit at all; if not, the strategy runs as if there were no audit, and
+            the report says that it was off.
         log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
             or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
             ``checkpoint``, or else in one of the run under ``runs``.
@@ -82,7 +86,7 @@ class CanaryAuditSettings:
 
     delta: float
     num_canaries: int | None = None
-    seed: int = dataclasses.field(default=_DERIVED, repr=False)
+    seed: int = dataclasses.field(default=_DRAWN, repr=False)
     unobserved: int | None = None
     participations: float | None = None
     rounds: int | None = None
@@ -93,19 +97,17 @@ class CanaryAuditSettings:
     noise_multiplier: float | None = None
     leave_out: Sequence[str] = ()
     replies: ReplyKind | None = None
-    max_share: float = _DERIVED
+    max_share: float | None = None
     checkpoint: str | Path | None = None
     canary_kind: CanaryKind = "rotation"
+    enabled: bool = True
     log_to: str | Sequence[str | RunLogger] = ()
     fresh_seed: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fresh_seed", self.seed is None)
-        share = 0.1 if self.clients is None else 0.5
-        derived = {"seed": secrets.randbits(128), "max_share": share}
-        for name, value in derived.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, value)
+        if self.fresh_seed:
+            object.__setattr__(self, "seed", secrets.randbits(128))
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
         check_loggers(self.log_to)
         self._check()
@@ -121,7 +123,7 @@ class CanaryAuditSettings:
                 check_positive(name, value)
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
-        check_rate("max_share", self.max_share)
+        check_rate("max_share", self.largest_share)
         for name, kind in {"canary_kind": CanaryKind, "replies": ReplyKind}.items():
             value = getattr(self, name)
             if value is not None and value not in get_args(kind):
@@ -137,6 +139,13 @@ class CanaryAuditSettings:
                     " own weight",
                 )
         self.client_canaries(self.count_of_clients(_MOST), {})
+
+    @property
+    def largest_share(self) -> float:
+        """``max_share``, or its default."""
+        if self.max_share is not None:
+            return self.max_share
+        return SHARE if self.clients is None else _SHARE_OF_CLIENTS
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""

@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_WITHHELD, _NORMS = 1, 2  # streams of an audit's own choices, as of its plan
+_WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 _HEAVY = 2.0  # times the mean weight, above which a client is not replaced
+_GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
 def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
@@ -79,28 +80,46 @@ class ServerCanaries:
         return spread(self._run.settings, self._rounds, plan.number, plan.load)
 
     @property
-    def _largest_share(self) -> float:
-        """Of a round; twice the planned one where clients are fewer than in the first round."""
-        most = max(self._run.settings.max_share, self._run.plan.most)
+    def _most(self) -> float:
+        """The largest share of a round: twice the usual one, as clients may be fewer in it."""
+        most = max(self._run.settings.largest_share, self._run.plan.most)
         return max(most, min(0.5, 2 * most))
 
     def _check_share(self, canaries: float, rest: float) -> None:
-        check_share(canaries, rest, self._largest_share)
+        check_share(canaries, rest, self._most)
 
-    def _check_whole(self, index: int, asked: int) -> None:
-        """Raise where a ladder's canaries would have more than their share of the whole run."""
-        share, notes = self._run.settings.max_share, self._run.notes
-        if self._run.plan.load is not None:
-            real = sum(notes[t].asked for t in notes if t < index) + asked * (self._rounds - index)
-            if self._presence[: index + 1].sum() * (1 - share) > share * real + _ROUNDING:
-                raise ValueError(
-                    f"Expected canaries to be at most {share:.0%} of all replies, but fewer clients"
-                    " are asked than in the first round."
-                )
+    def _cohort(self, state: RoundState, clients: int) -> list[int]:
+        """The canaries of a round in which so many clients are asked.
 
-    def _cohort(self, state: RoundState) -> list[int]:
-        none = state.index >= self._rounds or self._run.inject == "none"
-        return [] if none else np.flatnonzero(self._presence[state.index]).tolist()
+        Canaries of a ladder keep their share beside fewer clients than in the first round.
+        """
+        if state.index >= self._rounds or self._run.inject == "none":
+            return []
+        cohort, plan = np.flatnonzero(self._presence[state.index]).tolist(), self._run.plan
+        if plan.load is not None:
+            cohort = self._thinned(cohort, clients / plan.clients, state)
+        return cohort
+
+    def _thinned(self, cohort: list[int], kept: float, state: RoundState) -> list[int]:
+        """A share of the cohort, drawn at random; over some rounds as many as that share says."""
+        if kept >= 1:
+            return cohort
+        rng = generator(self._run.settings.seed, _THINNED, state.index)
+        count = math.floor(kept * len(cohort) + state.index * _GOLDEN % 1)
+        return sorted(rng.choice(cohort, count, replace=False).tolist())
+
+    def _beside(self, state: RoundState, replies: int) -> list[int]:
+        """The canaries that stay where so many clients replied.
+
+        Raises:
+            ValueError: if they are too many, and answer in the place of clients.
+        """
+        cohort = state.cohort
+        if len(cohort) <= self._most * (len(cohort) + replies) + _ROUNDING:
+            return cohort
+        if state.withheld:
+            self._check_share(len(cohort), replies)
+        return self._thinned(cohort, replies / len(state.sent), state)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
         """Decide what is sent of the strategy's ``messages``: sets ``state.sent``.
@@ -108,12 +127,13 @@ class ServerCanaries:
         Raises:
             ValueError: if canaries would have more than their share of the round.
         """
-        count, note = len(self._cohort(state)), self._run.note(state.index)
+        state.cohort = self._cohort(state, len(messages))
+        count = len(state.cohort)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
         replaced = int(min(max(count - room, 0), len(messages)))
-        note.asked = len(messages) - replaced
-        self._check_share(count, note.asked)
-        self._check_whole(state.index, note.asked)
+        # A canary of a ladder that few clients leave in may be half of this round.
+        most = self._most if self._run.plan.load is None else max(self._most, 0.5)
+        check_share(count, len(messages) - replaced, most)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         out = self._replaced(messages, replaced, rng)
         state.sent = [m for i, m in enumerate(messages) if i not in out]
@@ -145,9 +165,10 @@ class ServerCanaries:
         Raises:
             ValueError: if a canary cannot join, with the reason.
         """
-        real, cohort = readable(replies), self._cohort(state)
+        real = readable(replies)
         if not real or self._run.inject == "none":
             return replies
+        cohort = self._beside(state, len(real))
         if not cohort:
             with contextlib.suppress(ValueError):  # what a client adds is not known, then
                 self._read(state, real)
@@ -197,10 +218,10 @@ class ServerCanaries:
         counted = [weight for weight in real if 0 < weight < math.inf]
         if not counted:
             raise ValueError("Expected replies of positive weight, but all weights are 0.")
-        self._check_share(count, len(real))
-        most = self._largest_share
-        largest = most / (1 - most) * sum(counted) / count if most < 1 else math.inf
         typical = statistics.median_low(counted)
+        if self._most == 1:
+            return typical
+        largest = self._most / (1 - self._most) * sum(counted) / count
         if typical <= largest:
             return typical
         if all(isinstance(weight, int) for weight in counted):
@@ -265,7 +286,7 @@ class ClientAnswers:
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
         check_share(
-            len(asked), len(messages) - len(asked), self._run.settings.max_share, alone=True
+            len(asked), len(messages) - len(asked), self._run.settings.largest_share, alone=True
         )
         self._run.ordered.update(asked)
         state.sent = [

@@ -69,6 +69,7 @@ class RoundState:
         clip_norm: of the round; NaN where nothing is known to clip.
         grid: by which clients can be asked.
         sent: messages that go out.
+        cohort: numbers of the canaries that are to take part.
         withheld: messages that do not, as a canary answers in their place.
         synthetic: replies that the server made.
         vectors: the canaries in them, shape ``(K, dim)``.
@@ -93,6 +94,7 @@ class RoundState:
     clip_norm: float
     grid: Grid
     sent: list[Message]
+    cohort: list[int] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
@@ -169,8 +171,9 @@ class RoundNotes:
         faults: what went wrong, in sentences, and of which kind that is.
         counts: how often each kind of fault happened.
         failure: the first part of the audit that could not be done, and why.
-        asked: how many real clients were asked.
         loss: of the clients' training; ``None`` if nobody says.
+        seconds: that the audit took, the strategy's own calls left out.
+        canary_bytes: of memory for the canaries' updates and replies.
         averaged: how the strategy averaged; "" if that is not known, ``None`` if no canary took
             part.
     """
@@ -178,8 +181,9 @@ class RoundNotes:
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     failure: str | None = None
-    asked: int = 0
     loss: float | None = None
+    seconds: float = 0.0
+    canary_bytes: int = 0
     averaged: str | None = None
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import time
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,6 +35,9 @@ class Attachment:
         rescue: told the name and the error when a hook fails; returns more replies for the
             strategy, of clients that were not asked.
         note: told an error of the strategy's own, which goes on to whoever called it.
+
+    Attributes:
+        seconds: that the strategy's own functions took.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Attachment:
     ) -> None:
         self._strategy, self._audit, self._names = strategy, audit, tuple(names)
         self._rescue, self._note = rescue, note
+        self.seconds = 0.0
         self._calling: set[str] = set()
         self._own: dict[str, Callable[..., Any]] = {}
         self._hooks = contextlib.ExitStack()
@@ -98,6 +103,7 @@ class Attachment:
     def call(self, name: str, *arguments: Any) -> Any:
         """The strategy's own function of that name."""
         own = self._own[name] if name in self._own else getattr(self._strategy, name)
+        began = time.perf_counter()
         self._calling.add(name)
         try:
             result = own(*arguments)
@@ -106,6 +112,7 @@ class Attachment:
             raise
         finally:
             self._calling.discard(name)
+            self.seconds += time.perf_counter() - began
         self._results.append(result)
         return result
 

@@ -23,7 +23,6 @@ import scipy
 from fl_epe.auditing import SECRET_KINDS, AuditRecord, CanaryLoad, NotMeasured, Sees, canary_load
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.limit.client import (
-    PLACES,
     ClientEpsilon,
     expected_epsilon,
     expected_record,
@@ -133,9 +132,11 @@ def noise_for_epsilon(
     try:
         if worst_case:
             found = worst_at(z)
-        else:
-            record = record_at(z, places=load.places or PLACES, kept=load.kept)
+        elif load.places:
+            record = record_at(z, places=load.places, kept=load.kept)
             found = median_client(record, sees, confidence)
+        else:
+            raise NotMeasured(load.sentences()[0])
     except NotMeasured:  # too few canaries take part
         found = dataclasses.replace(median_client(record_at(z), sees), low=0.0, high=math.inf)
     return NoiseAdvice(z, target_epsilon, found, delta, clients, load, tuple(_notes(z, real)))

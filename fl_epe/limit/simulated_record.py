@@ -224,7 +224,7 @@ def limit_record(
             num_canaries=num_canaries,
         )
     # Schedules treat all clients alike, so the first of them can be the canaries.
-    here = presence(schedule, clients, generator(seed, _PARTICIPATION), num_canaries)
+    rng = generator(seed, _PARTICIPATION)
     log, design = auditing.ClientLog(), auditing.Design(task="limit")
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
@@ -238,8 +238,11 @@ def limit_record(
         )
         often, secret = schedule.participations(), schedule.kind in auditing.SECRET_KINDS
         load = auditing.CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, secret)
+        here = presence(load.place_schedule(schedule), clients, rng, num_canaries)
         here = load.presence(here, generator(seed, _PARTICIPATION, 1))
         num_canaries = here.shape[1]
+    else:
+        here = presence(schedule, clients, rng, num_canaries)
     rng = generator(seed, _SCORES)
     lengths = signal.residual * signal.norms / size * np.sqrt(_DIM)
     moved = signal.moved / size * np.sqrt(_DIM)

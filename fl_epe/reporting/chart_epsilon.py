@@ -11,7 +11,7 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
-from fl_epe.reporting.charts import PLAIN, SEEN, Chart, scatter
+from fl_epe.reporting.charts import PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON, number
 
 _STEPS = 48  # of a curve
@@ -29,7 +29,8 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     Returns:
         ``None`` if no ε was measured.
     """
-    client, named = AuditedClient.of(record), [(SEEN[a.adversary.sees], a) for a in answers]
+    client = AuditedClient.of(record)
+    named = [(charts.seen(one.adversary.sees, record), one) for one in answers]
     often = "once" if client.participations == 1 else f"{client.participations:.3g} times"
     if client.secret is not None:
         return charts.answer_chart(
@@ -124,7 +125,7 @@ def _adversary(
     sees, fit, scores = answer.adversary.sees, answer.fit, answer.scores
     if fit is None or scores is None or (found := charts.finite_estimate(answer)) is None:
         return ()
-    view, name = seen_by(record, Adversary(sees)), SEEN[sees]
+    view, name = seen_by(record, Adversary(sees)), charts.seen(sees, record)
     color, dash, symbol = charts.LOOKS[sees]
     size, sizes = client.size(view), view.sizes.observed
 

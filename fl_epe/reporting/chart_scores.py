@@ -5,7 +5,7 @@ import numpy as np
 from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import scored
-from fl_epe.reporting.charts import SEEN, Chart, scatter
+from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON, number, signed
 
 _WIDE = 1.96  # deviations about an expected score, within which 95% of scores are
@@ -19,7 +19,7 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         fit, scores, sees = answer.fit, answer.scores, answer.adversary.sees
         if fit is None or scores is None:
             continue
-        name, (color, dash, symbol) = SEEN[sees], charts.LOOKS[sees]
+        name, (color, dash, symbol) = charts.seen(sees, record), charts.LOOKS[sees]
         sizes, at = seen_by(record, Adversary(sees)).sizes.observed, charts.panel(len(told))
         chosen, times = charts.spread_out(len(sizes)), scored(record, len(sizes))
         ends = np.array([0.0, float(sizes.max(initial=0.0))])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing import Answer, EpsilonEstimate
+from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
 from fl_epe.reporting.numbers import JSON, number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
@@ -21,6 +21,14 @@ FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
 
 SEEN = {"final": "final model", "all": "every round"}
 """What an adversary sees, in words."""
+
+
+def seen(sees: Sees, record: AuditRecord | None) -> str:
+    """As `SEEN`, for a record after which there may be more rounds."""
+    if sees == "all" or record is None or record.findings.last_model_is_final:
+        return SEEN[sees]
+    return f"model after round {record.rounds}"
+
 
 LOOKS = {"final": (FINAL, "dash", "square-open"), "all": (EVERY, "solid", "circle-open")}
 """Color, dash and symbol of what is of an adversary."""

@@ -9,7 +9,7 @@ from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import MOST_SHARE, SEES, canary_share
+from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
 
@@ -27,13 +27,14 @@ def _trust(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is None:
         return
     for one in summary.answers:
-        seen = f"{SEES[one.adversary.sees][:1].upper()}{SEES[one.adversary.sees][1:]}"
+        seen = what_is_seen(one, record)
+        seen = f"{seen[:1].upper()}{seen[1:]}"
         said = [f"not measured, as {one.reason}."] if one.fit is None else _fit(one, one.fit)
         yield from (f"{seen}: {text}" for text in said)
     if (share := canary_share(record)) is not None:
         yield (
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
-            f"(up to {MOST_SHARE:.0%} is taken as harmless)."
+            f"(up to {auditing.MOST_SHARE:.0%} is taken as harmless)."
         )
     if idle := int((record.norms.means == 0).sum()):
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
@@ -97,7 +98,7 @@ def _knowledge(summary: Summary) -> Iterator[str]:
 
 
 def _clients(summary: Summary) -> Iterator[str]:
-    if summary.record is None:
+    if (record := summary.record) is None:
         return
     try:
         found = client_leakage(summary)
@@ -107,13 +108,14 @@ def _clients(summary: Summary) -> Iterator[str]:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
         yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
-        for sees, each in found.epsilon.items():
+        for one in summary.answers:
+            each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
                     f"The worst-case client took part {counts[worst]} times: ε = "
-                    f"{number(each[worst])} against an adversary who sees {SEES[sees]} and knows "
-                    "its rounds."
+                    f"{number(each[worst])} against an adversary who sees "
+                    f"{what_is_seen(one, record)} and knows its rounds."
                 )
         heaviest = int(np.argmax(found.weights))
         if found.weights[heaviest] >= _HEAVY:
@@ -172,6 +174,12 @@ def _events(summary: Summary) -> Iterator[str]:
                 f"The run ended after round {stop.after}; its rule watched ε = "
                 f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which "
                 "holds at every round at once) for an adversary who sees every round's model."
+            )
+        if (seconds := record.provenance.seconds) is not None:
+            memory = record.provenance.canary_bytes / 1e6
+            yield (
+                f"The audit took {seconds:.2g} s a round, beside the strategy's own work, and "
+                f"{memory:.2g} MB of memory for a round's canaries."
             )
     for name, value in summary.held_out():
         yield f"The model's {name} on held-out data: {value}."

@@ -17,7 +17,7 @@ from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
-from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.sentences import first_sentence
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
@@ -155,7 +155,10 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
         rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries; what is proved holds "
         f"at {percent} confidence."
     )
-    rows = [(SEEN[answer.adversary.sees], *answer_cells(answer)) for answer in summary.answers]
+    rows = [
+        (seen(answer.adversary.sees, summary.record), *answer_cells(answer))
+        for answer in summary.answers
+    ]
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table} \centering",

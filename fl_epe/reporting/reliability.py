@@ -12,7 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answer, at_chance, divergence, null_misfit
+from fl_epe.auditing import (
+    MOST_SHARE,
+    Answer,
+    AuditRecord,
+    answer,
+    at_chance,
+    divergence,
+    null_misfit,
+)
+from fl_epe.reporting import charts
 from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -20,12 +29,20 @@ Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 SEES = {"final": "the final model", "all": "every round's model"}
 """What an adversary sees, in words of a sentence."""
 
+
+def what_is_seen(one: Answer, record: AuditRecord | None) -> str:
+    """As `SEES`, for a record after which there may be more rounds."""
+    sees = one.adversary.sees
+    return SEES[sees] if sees == "all" else f"the {charts.seen(sees, record)}"
+
+
 CODES: dict[str, Status] = {
     "diverged": "diverged",
     "not-measured": "not measured",
     "steps": "faulty",
     "exceeds-theory": "faulty",
     "above-theory": "unreliable",
+    "size": "unreliable",
     "contradicted": "unreliable",
     "doubts": "unreliable",
     "load": "unreliable",
@@ -39,8 +56,11 @@ CODES: dict[str, Status] = {
 }
 """Kinds of warnings, the most important first, with what a report with such a warning is worth."""
 
-MOST_SHARE = 1 / 6
-"""Of a round's weight that canaries may have."""
+LEAST_PARAMETERS = 100
+"""Where there are fewer, and scores do not follow their law, that is why."""
+
+_OF_LAW = ("doubts", "contradicted", "null", "width", "number", "time")
+_FEW = "the model has {} parameters, in which random directions overlap more than scores assume"
 
 _SURE = 0.999  # confidence of a proof that accuses an implementation
 _LEVEL = 0.01  # of the tests of κ of a report together
@@ -77,8 +97,10 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     found += [("steps", text) for text in record.findings.step_faults]
     found += [("doubts", text) for text in record.findings.doubts]
     for one in answers:
-        found += [*_of_proof(record, one), *_of_scores(one)]
-    found += [*_of_tests(answers), *_of_run(record, diverged=bool(diverged))]
+        found += [*_of_proof(record, one), *_of_scores(record, one)]
+    found += [*_of_tests(record, answers), *_of_run(record, diverged=bool(diverged))]
+    if record.dim < LEAST_PARAMETERS and any(code in _OF_LAW for code, _ in found):
+        found.append(("size", _FEW.format(record.dim)))
     order = list(CODES)
     ranked = sorted(dict.fromkeys(found), key=lambda one: order.index(one[0]))
     return tuple(ReportWarning(*one) for one in ranked)
@@ -98,7 +120,7 @@ def canary_share(record: AuditRecord) -> float | None:
 def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.proved is None or one.estimate is None:
         return
-    seen, limit = SEES[one.adversary.sees], number(one.analytical.epsilon)
+    seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
     if one.exceeds_theory:
         sure = answer(record, one.adversary, one.estimate.delta, _SURE)
@@ -118,10 +140,10 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
 
 
-def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
+def _of_scores(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.scores is None or one.fit is None:
         return
-    seen, width = SEES[one.adversary.sees], one.fit.width
+    seen, width = what_is_seen(one, record), one.fit.width
     if null_misfit(one.scores):
         null = np.asarray(one.scores.unobserved)
         text = (
@@ -133,9 +155,9 @@ def _of_scores(one: Answer) -> Iterator[tuple[str, str]]:
         yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
 
 
-def _of_tests(answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
+def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
     """The tests of κ, which have their level together."""
-    fits = [(SEES[one.adversary.sees], one.fit) for one in answers if one.fit is not None]
+    fits = [(what_is_seen(one, record), one.fit) for one in answers if one.fit is not None]
     number_ = "do not grow with the number of participations"
     time = "depend on when canaries took part"
     tests = [(seen, "number", fit.number, number_) for seen, fit in fits]

@@ -11,22 +11,34 @@ Examples:
 import math
 import textwrap
 
+import numpy as np
+
 from fl_epe.auditing import Answer, EpsilonEstimate
-from fl_epe.reporting.charts import SEEN, answer_cells
+from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.numbers import number
-from fl_epe.reporting.reliability import SEES
+from fl_epe.reporting.reliability import what_is_seen
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
 
 LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
 
-SCOPE = (
-    "Measured are random updates, as large as clipping allows, known to the adversary. Clients "
-    "whose updates are smaller, or not to be guessed, leak less; how much less is not measured. "
-    "ε tells what clipping, noise and schedule let through, not whether this training data is easy "
-    "to attack"
-)
-"""What the answer does and does not say about real clients' data, without its full stop."""
+
+def size_of_updates(summary: Summary) -> str:
+    """How large the canaries' updates are, in words."""
+    record = summary.record
+    clips = record is not None and np.isfinite(record.mechanism.clip_norms).any()
+    return "as large as clipping allows" if clips else "of a client's size"
+
+
+def scope(summary: Summary) -> str:
+    """What the answer does and does not say about real clients' data, without its full stop."""
+    return (
+        f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
+        "whose updates are smaller, or not to be guessed, leak less; how much less is not "
+        "measured. ε tells what clipping, noise and schedule let through, not whether this "
+        "training data is easy to attack"
+    )
+
 
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
@@ -48,6 +60,7 @@ _ADVICE = {
     "above-theory": "Measure again with another seed before the model is published.",
     "contradicted": "Rely on what is proved, not on the estimate.",
     "doubts": "Find the reason before you rely on these numbers.",
+    "size": "Rely on theory; a model of this size has too few directions to measure in.",
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
@@ -95,7 +108,7 @@ def exposure(summary: Summary) -> str:
         return ""
     often = [_often(one, summary.delta) for one, _ in found]
     told = [f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate)}" for one, estimate in found]
-    who = [f"whoever has {SEES[one.adversary.sees]}" for one, _ in found]
+    who = [f"whoever has {what_is_seen(one, summary.record)}" for one, _ in found]
     blind = "" if ALWAYS in often[0] else "; a blind guess: 50%"
     text = f"{who[0]} can tell {often[0]} whether one {summary.unit} took part ({told[0]}{blind})"
     for right, person, numbers in zip(often[1:], who[1:], told[1:], strict=True):
@@ -180,7 +193,9 @@ def headings(summary: Summary) -> tuple[str, ...]:
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The cells of the table, as text: a row for each adversary."""
-    return [(SEEN[one.adversary.sees], *marked_cells(one)) for one in summary.answers]
+    return [
+        (seen(one.adversary.sees, summary.record), *marked_cells(one)) for one in summary.answers
+    ]
 
 
 def marked_cells(one: Answer) -> tuple[str, str, str, str]:
@@ -207,18 +222,18 @@ def table_note(summary: Summary) -> str:
     instead = _INSTEAD[one.analytical.adjacency]
     text = (
         f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with random updates "
-        f"as large as clipping allows, against {instead}; the adversary knows its updates{knows}."
+        f"{size_of_updates(summary)}, against {instead}; the adversary knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += " * Every round's bound covers the final model too."
+        text += f" * Every round's bound covers the {seen('final', summary.record)} too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
         text += f" † Extrapolated from canaries (synthetic clients) in at most {most} rounds."
     told = ", ".join(
-        f"{number(found.estimate.epsilon)} ({SEEN[found.adversary.sees]})"
+        f"{number(found.estimate.epsilon)} ({seen(found.adversary.sees, summary.record)})"
         for found in summary.at_small_delta
         if found.estimate is not None
     )

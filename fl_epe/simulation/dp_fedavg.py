@@ -109,7 +109,8 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
 
 def _places(config: RunConfig, rng: np.random.Generator) -> NDArray[np.bool_]:
     """The rounds of canaries at places that the clients' schedule gives to more clients."""
-    load, schedule = config.load, config.client_schedule()
+    load = config.load
+    schedule = load.place_schedule(config.client_schedule())
     if not load.places:
         return np.zeros((config.rounds, 0), bool)
     # Fixed sizes of cohorts would tell something of secret rounds, were places alone in them.

@@ -28,6 +28,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from fl_epe.checks import Floats
@@ -52,8 +53,7 @@ class Digits:
 
         @app.train()
         def train(message: Message, context: Context) -> Message:
-            mine = slice(int(context.node_config["partition-id"]), self._train, self._clients)
-            inputs, targets = self._inputs[mine], self._targets[mine]
+            inputs, targets = self.examples_of(int(context.node_config["partition-id"]))
             weight = message.content.array_records["arrays"]["weight"].numpy().astype(float)
             for _ in range(STEPS):
                 slope = chances(weight, inputs)
@@ -68,6 +68,11 @@ class Digits:
             return Message(content, reply_to=message)
 
         return app
+
+    def examples_of(self, client: int) -> tuple[Floats, NDArray[np.int64]]:
+        """A client's digits, and which they are."""
+        mine = slice(client, self._train, self._clients)
+        return self._inputs[mine], self._targets[mine]
 
     def accuracy(self, weight: Floats) -> float:
         """Share of the digits held out that the model names rightly."""

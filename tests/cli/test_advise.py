@@ -49,7 +49,7 @@ class TestCommandLine:
             assert main(["advise", *asked, *more]) == 0
             said.append(" ".join(capsys.readouterr().out.split()))
         assert ["would report this" in text for text in said] == [False, True]
-        assert ["No canary fits beside 8 clients" in text for text in said] == [True, False]
+        assert ["No two canaries fit beside 8 clients" in text for text in said] == [True, False]
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}

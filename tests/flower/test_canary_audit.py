@@ -317,7 +317,7 @@ def test_rounds_that_nobody_told_of_are_not_measured():
     assert fault.startswith("round 5, this round and later ones are not measured: the canaries")
     audit, _ = _in_starts([1, 1, 1])
     assert audit.report().startswith("Not measured, as ")
-    assert "or has a single one" in audit.faults[0]
+    assert "pass rounds=1, if that is all" in audit.faults[0]
 
 
 def test_a_second_start_with_another_model_is_not_measured():

@@ -104,7 +104,7 @@ def test_without_two_canaries_nothing_is_changed_and_the_report_says_why():
     audit, metrics = run(3, 3, averaging(3))
     assert not any(name.startswith("epsilon") for name in metrics)
     assert len(audit.record().clients.ids) == 9
-    assert "No canary fits beside 3 clients" in audit.faults[0]
+    assert "No two canaries fit beside 3 clients in 3 rounds" in audit.faults[0]
     assert audit.report().startswith("Not measured, as ")
 
 
@@ -120,7 +120,7 @@ def test_fewer_clients_later_do_not_raise_the_canaries_share():
     audit, _ = run(10, 30, averaging(10, cls=_Leaves))
     record = audit.record()
     assert 0.09 < share_of(record) <= 0.1
-    assert "fewer clients are asked than in the first round" in audit.faults[0]
+    assert audit.faults == []
 
 
 def test_the_only_choice_may_be_how_often_or_how_much():
