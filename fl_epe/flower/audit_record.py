@@ -14,7 +14,9 @@ import scipy
 from flwr.app import MetricRecord
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
+from fl_epe.checks import Floats
 from fl_epe.flower.client_canaries import HINTS
+from fl_epe.flower.dominance import compared_entries
 from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _RARE = 1e-3
 _UNEQUAL = 0.1  # of what canaries add, by which their scores differ
 _WEAK = 0.5  # of what canaries should add
-_OFTEN = 0.1  # of the rounds with canaries
+_OFTEN = 0.1  # of the rounds
 _ON_THE_SERVER = (
     "Canaries are made on the server: what clients do to their own updates before they send them,"
     " such as adding noise, is not in them (it is with canary_mod)."
@@ -76,7 +78,35 @@ def make_record(run: AuditedRun) -> AuditRecord:
     ids, offsets = run.seen.log(run.auditor.rounds)
     facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
-    return record.with_values(doubts=tuple(doubts(record)))
+    found = doubts(record)
+    if (dominant := dominant_node(run)) is not None:
+        found.append(dominant)
+    return record.with_values(doubts=tuple(found))
+
+
+def dominant_node(run: AuditedRun) -> str | None:
+    """Who moved the final model so far that the others are hidden; ``None`` if nobody did."""
+    ids, _ = run.seen.log(run.index)
+    found = run.contributions.dominant(_moved(run), len(np.unique(ids)))
+    if found is None:
+        return None
+    dominant, who = found
+    return (
+        f"{who} moved the final model {dominant.times:.3g} times as far as the median other node"
+        f" and has {dominant.share:.0%} of the energy of all: who sent that can subtract it, and ε"
+        " against that adversary is larger"
+    )
+
+
+def _moved(run: AuditedRun) -> Floats | None:
+    """The final model less the initial one, in some entries; ``None`` if not a sum of updates."""
+    averages = run.wrapped.averages or _averages(run)
+    if not averages or run.wrapped.server() != ServerSGD():
+        return None
+    if run.layout is None or run.last is None or run.start is None:
+        return None
+    start = run.layout.flatten(run.start)
+    return compared_entries(run.layout, run.last) - compared_entries(run.layout, start)
 
 
 def _design(run: AuditedRun) -> Design:
@@ -140,7 +170,7 @@ def _findings(run: AuditedRun) -> Findings:
 
 def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
-    return [*run.faults, *filter(None, [_missing(run)])]
+    return [*run.faults, *filter(None, [_missing(run), dominant_node(run)])]
 
 
 def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
@@ -175,8 +205,8 @@ def doubts(record: AuditRecord) -> list[str]:
                 f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
                 " to the mean should: they may have been left out, or taken out again"
             )
-    dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
-    if dominated > _OFTEN * record.presence.any(axis=1).sum():
+    dominated = record.provenance.fault_counts.get(FaultKind.DOMINANT_UPDATE, 0)
+    if dominated > _OFTEN * record.rounds:
         found.append(
             "in many rounds one client's update was most of the energy of all: it hides the others"
             " from everybody who cannot subtract it, and ε is not that of a client without it"

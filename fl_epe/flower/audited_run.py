@@ -19,6 +19,7 @@ from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
+from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
@@ -48,6 +49,7 @@ class AuditedRun(AuditState):
         last_is_finite: whether the newest model has no NaN or infinite entries.
         over: why no more rounds are audited; ``None`` while they are.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
+        contributions: what each node added to the model.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
@@ -60,6 +62,7 @@ class AuditedRun(AuditState):
         self.last_is_finite = True
         self.over: str | None = None
         self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(settings.seed)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -157,10 +160,12 @@ class AuditedRun(AuditState):
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
+        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(self.seed)
         if done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
-        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
+            self.contributions.restore(under(saved.scores, "nodes."))
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
@@ -253,7 +258,19 @@ class AuditedRun(AuditState):
         heard = self.hear(state, replies, self.settings.identity or int)
         self.seen.note(state.index, heard - self.clients.keys())
         state.absent = len(state.sent) - len(readable(replies))
-        return replies if state.sits_out else self.source.join(state, replies)
+        try:
+            return replies if state.sits_out else self.source.join(state, replies)
+        finally:
+            with self.goes_on("clients' updates could not be compared", state.index):
+                self._compare_updates(state, replies)
+
+    def _compare_updates(self, state: RoundState, replies: list[Message]) -> None:
+        """Who dominates the round, with or without canaries in it."""
+        canaries = {id(reply) for reply in state.played}
+        real = [reply for reply in readable(replies) if id(reply) not in canaries]
+        state.updates = RoundUpdates.of(self, state, real)
+        if state.updates is not None:
+            note_dominant(self, state, state.updates)
 
     def close_round(
         self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None
@@ -288,6 +305,8 @@ class AuditedRun(AuditState):
 
     def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
+        if state.updates is not None:
+            self.contributions.add(state.updates, shares)
         facts = state.settle(shares)
         if left_out := len(state.played) - len(facts.present):
             self.failed(

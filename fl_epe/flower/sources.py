@@ -23,7 +23,6 @@ from fl_epe.flower.replies import (
     make_replies,
     median_norm,
     model_record,
-    note_dominant,
     readable,
     some_answers,
     weights,
@@ -129,7 +128,6 @@ class ServerCanaries:
         rng = generator(settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
-        note_dominant(self._run, state, real, kind)
         norms, clipped = self._norms(state, like, kind, len(cohort))
         if settings.num_examples is None:
             given = drawn_weights(real, key, len(cohort), rng)
@@ -230,7 +228,6 @@ class ClientAnswers:
                 state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
             )
         self._run.answered.update(played)
-        note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.present = sorted(played)
         state.played = [played[number] for number in state.present]

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -20,6 +20,9 @@ from fl_epe.flower.arrays import Layout
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
 from fl_epe.flower.settings import ReplyKind
+
+if TYPE_CHECKING:
+    from fl_epe.flower.dominance import RoundUpdates
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
@@ -82,6 +85,7 @@ class RoundState:
         heaviest: largest share of a real reply, and of a canary; NaN if not known.
         sits_out: whether no canary may join: the round is the strategy's alone until its canaries
             are chosen.
+        updates: of the real clients, in some entries; ``None`` if they cannot be read.
     """
 
     index: int
@@ -104,6 +108,7 @@ class RoundState:
     noise_std: float | None = None
     heaviest: tuple[float, float] = (math.nan, math.nan)
     sits_out: bool = True
+    updates: RoundUpdates | None = None
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
