@@ -12,7 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from fl_epe.auditing import Answer, AuditRecord, answer, at_chance, divergence, null_misfit
+from fl_epe.auditing import (
+    Answer,
+    AuditRecord,
+    answer,
+    at_chance,
+    divergence,
+    null_misfit,
+    updates_lost,
+)
 from fl_epe.reporting.numbers import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -28,6 +36,7 @@ CODES: dict[str, Status] = {
     "above-theory": "unreliable",
     "contradicted": "unreliable",
     "doubts": "unreliable",
+    "lost": "unreliable",
     "load": "unreliable",
     "null": "unreliable",
     "width": "unreliable",
@@ -76,6 +85,8 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     found += [("not-measured", one.reason) for one in answers if one.estimate is None]
     found += [("steps", text) for text in record.findings.step_faults]
     found += [("doubts", text) for text in record.findings.doubts]
+    if (lost := updates_lost(record)) is not None:
+        found.append(("lost", f"{lost}, so that ε is that of the clients that answered"))
     for one in answers:
         found += [*_of_proof(record, one), *_of_scores(one)]
     found += [*_of_tests(answers), *_of_run(record, diverged=bool(diverged))]

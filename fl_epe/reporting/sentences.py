@@ -48,6 +48,7 @@ _ADVICE = {
     "above-theory": "Measure again with another seed before the model is published.",
     "contradicted": "Rely on what is proved, not on the estimate.",
     "doubts": "Find the reason before you rely on these numbers.",
+    "lost": "Find out why clients do not answer, and measure again.",
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
