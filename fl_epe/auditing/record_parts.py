@@ -224,6 +224,7 @@ class Findings:
         noise: what the checks of the noise say, in sentences.
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
+        clients_add_noise: whether clients do so by themselves, and canaries do not.
         client_participations: mean number of rounds of a real client, as counted.
         heaviest_share: largest share of a real client in a round's mean; ``None`` if unknown, 0 if
             nobody counted.
@@ -240,6 +241,7 @@ class Findings:
     step_faults: tuple[str, ...] = ()
     noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
+    clients_add_noise: bool = False
     client_participations: float | None = None
     heaviest_share: float | None = 0.0
     heaviest_canary_share: float | None = None

@@ -32,6 +32,12 @@ _ON_THE_SERVER = (
     " such as adding noise, is not in them (it is with canary_mod)."
 )
 
+_CLIENTS_NOISE = (
+    "clients' updates look like noise that clients add themselves, as in local DP: canaries made on"
+    " the server have none of it, so nothing is proved of a client (with clients=… and canary_mod"
+    " canaries have it too)"
+)
+
 
 def _averages(run: AuditedRun) -> bool:
     seen = [note.averaged for note in run.notes.values() if note.shares is not None]
@@ -79,9 +85,17 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
     found = doubts(record)
+    if _clients_add_noise(run):
+        found.insert(0, _CLIENTS_NOISE)
     if (dominant := dominant_node(run)) is not None:
         found.append(dominant)
     return record.with_values(doubts=tuple(found))
+
+
+def _clients_add_noise(run: AuditedRun) -> bool:
+    """Whether updates look like noise in most rounds, beside canaries that have none of it."""
+    noisy = [note.noisy for note in run.notes.values() if note.noisy is not None]
+    return sum(noisy) > len(noisy) / 2
 
 
 def dominant_node(run: AuditedRun) -> str | None:
@@ -160,6 +174,7 @@ def _findings(run: AuditedRun) -> Findings:
         plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
+        clients_add_noise=_clients_add_noise(run),
         client_participations=len(ids) / len(np.unique(ids)) if len(ids) else None,
         heaviest_share=heaviest,
         heaviest_canary_share=canary,

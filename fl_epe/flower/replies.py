@@ -183,6 +183,25 @@ def are_noise(
     )
 
 
+def differ_by_noise(
+    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating] | None = None
+) -> bool:
+    """Whether updates look like noise but for what they have in common; a weaker `are_noise`.
+
+    Their differences in pairs are such noise, and their lengths are not all the same, as those of
+    clipped updates are. Noise that is much smaller than what training moves is not found. Arguments
+    are as for `are_noise`.
+    """
+    if are_noise(answers, before):
+        return True
+    lengths = np.array([norm(answer, before) for answer in answers])
+    chance = 1 / np.sqrt(2 * len(answers[0]))  # relative deviation of the length of noise
+    if not np.std(lengths) > chance / 4 * np.mean(lengths):
+        return False
+    pairs = zip(answers[::2], answers[1::2], strict=False)
+    return are_noise([one - other for one, other in pairs])
+
+
 def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) -> float:
     """The median norm of the updates in some answers.
 

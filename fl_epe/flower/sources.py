@@ -18,6 +18,7 @@ from fl_epe.flower.replies import (
     MOST_READ,
     Answer,
     are_noise,
+    differ_by_noise,
     drawn_weights,
     kind_of_replies,
     make_replies,
@@ -128,6 +129,9 @@ class ServerCanaries:
         rng = generator(settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
+        before = state.before if kind == "model" else None
+        noisy = differ_by_noise([answer.vector for answer in like], before)
+        self._run.note(state.index).noisy = noisy
         norms, clipped = self._norms(state, like, kind, len(cohort))
         if settings.num_examples is None:
             given = drawn_weights(real, key, len(cohort), rng)

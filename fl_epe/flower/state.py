@@ -159,6 +159,7 @@ class RoundNotes:
         averaged: how the strategy averaged; ``None`` if that is not known.
         shares: largest of a real client and of a canary in what was released, NaN if not known;
             ``None`` if no canary took part.
+        noisy: whether clients' updates look like noise; ``None`` if they were not looked at.
     """
 
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -168,6 +169,7 @@ class RoundNotes:
     loss: float | None = None
     averaged: str | None = None
     shares: tuple[float, float] | None = None
+    noisy: bool | None = None
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret
