@@ -38,6 +38,11 @@ _CLIENTS_NOISE = (
     " canaries have it too)"
 )
 
+_OFTEN_DOMINATED = (
+    "in many rounds one client's update was most of the energy of all: it hides the others from"
+    " everybody who cannot subtract it, and ε is not that of a client without it"
+)
+
 
 def _averages(run: AuditedRun) -> bool:
     seen = [note.averaged for note in run.notes.values() if note.shares is not None]
@@ -84,12 +89,20 @@ def make_record(run: AuditedRun) -> AuditRecord:
     ids, offsets = run.seen.log(run.auditor.rounds)
     facts |= {"clients.ids": ids, "clients.offsets": offsets}
     record = run.auditor.record(**facts)
-    found = doubts(record)
+    found = [*run_doubts(run), *doubts(record)]
+    return record.with_values(doubts=tuple(found))
+
+
+def run_doubts(run: AuditedRun) -> list[str]:
+    """Why ε is in doubt by what clients answered so far, in sentences without a full stop."""
+    found = list[str]()
     if _clients_add_noise(run):
-        found.insert(0, _CLIENTS_NOISE)
+        found.append(_CLIENTS_NOISE)
+    if run.fault_counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
+        found.append(_OFTEN_DOMINATED)
     if (dominant := dominant_node(run)) is not None:
         found.append(dominant)
-    return record.with_values(doubts=tuple(found))
+    return found
 
 
 def _clients_add_noise(run: AuditedRun) -> bool:
@@ -119,8 +132,7 @@ def _moved(run: AuditedRun) -> Floats | None:
         return None
     if run.layout is None or run.last is None or run.start is None:
         return None
-    start = run.layout.flatten(run.start)
-    return compared_entries(run.layout, run.last) - compared_entries(run.layout, start)
+    return compared_entries(run.layout, run.last) - compared_entries(run.layout, run.start)
 
 
 def _design(run: AuditedRun) -> Design:
@@ -136,6 +148,8 @@ def _design(run: AuditedRun) -> Design:
             "num_clients": plan.nodes,
             "clients_per_round": plan.clients - plan.replaced if plan.nodes else None,
         }
+        if settings.clients is not None:
+            known["canary_nodes"] = sorted(run.clients)
         if plan.load is not None:
             known["participations"] = plan.load.participations
     return Design.of(
@@ -220,12 +234,6 @@ def doubts(record: AuditRecord) -> list[str]:
                 f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
                 " to the mean should: they may have been left out, or taken out again"
             )
-    dominated = record.provenance.fault_counts.get(FaultKind.DOMINANT_UPDATE, 0)
-    if dominated > _OFTEN * record.rounds:
-        found.append(
-            "in many rounds one client's update was most of the energy of all: it hides the others"
-            " from everybody who cannot subtract it, and ε is not that of a client without it"
-        )
     return found
 
 

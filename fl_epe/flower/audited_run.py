@@ -13,11 +13,11 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fl_epe.archive import under
-from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
+from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout, pack
-from fl_epe.flower.audit_record import make_record, noise_multipliers
+from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import readable
@@ -332,14 +332,6 @@ class AuditedRun(AuditState):
             return None
         self.last = theta
         return theta
-
-    def epsilons(self) -> dict[str, float]:
-        """ε after the round and what theory allows, as metrics; at last those of the report."""
-        z, _ = noise_multipliers(self)
-        found = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
-        if self.index == self.rounds and not math.isnan(found["epsilon-all"]):
-            found = answer_metrics(answers(self.record()))
-        return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

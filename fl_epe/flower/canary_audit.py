@@ -21,6 +21,7 @@ from fl_epe.flower import watching
 from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
+from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
@@ -196,6 +197,8 @@ class CanaryAudit(Strategy):
         if self._run.over is None:
             with self._run.goes_on("the round could not be scored", self._run.index):
                 arrays, metrics = result
+                metrics = rename_ours(self._run, metrics)
+                result = arrays, metrics
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
                 log_round(self._run, state, result[1])
@@ -261,7 +264,7 @@ class CanaryAudit(Strategy):
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
         out = MetricRecord(dict(metrics or {}))
-        out.update(self._run.epsilons())
+        out.update(epsilons(self._run))
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
@@ -92,10 +92,12 @@ def find_dominant(
     return None
 
 
-def compared_entries(layout: Layout, flat: NDArray[np.floating]) -> Floats:
-    """The entries of a flat vector ``(dim,)`` that are compared in a round."""
+def compared_entries(layout: Layout, model: ArrayRecord | NDArray[np.floating]) -> Floats:
+    """The entries of a model, or of its flat vector ``(dim,)``, that are compared in a round."""
     step = max(1, layout.dim // ROUND_ENTRIES)
-    parts = [values[::step] for values in layout.split(flat).values()]
+    if isinstance(model, ArrayRecord):
+        return layout.flatten(model, step).astype(np.float64)
+    parts = [values[::step] for values in layout.split(model).values()]
     return np.concatenate(parts, dtype=np.float64)
 
 
