@@ -20,7 +20,7 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.statistics import SecretRounds, secret_rounds
-from fl_epe.auditing.view import View
+from fl_epe.auditing.view import View, seen_by
 from fl_epe.schedules import Schedule, make_schedule
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
@@ -51,7 +51,7 @@ class AuditedClient:
         Args:
             record: the audit record of a run.
             adversary: who knows its rounds or not; by default that of `claim_adversary`.
-            most: the client who takes part most often, instead of the median one: all that a
+            most: the client with the largest expected score, instead of the median one: all that a
                 privacy claim covers are at most as exposed.
 
         Raises:
@@ -67,8 +67,11 @@ class AuditedClient:
         if (ids := record.clients.ids) is not None and len(ids):
             counts = np.bincount(ids)
             taken = counts[counts > 0]
-            typical = int(taken.max() if most else np.quantile(taken, 0.5, method="lower"))
-            return cls(typical, _patterns(record, counts, typical))
+            if most:
+                exposed = _most_exposed(record, ids, adversary)
+                return cls(int(counts[exposed]), _patterns(record, np.array([exposed])))
+            typical = int(np.quantile(taken, 0.5, method="lower"))
+            return cls(typical, _patterns(record, np.flatnonzero(counts == typical)))
         participations = _expected(record)
         if most and (schedule := schedule_of(record)) is not None:
             participations = max(participations, min(schedule.most_participations(), record.rounds))
@@ -109,15 +112,26 @@ def schedule_of(record: AuditRecord) -> Schedule | None:
     return None
 
 
-def _patterns(record: AuditRecord, counts: NDArray[np.int64], typical: int) -> NDArray[np.bool_]:
-    """Rounds of some clients who took part so often, evenly spread over their numbers."""
-    clients = np.flatnonzero(counts == typical)
+def _most_exposed(record: AuditRecord, ids: NDArray[np.int64], adversary: Adversary) -> int:
+    """Number of the client with the largest expected score, of those in most rounds if unknown."""
+    by_round, offsets = np.ones(record.rounds), record.clients.offsets
+    if offsets is None:
+        return int(np.argmax(np.bincount(ids)))
+    with contextlib.suppress(NotMeasured):
+        weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
+        if weights.any():
+            by_round = weights if adversary.sees == "final" else weights**2
+    return int(np.argmax(np.bincount(ids, weights=np.repeat(by_round, np.diff(offsets)))))
+
+
+def _patterns(record: AuditRecord, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rounds of some of the clients, evenly spread over their numbers."""
     chosen = clients[np.unique(np.linspace(0, len(clients) - 1, _MOST_PATTERNS).astype(np.int64))]
-    column = np.full(len(counts), -1)
-    column[chosen] = np.arange(len(chosen))
     found = np.zeros((record.rounds, len(chosen)), bool)
     ids, offsets = record.clients.ids, record.clients.offsets
     if ids is not None and offsets is not None:
+        column = np.full(int(ids.max()) + 1, -1)
+        column[chosen] = np.arange(len(chosen))
         rounds, at = np.repeat(np.arange(record.rounds), np.diff(offsets)), column[ids]
         found[rounds[at >= 0], at[at >= 0]] = True
     return found
