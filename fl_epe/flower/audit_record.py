@@ -14,9 +14,7 @@ import scipy
 from flwr.app import MetricRecord
 
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
-from fl_epe.checks import Floats
 from fl_epe.flower.client_canaries import HINTS
-from fl_epe.flower.dominance import compared_entries
 from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
@@ -114,25 +112,13 @@ def _clients_add_noise(run: AuditedRun) -> bool:
 def dominant_node(run: AuditedRun) -> str | None:
     """Who moved the final model so far that the others are hidden; ``None`` if nobody did."""
     ids, _ = run.seen.log(run.index)
-    found = run.contributions.dominant(_moved(run), len(np.unique(ids)))
+    found = run.contributions.dominant(len(np.unique(ids)))
     if found is None:
         return None
-    dominant, who = found
     return (
-        f"{who} moved the final model {dominant.times:.3g} times as far as the median other node"
-        f" and has {dominant.share:.0%} of the energy of all: who sent that can subtract it, and ε"
+        f"over the whole run {found}: who sent that can subtract it, and ε of the final model"
         " against that adversary is larger"
     )
-
-
-def _moved(run: AuditedRun) -> Floats | None:
-    """The final model less the initial one, in some entries; ``None`` if not a sum of updates."""
-    averages = run.wrapped.averages or _averages(run)
-    if not averages or run.wrapped.server() != ServerSGD():
-        return None
-    if run.layout is None or run.last is None or run.start is None:
-        return None
-    return compared_entries(run.layout, run.last) - compared_entries(run.layout, run.start)
 
 
 def _design(run: AuditedRun) -> Design:

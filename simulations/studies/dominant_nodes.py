@@ -90,8 +90,8 @@ def named(nodes: int, sizes: float, drift: float, lie: Lie | None = None) -> tup
         added = honest(rng, nodes, sizes, drift)
         if lie is not None:
             lie(added)
-        run += find_dominant(added.sum(axis=0)) is not None
-        first += find_dominant(added[0]) is not None
+        run += find_dominant(dict(enumerate(added.sum(axis=0)))) is not None
+        first += find_dominant(dict(enumerate(added[0]))) is not None
     return run / RUNS, first / RUNS
 
 
