@@ -152,3 +152,15 @@ def test_lost_updates_are_no_divergence_of_the_training():
     assert summary.status == "unreliable"
     assert any("updates were lost" in one.text for one in summary.warnings)
     assert "Fix the training" not in audit.report()
+
+
+def test_clients_that_train_beside_idle_ones_are_not_accused():
+    def idle(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] >= 4:
+            reply.content["arrays"] = message.content.array_records["arrays"]
+        return reply
+
+    settings = {**PLAIN, "min_available_nodes": 20}
+    audit, _ = run(flower.FedAvg(**settings), drifting_app([idle]), nodes=20)
+    assert FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
