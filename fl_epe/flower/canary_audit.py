@@ -36,9 +36,9 @@ class CanaryAudit(Strategy):
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
     ``-low`` and ``-high``, 95%) is added to each round's metrics, and ``epsilon-analytical``, what
-    theory allows, if it is known. Beside them ``epsilon-unreliable`` and ``epsilon-faulty`` are 0 or
-    1, and a client's metric of such a name is renamed. After the last round of a run whose length
-    is known they are those of the report (`fl_epe.auditing.answers`), and there is
+    theory allows, if it is known. Beside them ``epsilon-unreliable`` and ``epsilon-faulty`` are 0
+    or 1, and a client's metric of such a name is renamed. After the last round of a run whose
+    length is known they are those of the report (`fl_epe.auditing.answers`), and there is
     ``epsilon-final``.
 
     The first round decides how many canaries there are, at most 10% of replies on average: some
