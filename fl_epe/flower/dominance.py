@@ -83,7 +83,7 @@ def find_dominant(
     active = {node: row for node, row in contributions.items() if row.any()}
     if len(active) < 2:
         return None
-    nodes, rows = np.array(list(active)), np.array(list(active.values()))
+    nodes, rows = list(active), np.array(list(active.values()))
     norms, whole = np.linalg.norm(rows, axis=1), rows.sum(axis=0)
     along = rows @ whole
     energy = float(whole @ whole) + len(whole) * noise**2
@@ -97,7 +97,8 @@ def find_dominant(
         if share > _MOST and is_one_direction and chosen.sum() <= len(others):
             times = length / float(np.median(others))
             if times > _TIMES:
-                return Dominant(tuple(nodes[chosen].tolist()), min(share, 1.0), times)
+                found = tuple(nodes[row] for row in np.flatnonzero(chosen))
+                return Dominant(found, min(share, 1.0), times)
     return None
 
 

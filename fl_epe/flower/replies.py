@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 MOST_READ = 9  # real updates, whose median norm stands for all
+_ENTRIES = 1 << 14  # of an update, about, that are compared with noise
 _NEAR = 0.25
 _BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
 _LEAST = 256  # entries
+_MOST_IN_COMMON = 0.5  # of the energy of updates that noise hides
 _RARE = 1e-3  # noise is taken for something else about so often
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
@@ -188,17 +190,21 @@ def differ_by_noise(
 ) -> bool:
     """Whether updates look like noise but for what they have in common; a weaker `are_noise`.
 
-    Their differences in pairs are such noise, and their lengths are not all the same, as those of
-    clipped updates are. Noise that is much smaller than what training moves is not found. Arguments
-    are as for `are_noise`.
+    Their differences in pairs are such noise, which is most of them, and their lengths are not all
+    the same, as those of clipped updates are. Smaller noise is not found; gradients of a linear
+    model from few examples with white features look the same. Arguments are as for `are_noise`.
     """
     if are_noise(answers, before):
         return True
-    lengths = np.array([norm(answer, before) for answer in answers])
-    chance = 1 / np.sqrt(2 * len(answers[0]))  # relative deviation of the length of noise
-    if not np.std(lengths) > chance / 4 * np.mean(lengths):
+    step = max(1, len(answers[0]) // _ENTRIES)
+    old = 0.0 if before is None else before[::step]
+    updates = [answer[::step] - old for answer in answers]
+    lengths = np.array([norm(update) for update in updates])
+    chance = 1 / np.sqrt(2 * len(updates[0]))  # relative deviation of the length of noise
+    in_common = norm(np.mean(updates, axis=0)) ** 2 / np.mean(lengths**2)
+    if in_common > _MOST_IN_COMMON or not np.std(lengths) > chance / 4 * np.mean(lengths):
         return False
-    pairs = zip(answers[::2], answers[1::2], strict=False)
+    pairs = zip(updates[::2], updates[1::2], strict=False)
     return are_noise([one - other for one, other in pairs])
 
 

@@ -41,6 +41,13 @@ def test_a_long_update_dominates_also_along_the_others_direction():
     assert find_dominant(updates).nodes == (3,)
 
 
+def test_ids_of_nodes_stay_as_they_are():
+    updates = steps(np.random.default_rng(1), 3) * np.array([[30.0], [1.0], [1.0]])
+    ids = (11503249247729065957, 7, 2**63 - 1)
+    found = dominance.find_dominant(dict(zip(ids, updates, strict=True)))
+    assert str(found).startswith("node 11503249247729065957 moved")
+
+
 def test_a_third_of_the_nodes_with_one_vector_dominates():
     updates = steps(np.random.default_rng(1), 30)
     updates[:10] = 3.9 * updates[0]
