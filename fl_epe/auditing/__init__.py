@@ -37,7 +37,7 @@ from fl_epe.auditing.evidence import assert_private, find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
-from fl_epe.auditing.measured import NotMeasured, at_chance, divergence
+from fl_epe.auditing.measured import NotMeasured, at_chance, divergence, updates_lost
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -124,4 +124,5 @@ __all__ = [
     "scores_for_claim",
     "seen_by",
     "summarize_scores",
+    "updates_lost",
 ]

@@ -58,8 +58,8 @@ class AuditedClient:
         Args:
             record: the audit record of a run.
             adversary: who knows its rounds or not; by default that of `claim_adversary`.
-            most: the client who adds most, instead of the median one: all that a privacy claim
-                covers are at most as exposed.
+            most: the client with the largest expected score, instead of the median one: all that a
+                privacy claim covers are at most as exposed.
 
         Raises:
             NotMeasured: if the adversary does not know the rounds, and their law is not known.
@@ -71,13 +71,14 @@ class AuditedClient:
             coins = secret.law == "coins"
             expected = secret.rate * record.rounds if coins else len(secret.blocks)
             return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
-        energies = record.clients.energies()
-        if energies is not None and energies.any():
-            positive = energies[energies > 0]
-            typical = positive.max() if most else np.quantile(positive, 0.5, method="lower")
-            alike = np.flatnonzero(np.isclose(energies, typical, rtol=_ALIKE))
-            spread_out = np.linspace(0, len(alike) - 1, _MOST_PATTERNS).astype(np.int64)
-            patterns = record.clients.shares_of(alike[np.unique(spread_out)])
+        log = record.clients
+        if log.ids is not None and (added := log.sums(np.ones(record.rounds), 2)).any():
+            typical = np.quantile(added[added > 0], 0.5, method="lower")
+            chosen = np.flatnonzero(np.isclose(added, typical, rtol=_ALIKE))
+            if most:
+                chosen = np.array([_most_exposed(record, adversary)])
+            spread_out = np.linspace(0, len(chosen) - 1, _MOST_PATTERNS).astype(np.int64)
+            patterns = log.shares_of(chosen[np.unique(spread_out)])
             return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected(record)
         if most and (schedule := schedule_of(record)) is not None:
@@ -143,6 +144,15 @@ def schedule_of(record: AuditRecord) -> Schedule | None:
     with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
         return make_schedule(kind, rounds, each)
     return None
+
+
+def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
+    """Number of the client with the largest expected score, as far as the record tells."""
+    by_round, power = np.ones(record.rounds), 1 if adversary.sees == "final" else 2
+    with contextlib.suppress(NotMeasured):
+        weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
+        by_round = weights if weights.any() else by_round
+    return int(np.argmax(record.clients.sums(by_round, power)))
 
 
 def _expected(record: AuditRecord) -> float:

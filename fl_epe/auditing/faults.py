@@ -17,7 +17,7 @@ class FaultKind(enum.StrEnum):
     CLIENT_NOT_FINITE = "client's update not finite"
     CANARY_LOST = "canary's update not finite"
     CANARY_UNUSED = "canary left out by the strategy"
-    LOUD = "update most of a round"
+    DOMINANT_UPDATE = "update most of a round"
     NODE_FAILED = "node answered with an error"
     NODE_LEFT = "node left"
     NO_ANSWER = "no answer in time"
@@ -45,7 +45,7 @@ class FaultKind(enum.StrEnum):
 
 _ABSENT = "Whose update is lost counts as absent in that round."
 _MEANINGS = {
-    FaultKind.LOUD: "It hides all others, but not from a client who can subtract it.",
+    FaultKind.DOMINANT_UPDATE: "It hides all others, but not from a client who can subtract it.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
     FaultKind.TWICE: "The first good answer counts, once.",
     FaultKind.LATE: "It is left out: its round is over.",

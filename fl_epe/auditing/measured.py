@@ -2,8 +2,8 @@
 
 An ε that was not measured is an error, never a number: `check_measured` raises `NotMeasured` with
 the reason in a sentence; every statistic of a record asks it first. `divergence` says why training
-failed: a loss that is not finite, a model no better than chance, lost updates. It reads what a
-record keeps and says nothing where it does not know.
+failed: a loss that is not finite, a model no better than chance. `updates_lost` says that most
+clients did not answer. They read what a record keeps and say nothing where it does not know.
 
 Examples:
     >>> raise NotMeasured("no canary took part in 12 rounds")
@@ -112,7 +112,7 @@ def divergence(record: AuditRecord) -> tuple[str, ...]:
         _loss_exploded(record),
         at_chance(record, _LAST, also_loss=True),
     )
-    reasons = _model_not_finite(record), *losses, _updates_lost(record)
+    reasons = _model_not_finite(record), *losses
     return tuple(reason for reason in reasons if reason is not None)
 
 
@@ -196,7 +196,11 @@ def at_chance(record: AuditRecord, evaluations: int = 1, *, also_loss: bool = Fa
     return None
 
 
-def _updates_lost(record: AuditRecord) -> str | None:
+def updates_lost(record: AuditRecord) -> str | None:
+    """That most clients' updates did not arrive, or none at the end; ``None`` otherwise.
+
+    It says nothing of the training: clients may have been switched off.
+    """
     absent, arrived = record.clients.absent, _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None

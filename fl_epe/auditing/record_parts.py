@@ -226,6 +226,7 @@ class Findings:
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
         last_model_is_final: whether no rounds follow those of the record.
+        clients_add_noise: whether clients do so by themselves, and canaries do not.
         client_participations: mean number of rounds of a real client, as counted.
         arrays_left_out: arrays of the model without canaries.
         resumed_after: rounds after which the audit was resumed.
@@ -240,6 +241,7 @@ class Findings:
     noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
     last_model_is_final: bool = True
+    clients_add_noise: bool = False
     client_participations: float | None = None
     arrays_left_out: tuple[str, ...] = ()
     resumed_after: tuple[int, ...] = ()
@@ -263,12 +265,18 @@ class ClientLog:
     absent: NDArray[np.int64] | None = None
     weights: Floats | None = None
 
-    def energies(self) -> Floats | None:
-        """The sum of each client's squared weights, by its number; ``None`` if nobody knows."""
-        if self.ids is None:
-            return None
-        weights = np.ones(len(self.ids)) if self.weights is None else self.weights
-        return np.bincount(self.ids, weights**2).astype(np.float64)
+    def sums(self, by_round: Floats, power: int) -> Floats:
+        """Of ``(by_round · weight)^power`` over the rounds of each client, by its number.
+
+        Args:
+            by_round: ``(T,)``.
+            power: 1 or 2.
+
+        Raises:
+            ValueError: if it is not known which client took part when.
+        """
+        ids, rounds, weights = self.rows()
+        return np.bincount(ids, (by_round[rounds] * weights) ** power).astype(np.float64)
 
     def shares_of(self, clients: NDArray[np.int64]) -> Floats:
         """What some clients added in each round, in units of its contribution, ``(T, m)``.
@@ -279,18 +287,22 @@ class ClientLog:
         Raises:
             ValueError: if it is not known which client took part when.
         """
+        ids, rounds, weights = self.rows()
+        column = np.full(int(ids.max(initial=-1)) + 1, -1)
+        column[clients] = np.arange(len(clients))
+        place = column[ids]
+        theirs = place >= 0
+        found = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
+        found[rounds[theirs], place[theirs]] = weights[theirs]
+        return found
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+        """Client, round and weight of each participation."""
         if self.ids is None or self.offsets is None:
             raise ValueError("Expected a record that says which client took part in which round.")
-        rounds = len(self.offsets) - 1
-        column = np.full(int(self.ids.max(initial=-1)) + 1, -1)
-        column[clients] = np.arange(len(clients))
-        place = column[self.ids]
-        theirs = place >= 0
-        of_round = np.repeat(np.arange(rounds), np.diff(self.offsets))
+        rounds = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         weights = np.ones(len(self.ids)) if self.weights is None else self.weights
-        found = np.zeros((rounds, len(clients)))
-        found[of_round[theirs], place[theirs]] = weights[theirs]
-        return found
+        return self.ids, rounds, weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 _RARE = 1e-3
 _UNEQUAL = 0.1  # of what canaries add, by which their scores differ
 _WEAK = 0.5  # of what canaries should add
-_OFTEN = 0.1  # of the rounds with canaries
+_OFTEN = 0.1  # of the rounds
 _ON_THE_SERVER = (
     "Canaries are made on the server: what clients do to their own updates before they send them,"
     " such as adding noise, is not in them (it is with canary_mod)."
+)
+
+_CLIENTS_NOISE = (
+    "clients' updates look like noise that clients add themselves, as in local DP: canaries made on"
+    " the server have none of it, so nothing is proved of a client (with clients=… and canary_mod"
+    " canaries have it too)"
+)
+
+_OFTEN_DOMINATED = (
+    "in many rounds one client's update was most of the energy of all: it hides the others from"
+    " everybody who cannot subtract it, and ε is not that of a client without it"
 )
 
 
@@ -81,7 +92,36 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts |= {"clients.weights": log.weights}
     record = run.auditor.record(**facts)
     beyond = [f"later rounds are not measured, as {run.over}"] if run.is_longer else []
-    return record.with_values(doubts=(*beyond, *doubts(record)))
+    return record.with_values(doubts=(*beyond, *run_doubts(run), *doubts(record)))
+
+
+def run_doubts(run: AuditedRun) -> list[str]:
+    """Why ε is in doubt by what clients answered so far, in sentences without a full stop."""
+    found = list[str]()
+    if _clients_add_noise(run):
+        found.append(_CLIENTS_NOISE)
+    if run.fault_counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
+        found.append(_OFTEN_DOMINATED)
+    if (dominant := dominant_node(run)) is not None:
+        found.append(dominant)
+    return found
+
+
+def _clients_add_noise(run: AuditedRun) -> bool:
+    """Whether updates look like noise in most rounds, beside canaries that have none of it."""
+    noisy = [note.noisy for note in run.notes.values() if note.noisy is not None]
+    return sum(noisy) > len(noisy) / 2
+
+
+def dominant_node(run: AuditedRun) -> str | None:
+    """Who moved the final model so far that the others are hidden; ``None`` if nobody did."""
+    found = run.contributions.dominant(run.seen.count)
+    if found is None:
+        return None
+    return (
+        f"over the whole run {found}: who sent that can subtract it, and ε of the final model"
+        " against that adversary is larger"
+    )
 
 
 def _design(run: AuditedRun) -> Design:
@@ -98,6 +138,8 @@ def _design(run: AuditedRun) -> Design:
             "num_clients": plan.nodes,
             "clients_per_round": plan.clients - plan.replaced if plan.nodes else None,
         }
+        if settings.clients is not None:
+            known["canary_nodes"] = sorted(run.clients)
         if plan.load is not None:
             known["participations"] = plan.load.participations
     return Design.of(
@@ -123,7 +165,6 @@ def _missing(run: AuditedRun) -> str | None:
 
 
 def _findings(run: AuditedRun) -> Findings:
-    ids = run.seen.log(run.index).ids
     noise, faults = Findings.noise, tuple[str, ...]()
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
@@ -134,9 +175,8 @@ def _findings(run: AuditedRun) -> Findings:
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,
-        client_participations=len(ids) / len(np.unique(ids))
-        if ids is not None and ids.size
-        else None,
+        clients_add_noise=_clients_add_noise(run),
+        client_participations=run.seen.participations(run.index),
         arrays_left_out=tuple(run.plan.left_out),
         resumed_after=tuple(run.resumed),
     )
@@ -144,7 +184,7 @@ def _findings(run: AuditedRun) -> Findings:
 
 def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
-    return [*run.faults, *filter(None, [_missing(run)])]
+    return [*run.faults, *filter(None, [_missing(run), dominant_node(run)])]
 
 
 def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
@@ -179,12 +219,6 @@ def doubts(record: AuditRecord) -> list[str]:
                 f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
                 " to the mean should: they may have been left out, or taken out again"
             )
-    dominated = record.provenance.fault_counts.get(FaultKind.LOUD, 0)
-    if dominated > _OFTEN * record.presence.any(axis=1).sum():
-        found.append(
-            "in many rounds one client's update was most of the energy of all: it hides the others"
-            " from everybody who cannot subtract it, and ε is not that of a client without it"
-        )
     return found
 
 

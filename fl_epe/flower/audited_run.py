@@ -13,12 +13,13 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fl_epe.archive import under
-from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
+from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout, pack
-from fl_epe.flower.audit_record import make_record, noise_multipliers
+from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
+from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
@@ -49,6 +50,7 @@ class AuditedRun(AuditState):
         over: why no more rounds are audited; ``None`` while they are.
         is_longer: whether the run went on then.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
+        contributions: what each node added to the model.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
@@ -62,6 +64,7 @@ class AuditedRun(AuditState):
         self.over = None if settings.enabled else "the audit was off (enabled=False)"
         self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(settings.seed)
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -160,10 +163,12 @@ class AuditedRun(AuditState):
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
+        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
         self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(self.seed)
         if done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
-        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
+            self.contributions.restore(under(saved.scores, "nodes."))
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
@@ -265,11 +270,24 @@ class AuditedRun(AuditState):
         self.seen.note(state.index, state.client_weights(None))
         state.absent = len(state.sent) - len(readable(replies))
         if state.sits_out:
-            return replies
-        joined = self.source.join(state, replies)
+            joined = replies
+        else:
+            try:
+                joined = self.source.join(state, replies)
+            finally:
+                with self.goes_on("clients' updates could not be compared", state.index):
+                    self._compare_updates(state, replies)
         copies = 2 * len(state.synthetic)  # as vectors, and in replies
         self.note(state.index).canary_bytes = copies * state.before.nbytes
         return joined
+
+    def _compare_updates(self, state: RoundState, replies: list[Message]) -> None:
+        """Who dominates the round, with or without canaries in it."""
+        canaries = {id(reply) for reply in state.played}
+        real = [reply for reply in readable(replies) if id(reply) not in canaries]
+        state.updates = RoundUpdates.of(self, state, real)
+        if state.updates is not None:
+            note_dominant(self, state, state.updates)
 
     def close_round(
         self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None
@@ -304,6 +322,8 @@ class AuditedRun(AuditState):
 
     def _settle_canaries(self, state: RoundState) -> RoundFacts:
         averaging, shares = averaging_of(self.wrapped, state) or (None, None)
+        if state.updates is not None:
+            self.contributions.add(state.updates, shares)
         facts = state.settle(shares)
         self.seen.note(self.index, state.client_weights(shares))
         if left_out := len(state.played) - len(facts.present):
@@ -329,14 +349,6 @@ class AuditedRun(AuditState):
             return None
         self.last = theta
         return theta
-
-    def epsilons(self) -> dict[str, float]:
-        """ε after the round and what theory allows, as metrics; at last those of the report."""
-        z, _ = noise_multipliers(self)
-        found = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
-        if self.index == self.rounds and self.auditor.canaries_seen:
-            found = answer_metrics(answers(self.record()))
-        return {name: value for name, value in found.items() if math.isfinite(value)}
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

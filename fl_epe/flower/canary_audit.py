@@ -22,6 +22,7 @@ from fl_epe.flower import watching
 from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
+from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
@@ -36,8 +37,10 @@ class CanaryAudit(Strategy):
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
     ``-low`` and ``-high``, 95%) is added to each round's metrics, and ``epsilon-analytical``, what
-    theory allows, if it is known. After the last round of a run whose length is known they are
-    those of the report (`fl_epe.auditing.answers`), and there is ``epsilon-final``.
+    theory allows, if it is known. Beside them ``epsilon-unreliable`` and ``epsilon-faulty`` are 0
+    or 1, and a client's metric of such a name is renamed. After the last round of a run whose
+    length is known they are those of the report (`fl_epe.auditing.answers`), and there is
+    ``epsilon-final``.
 
     The first round decides how many canaries there are, at most 10% of replies on average: some
     take part as often as a client, the others half as often, a quarter as often, and so on. Fewer
@@ -202,6 +205,8 @@ class CanaryAudit(Strategy):
         if self._run.over is None:
             with self._timed(), self._run.goes_on("the round could not be scored", self._run.index):
                 arrays, metrics = result
+                metrics = rename_ours(self._run, metrics)
+                result = arrays, metrics
                 self._run.close_round(state, arrays, _loss(metrics))
                 result = arrays, self._with_epsilon(arrays, metrics)
                 log_round(self._run, state, result[1])
@@ -278,7 +283,7 @@ class CanaryAudit(Strategy):
         if not arrays or not isinstance(metrics, (MetricRecord, type(None))):
             return metrics
         out = MetricRecord(dict(metrics or {}))
-        out.update(self._run.epsilons())
+        out.update(epsilons(self._run))
         return out if out else metrics
 
     summary: Any = property(operator.attrgetter("strategy.summary"))

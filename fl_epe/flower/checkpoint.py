@@ -202,7 +202,8 @@ class Checkpoint:
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
             texts = {"audit": _JSON.dump_python(run, mode="json")}
             noise = {f"noise.{name}": values for name, values in run.noise.state().items()}
-            arrays = run.auditor.state() | run.seen.state(run.index) | noise
+            nodes = {f"nodes.{name}": values for name, values in run.contributions.state().items()}
+            arrays = run.auditor.state() | run.seen.state(run.index) | noise | nodes
             write_archive(path, arrays, texts, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on

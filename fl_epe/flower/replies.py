@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -27,11 +25,11 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 MOST_READ = 9  # real updates, whose median norm stands for all
-_ENTRIES = 1 << 14  # of an update, about, from which its norm is estimated
-_DOMINANT, _LEAST_COMPARED = 4, 3  # times the median norm, among so many updates
+_ENTRIES = 1 << 14  # of an update, about, that are compared with noise
 _NEAR = 0.25
 _BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
 _LEAST = 256  # entries
+_MOST_IN_COMMON = 0.5  # of the energy of updates that noise hides
 _RARE = 1e-3  # noise is taken for something else about so often
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
@@ -123,37 +121,6 @@ def some_answers(
     if not found:
         raise ValueError(f"Expected a reply that can be read: {why}")
     return found
-
-
-def note_dominant(
-    run: AuditedRun, state: RoundState, real: Sequence[Message], kind: ReplyKind | None
-) -> None:
-    """Updates that are most of the energy of the round's updates are faults."""
-    wrapped = run.wrapped
-    step, preferred = max(1, state.layout.dim // _ENTRIES), wrapped.arrays_key()
-    old = state.layout.flatten(state.arrays, step) if kind == "model" else None
-    norms = np.full(len(real), math.nan)
-    for i, reply in enumerate(real):
-        with contextlib.suppress(ValueError):
-            entries = model_record(reply, state.layout, preferred, step)[1]
-            norms[i] = math.sqrt(step) * norm(entries, old)
-    if wrapped.clips_on_server:
-        norms = np.minimum(norms, state.clip_norm)
-    known = np.isfinite(norms)
-    if known.sum() < _LEAST_COMPARED:
-        return
-    energies = (norms * np.array(weights(real, wrapped.weighted_by()))) ** 2
-    typical, whole = float(np.median(norms[known])), float(energies[known].sum())
-    dominant = known & (norms > _DOMINANT * typical)
-    if energies[dominant].sum() <= whole / 2:
-        return
-    for i in np.flatnonzero(dominant).tolist():
-        run.failed(
-            "an update hides the others",
-            f"node {real[i].metadata.src_node_id}: its update is {norms[i] / typical:.0f} times"
-            f" as long as the median one, and {energies[i] / whole:.0%} of the energy of all",
-            kind=FaultKind.LOUD,
-        )
 
 
 def kind_of_replies(

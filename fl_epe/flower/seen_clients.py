@@ -38,6 +38,16 @@ class SeenClients:
         """Of a client's last replies; 1 of one who never answered."""
         return self._last.get(client, 1.0)
 
+    @property
+    def count(self) -> int:
+        """How many clients have answered."""
+        return len(self._numbers)
+
+    def participations(self, rounds: int) -> float | None:
+        """Mean number of rounds of a client; ``None`` before anybody answered."""
+        answers = sum(len(self._rounds.get(t, ())) for t in range(rounds))
+        return answers / self.count if answers else None
+
     def log(self, rounds: int) -> ClientLog:
         """The first so many rounds."""
         none: NDArray[Any] = np.empty(0, np.int32)

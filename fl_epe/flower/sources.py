@@ -24,7 +24,6 @@ from fl_epe.flower.replies import (
     make_replies,
     median_norm,
     model_record,
-    note_dominant,
     readable,
     some_answers,
     weights,
@@ -195,7 +194,8 @@ class ServerCanaries:
         rng = generator(self._run.settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
-        note_dominant(self._run, state, real, kind)
+        before = state.before if kind == "model" else None
+        self._run.note(state.index).noisy = are_noise([answer.vector for answer in like], before)
         if math.isnan(state.clip_norm):
             state.counted = self._run.settings.canary_norm or median_norm(like, state, kind)
         return like, kind
@@ -315,7 +315,6 @@ class ClientAnswers:
                 state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
             )
         self._run.answered.update(played)
-        note_dominant(self._run, state, others, "model")
         state.counted = state.clip_norm if once else math.nan
         state.present = sorted(played)
         state.played = [played[number] for number in state.present]

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -21,6 +21,9 @@ from fl_epe.flower.arrays import Layout
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
 from fl_epe.flower.settings import ReplyKind
+
+if TYPE_CHECKING:
+    from fl_epe.flower.dominance import RoundUpdates
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _FAULTS_KEPT = 100
@@ -85,6 +88,7 @@ class RoundState:
         clients: the client of each reply, by the ``id`` of its content.
         sits_out: whether no canary may join: the round is the strategy's alone until its canaries
             are chosen.
+        updates: of the real clients, in some entries; ``None`` if they cannot be read.
     """
 
     index: int
@@ -108,6 +112,7 @@ class RoundState:
     noise_std: float | None = None
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     sits_out: bool = True
+    updates: RoundUpdates | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.counted):
@@ -176,6 +181,7 @@ class RoundNotes:
         canary_bytes: of memory for the canaries' updates and replies.
         averaged: how the strategy averaged; "" if that is not known, ``None`` if no canary took
             part.
+        noisy: whether clients' updates look like noise; ``None`` if they were not looked at.
     """
 
     faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
@@ -185,6 +191,7 @@ class RoundNotes:
     seconds: float = 0.0
     canary_bytes: int = 0
     averaged: str | None = None
+    noisy: bool | None = None
 
 
 @dataclasses.dataclass(eq=False, repr=False)  # the seed is a secret

@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 from threadpoolctl import threadpool_limits
 
-from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergence
+from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergence, updates_lost
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD
@@ -68,7 +68,7 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         clients=task.num_clients,
         answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
-        diverged="; ".join(divergence(record)) or None,
+        diverged="; ".join(filter(None, [*divergence(record), updates_lost(record)])) or None,
     )
 
 

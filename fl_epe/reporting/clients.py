@@ -70,9 +70,7 @@ def client_leakage(summary: Summary) -> ClientLeakage:
 def _alike(record: AuditRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All clients, one of each kind with the same rounds and weights, and each client's kind."""
     log = record.clients
-    rounds = np.repeat(np.arange(record.rounds), np.diff(np.asarray(log.offsets)))
-    weights = np.ones(len(rounds)) if log.weights is None else log.weights
-    who = np.asarray(log.ids)
+    who, rounds, weights = log.rows()
     order = np.lexsort((rounds, who))
     ids, starts = np.unique(who[order], return_index=True)
     rows = np.stack([rounds, weights], axis=1)[order]

@@ -20,6 +20,7 @@ from fl_epe.auditing import (
     at_chance,
     divergence,
     null_misfit,
+    updates_lost,
 )
 from fl_epe.reporting import charts
 from fl_epe.reporting.numbers import number
@@ -45,6 +46,7 @@ CODES: dict[str, Status] = {
     "size": "unreliable",
     "contradicted": "unreliable",
     "doubts": "unreliable",
+    "lost": "unreliable",
     "load": "unreliable",
     "null": "unreliable",
     "width": "unreliable",
@@ -96,6 +98,8 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     found += [("not-measured", one.reason) for one in answers if one.estimate is None]
     found += [("steps", text) for text in record.findings.step_faults]
     found += [("doubts", text) for text in record.findings.doubts]
+    if (lost := updates_lost(record)) is not None:
+        found.append(("lost", f"{lost}, so that ε is that of the clients that answered"))
     for one in answers:
         found += [*_of_proof(record, one), *_of_scores(record, one)]
     found += [*_of_tests(record, answers), *_of_run(record, diverged=bool(diverged))]

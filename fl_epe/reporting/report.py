@@ -81,7 +81,7 @@ def print_report(
     console.print(plain_table(title, sentences.headings(summary), rows=rows))
     if note := sentences.table_note(summary):
         say(note, "dim")
-    extra = [*sentences.more_warnings(summary), *filter(None, [sentences.fault_line(summary)])]
+    extra = [*sentences.more_warnings(summary), *sentences.fault_lines(summary)]
     shown = extra if details else _fitting(extra, f"{first} {then} {note}", rows)
     for text in shown:
         say(f"{bullet} {text}")

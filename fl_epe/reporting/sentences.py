@@ -50,6 +50,7 @@ _INSTEAD = {
 
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
 _LONGEST = 230  # letters of a warning in a terminal
+_LONGEST_FAULT = 160  # and of a fault
 
 _ADVICE = {
     "diverged": "Fix the training, and measure again before anything is published.",
@@ -61,6 +62,7 @@ _ADVICE = {
     "contradicted": "Rely on what is proved, not on the estimate.",
     "doubts": "Find the reason before you rely on these numbers.",
     "size": "Rely on theory; a model of this size has too few directions to measure in.",
+    "lost": "Find out why clients do not answer, and measure again.",
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
@@ -250,15 +252,19 @@ def more_warnings(summary: Summary) -> list[str]:
     return [f"{one.text[:1].upper()}{one.text[1:]}." for one in rest]
 
 
-def fault_line(summary: Summary) -> str | None:
-    """How many faults of each kind there were; ``None`` if nothing went wrong."""
+def fault_lines(summary: Summary) -> list[str]:
+    """How many faults of each kind there were, and the first one; none if nothing went wrong."""
     counts = {kind: count for kind, count in summary.fault_counts.items() if count}
     if not counts and not summary.faults:
-        return None
+        return []
     total = sum(counts.values()) or len(summary.faults)
     kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
     told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds[:3])
-    return f"{total} fault{'' if total == 1 else 's'} during the run{f': {told}' * bool(told)}."
+    line = f"{total} fault{'' if total == 1 else 's'} during the run{f': {told}' * bool(told)}."
+    if not summary.faults:
+        return [line]
+    first = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")
+    return [line, f"The first fault: {first}"]
 
 
 def meaning(summary: Summary) -> list[str]:

@@ -40,12 +40,12 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
     assert len(set(record.clients.ids.tolist())) == NODES
     assert record.findings.resumed_after == (1, 2)
     assert record.clients.absent.tolist() == [0, 1, 1, 1]
-    assert _said(record, "round 1, ", f"node {liar}: its update is 20 times as long")
+    assert _said(record, "round 1, ", f"node {liar} moved the model")
     assert _said(record, "round 2, ", f"node {victims[0]}: Error: Node Unavailable")
     assert _said(record, "round 3, ", f"node {liar}: Expected num-examples=1000000 in (0, 1000]")
     assert _said(record, "round 4, ", f"node {liar}: It answered NaN or infinite entries")
     counts = record.provenance.fault_counts
-    assert counts[FaultKind.LOUD] == 1
+    assert counts[FaultKind.DOMINANT_UPDATE] == 1
     assert counts[FaultKind.NO_ANSWER] == 1
     assert counts[FaultKind.NODE_FAILED] == 2
 

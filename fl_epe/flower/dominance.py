@@ -1,0 +1,216 @@
+"""Which nodes move the model by so much more than all others that their updates hide the rest.
+
+Whoever sent such an update can subtract it, so that ε of the other clients against that adversary
+is larger than what is measured. Updates are compared after their weights, in some of their entries:
+in each round, and in what each node added to the model over the whole run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Message
+from numpy.typing import NDArray
+
+from fl_epe.auditing import FaultKind
+from fl_epe.checks import Floats
+from fl_epe.flower.replies import kind_of_replies, model_record, weights
+from fl_epe.flower.state import RoundState, logger
+from fl_epe.seeding import generator
+
+if TYPE_CHECKING:
+    from fl_epe.flower.audited_run import AuditedRun
+
+_ROUND_ENTRIES = 1 << 12  # of an update, about, that are compared in a round
+_RUN_ENTRIES = 1024  # of them, that are kept over the run
+_MOST_NODES = 64  # whose entries are kept: those that move the model most
+_SAMPLED = 3  # stream of an audit's own choices, as those of its sources
+_MOST = 0.75  # of the energy: without it the scores double
+_TIMES = 10.0  # the median of the others
+_SAME = 0.5  # cosine with the sum, of nodes that may have one direction
+_ALIGNED = 0.9  # of their norms, that the norm of their sum is
+_NAMED = 3  # nodes of a group
+
+
+@dataclasses.dataclass(frozen=True)
+class Dominant:
+    """Nodes whose contributions have most of the energy of a sum.
+
+    Attributes:
+        nodes: one, or several whose contributions have about the same direction.
+        share: of the sum's energy, as far as it lies along the sum.
+        times: how many times the median norm of the others' contributions theirs together have.
+    """
+
+    nodes: tuple[int, ...]
+    share: float
+    times: float
+
+    def __str__(self) -> str:
+        """Such as "node 7 moved the model 64.1 times as far as the median other node, …"."""
+        who = f"node {self.nodes[0]}"
+        if len(self.nodes) > 1:
+            more = ", …" if len(self.nodes) > _NAMED else ""
+            names = ", ".join(map(str, self.nodes[:_NAMED]))
+            who = f"{len(self.nodes)} nodes with one direction ({names}{more})"
+        return (
+            f"{who} moved the model {self.times:.3g} times as far as the median other node, with"
+            f" {self.share:.0%} of the energy of all"
+        )
+
+
+def find_dominant(
+    contributions: Mapping[int, Floats], noise: float = 0.0, count: int = 0
+) -> Dominant | None:
+    """The one node, or the one direction, that has most of the energy; ``None`` without any.
+
+    A node dominates if three quarters of the energy are its own, and its contribution is more
+    than ten times as long as the median one of the others. So does a group of at most half of the
+    nodes whose contributions have almost the same direction. A direction that most nodes have in
+    common is what they learn, and none is named. Contributions of 0 are left out: idle nodes are no
+    measure of length.
+
+    Args:
+        contributions: what each node added after its weight, by its id, each ``(entries,)``.
+        noise: standard deviation of what is added to each entry of the sum besides.
+        count: of the nodes, if there are more; the others' contributions are shorter.
+    """
+    active = {node: row for node, row in contributions.items() if row.any()}
+    if len(active) < 2:
+        return None
+    nodes, rows = list(active), np.array(list(active.values()))
+    norms, whole = np.linalg.norm(rows, axis=1), rows.sum(axis=0)
+    along = rows @ whole
+    energy = float(whole @ whole) + len(whole) * noise**2
+    shorter = np.full(max(count - len(contributions), 0), norms.min())
+    same_direction = along > _SAME * norms * math.sqrt(energy)
+    for chosen in (np.arange(len(rows)) == np.argmax(along), same_direction):
+        others = np.concatenate([norms[~chosen], shorter])
+        length = float(np.linalg.norm(rows[chosen].sum(axis=0)))
+        share = float(along[chosen].sum()) / energy
+        is_one_direction = length > _ALIGNED * norms[chosen].sum()
+        if share > _MOST and is_one_direction and chosen.sum() <= len(others):
+            times = length / float(np.median(others))
+            if times > _TIMES:
+                found = tuple(nodes[row] for row in np.flatnonzero(chosen))
+                return Dominant(found, min(share, 1.0), times)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundUpdates:
+    """Entries of the real clients' updates of a round, as the strategy averages them.
+
+    Attributes:
+        nodes: that sent them.
+        contents: the ``id`` of each reply's content.
+        weights: of the replies in an average, shape ``(n,)``; their sum is 1.
+        entries: of the updates, clipped if the server clips them, shape ``(n, entries)``.
+        noise: standard deviation of what the strategy adds to each entry of the average.
+    """
+
+    nodes: Sequence[int]
+    contents: Sequence[int]
+    weights: Floats
+    entries: Floats
+    noise: float
+
+    @classmethod
+    def of(cls, run: AuditedRun, state: RoundState, real: Sequence[Message]) -> RoundUpdates | None:
+        """Those of replies that can be read; ``None`` if it is not known what replies are."""
+        wrapped, layout = run.wrapped, state.layout
+        step = max(1, layout.dim // _ROUND_ENTRIES)
+        rows, replies = list[NDArray[np.floating]](), list[Message]()
+        for reply in real:
+            with contextlib.suppress(ValueError):
+                row = model_record(reply, layout, wrapped.arrays_key(), step)[1]
+                if np.isfinite(row).all():
+                    rows.append(row)
+                    replies.append(reply)
+        if not rows:
+            return None
+        before = layout.flatten(state.arrays, step)
+        kind = run.kind or (kind_of_replies(rows, before) if before.any() else "update")
+        if kind is None:
+            return None
+        entries = np.array(rows, np.float64)
+        if kind == "model":
+            entries -= before
+        if wrapped.clips_on_server:
+            norms = math.sqrt(step) * np.linalg.norm(entries, axis=1, keepdims=True)
+            entries *= np.minimum(1.0, state.clip_norm / np.maximum(norms, np.finfo(float).tiny))
+        given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
+        given = given / given.sum() if given.sum() > 0 else np.full(len(given), 1 / len(given))
+        nodes = [reply.metadata.src_node_id for reply in replies]
+        contents = [id(reply.content) for reply in replies]
+        return cls(nodes, contents, given, entries, wrapped.noise_std() or 0.0)
+
+
+def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:
+    """A node, or a group with one direction, that is most of a round's energy is a fault."""
+    added = updates.weights[:, None] * updates.entries
+    found = find_dominant(dict(zip(updates.nodes, added, strict=True)), updates.noise)
+    if found is None:
+        return
+    kind = FaultKind.DOMINANT_UPDATE
+    run.fault(state.index, str(found), kind)
+    if kind not in run.warned:
+        run.warned.add(str(kind))
+        logger.warning("Audit, round %d, an update hides the others: %s", state.index + 1, found)
+
+
+class NodeContributions:
+    """What each node added to the model over a run: some entries of the sum of its updates.
+
+    Takes at most 64 times 8 KiB: of the nodes that moved the model most.
+
+    Args:
+        seed: of the entries that are kept.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._sums: dict[int, Floats] = {}
+        self._variance = 0.0  # of the noise in each entry
+
+    def add(self, updates: RoundUpdates, shares: Mapping[int, float] | None) -> None:
+        """Take in a round.
+
+        Args:
+            updates: of the real clients.
+            shares: of the replies in what was released, by the ``id`` of their content; ``None`` if
+                they are not known.
+        """
+        given = updates.weights
+        if shares is not None:
+            given = np.array([shares.get(content, 0.0) for content in updates.contents])
+        count = updates.entries.shape[1]
+        places = generator(self._seed, _SAMPLED).permutation(count)[:_RUN_ENTRIES]
+        for node, row in zip(
+            updates.nodes, given[:, None] * updates.entries[:, places], strict=True
+        ):
+            self._sums[node] = self._sums.get(node, 0.0) + row
+        norms = {node: float(np.linalg.norm(row)) for node, row in self._sums.items()}
+        for node in sorted(norms, key=norms.__getitem__)[:-_MOST_NODES]:
+            del self._sums[node]
+        self._variance += updates.noise**2
+
+    def dominant(self, count: int) -> Dominant | None:
+        """Who dominates what all nodes added; ``count`` of them took part."""
+        return find_dominant(self._sums, math.sqrt(self._variance), count)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Named arrays from which `restore` goes on."""
+        nodes = np.array([node % 2**64 for node in self._sums], np.uint64)
+        sums, variance = np.array(list(self._sums.values())), np.array(self._variance)
+        return {"ids": nodes, "sums": sums, "variance": variance}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        self._sums = dict(zip(state["ids"].tolist(), state["sums"], strict=True))
+        self._variance = float(state["variance"])
