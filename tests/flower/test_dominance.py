@@ -116,7 +116,8 @@ def test_who_hides_the_others_in_the_final_model_is_named(lie):
     app = drifting_app([lying(**lie)])
     audit, _ = run(flower.FedAvg(**settings), app, rounds=ROUNDS, nodes=nodes, num_canaries=20)
     summary = summarize(audit.record())
-    assert summary.status == "unreliable"
+    # Beside one of nearly all weight a canary of median weight is too little to tell anything.
+    assert summary.status == ("not measured" if "examples" in lie else "unreliable")
     assert any("over the whole run" in one.text for one in summary.warnings)
     assert any("over the whole run" in fault for fault in audit.faults)
 
