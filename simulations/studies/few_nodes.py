@@ -24,6 +24,7 @@ import logging
 import math
 import os
 import statistics
+import unittest.mock
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -72,7 +73,8 @@ def updates(seed: int, node: int, server_round: int, theta: NDArray[Any]) -> NDA
     return np.asarray(PULL * (target - theta) + step / math.sqrt(DIM))
 
 
-def app(seed: int) -> ClientApp:
+def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
+    """The clients of a run, each with its number of examples, by default 10 of everybody."""
     found = ClientApp()
 
     @found.train()
@@ -83,7 +85,8 @@ def app(seed: int) -> ClientApp:
         node = int(context.node_config["partition-id"])
         new = (theta + updates(seed, node, server_round, theta)).astype(np.float32)
         arrays = ArrayRecord({"w": Array(new)})
-        answer = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 10})})
+        metrics = MetricRecord({"num-examples": 10 if sizes is None else int(sizes[node])})
+        answer = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(answer, reply_to=message)
 
     return found
@@ -120,7 +123,8 @@ def measure(cell: Cell, seed: int) -> tuple[Measured, Measured]:
     """What an audited run says, of the final model and of every round's."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
     audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
-    with InProcessGrid(app(seed), cell.nodes) as grid:
+    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
+    with silent, InProcessGrid(app(seed), cell.nodes) as grid:  # ε during the run is not looked at
         start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
         audit.start(grid, start, num_rounds=cell.rounds)
     record = audit.record()

@@ -1,0 +1,142 @@
+"""Is ε of the median client true where clients differ in weight? Coverage, proofs and theory.
+
+30 nodes, 20 rounds, Flower's wrapper with fixed clipping, δ = 10⁻³. The clients and their updates
+are those of `few_nodes`, weighted by num-examples: equal, lognormal (σ = 1.5), one with 100 times
+as many as the others, one that claims 10⁷. The truth is the game of `few_nodes` with a client of
+median weight, who is replaced by no canary; in a run the median client may be, so that the truth is
+scaled to its rounds and its share. Printed too is the spread of theory over the canaries' seeds.
+
+Run it: ``python simulations/studies/unequal_weights.py --runs 100``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import math
+import statistics
+import unittest.mock
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+from few_nodes import CLIP, DIM, Measured, app, updates
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import strategy as flower
+from numpy.typing import NDArray
+
+from fl_epe.accounting import epsilon_of_shift
+from fl_epe.auditing import AuditedClient, answers
+from fl_epe.flower import CanaryAudit, InProcessGrid
+
+NODES, ROUNDS, DELTA, PAIRS = 30, 20, 1e-3, 40
+LAWS = {
+    "equal": np.full(NODES, 100),
+    "lognormal": np.round(100 * np.exp(np.random.default_rng(5).normal(0, 1.5, NODES))),
+    "one heavy": np.array([100] * (NODES - 1) + [10_000]),
+    "one liar": np.array([100] * (NODES - 1) + [10**7]),
+}
+NOISES = (0.3, 1.0, 3.0)
+
+
+def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
+    """What an audited run says, of the final model and of every round's, and theory."""
+    np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
+    settings = {"min_train_nodes": NODES, "min_available_nodes": NODES}
+    inner = flower.FedAvg(fraction_evaluate=0.0, **settings)
+    strategy = flower.DifferentialPrivacyServerSideFixedClipping(inner, z, CLIP, NODES)
+    audit = CanaryAudit(strategy, delta=DELTA, seed=seed)
+    silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
+    with silent, InProcessGrid(app(1, LAWS[law].tolist()), NODES) as grid:
+        start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
+        audit.start(grid, start, num_rounds=ROUNDS)
+    record = audit.record()
+    client = AuditedClient.of(record)
+    share = median_size(law) / LAWS[law].sum()
+    own = client.patterns[:, :1] * record.mechanism.contributions[:, None] / (CLIP * share)
+    found = []
+    for answer, timing in zip(
+        answers(record), (float(own.sum()) / ROUNDS, math.sqrt(np.mean(own**2))), strict=True
+    ):
+        proved = math.nan if answer.proved is None else answer.proved
+        told = answer.estimate
+        if told is None:
+            found.append(Measured(timing=timing))
+        else:
+            found.append(Measured(told.epsilon, told.low, told.high, proved, timing))
+    theory = answers(record)[1].analytical.epsilon
+    return found, math.nan if theory is None else theory
+
+
+def median_size(law: str) -> float:
+    """The weight of the median client: the lower one of two."""
+    return float(np.sort(LAWS[law])[NODES // 2 - 1])
+
+
+def play(law: str, z: float, pair: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the median client adds along its direction in each round, and the means without it."""
+    rng = np.random.default_rng((97, pair))
+    u = rng.standard_normal(DIM)
+    u /= np.linalg.norm(u)
+    sizes = LAWS[law]
+    mine = int(np.argsort(sizes, kind="stable")[NODES // 2 - 1])
+    shares = sizes / sizes.sum()
+    noise = rng.standard_normal((ROUNDS, DIM)) * z * CLIP / NODES
+    runs = []
+    for plays in (1.0, 0.0):
+        theta, means = np.zeros(DIM), []
+        for t in range(ROUNDS):
+            real = [updates(1, node, t + 1, theta) for node in range(NODES)]
+            real[mine] = plays * CLIP * u
+            clipped = [x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real]
+            means.append(shares @ np.array(clipped) + noise[t])
+            theta = theta + means[-1]
+        runs.append(np.array(means))
+    return (runs[0] - runs[1]) @ u, runs[1]
+
+
+def truth(law: str, z: float) -> tuple[float, float]:
+    """μ of the median client, from the final model and from every round's."""
+    added, gram, final = np.zeros((2, ROUNDS)), np.zeros((ROUNDS, ROUNDS)), []
+    for pair in range(PAIRS):
+        found, means = play(law, z, pair)
+        added[pair % 2] += 2 * found / PAIRS
+        gram += means @ means.T / PAIRS
+        final.append(found.sum() / np.linalg.norm(means.sum(axis=0)))
+    every = math.sqrt(max(DIM * added[0] @ np.linalg.solve(gram, added[1]), 0.0))
+    return math.sqrt(DIM) * float(np.mean(final)), every
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=100, help="of each cell")
+    parser.add_argument("--processes", type=int, default=2, help="at once")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    print("| sizes | z | seen | measured | true ε | ε | covered | proof above | theory, ± |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    cells = list(itertools.product(LAWS, NOISES))
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        truths = list(pool.map(truth, *zip(*cells, strict=True)))
+        for (law, z), shifts in zip(cells, truths, strict=True):
+            asked = itertools.repeat(law), itertools.repeat(z), range(arguments.runs)
+            runs = list(pool.map(measure, *asked, chunksize=5))
+            theories = [theory for _, theory in runs]
+            spread = f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
+            for place, sees in enumerate(("final model", "every round")):
+                told = [found[place] for found, _ in runs if math.isfinite(found[place].epsilon)]
+                start = f"| {law} | {z:g} | {sees} | {len(told) / len(runs):.0%} |"
+                if not told:
+                    print(start, " | | | | |", flush=True)
+                    continue
+                true = [float(epsilon_of_shift(shifts[place] * m.timing, DELTA)) for m in told]
+                pairs = list(zip(told, true, strict=True))
+                covered = statistics.mean(m.low <= t <= m.high for m, t in pairs)
+                above = statistics.mean(m.proved > t for m, t in pairs)
+                middle = statistics.median(m.epsilon for m in told)
+                row = f" {statistics.median(true):.3g} | {middle:.3g} | {covered:.0%} | {above:.0%}"
+                print(start + row, f"| {spread} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
