@@ -60,7 +60,10 @@ def analytical(record: AuditRecord, delta: float, client: AuditedClient) -> Anal
         return Analytical(None, known, adjacency, "what a client adds is not known")
     if secret is not None:
         return _unknown(record, delta, z / max(1.0, float(shares.max())), secret, adjacency)
-    epsilon = accounting.gaussian_epsilon(z / _sensitivity(record, client, shares), delta)
+    sensitivity = _sensitivity(record, client, shares)
+    if sensitivity == 0:
+        return Analytical(None, known, adjacency, "no round of the client released a model")
+    epsilon = accounting.gaussian_epsilon(z / sensitivity, delta)
     return Analytical(epsilon, True, adjacency, "the adversary knows the client's rounds")
 
 

@@ -42,8 +42,7 @@ NOISES = (0.3, 1.0, 3.0)
 def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     """What an audited run says, of the final model and of every round's, and theory."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
-    settings = {"min_train_nodes": NODES, "min_available_nodes": NODES}
-    inner = flower.FedAvg(fraction_evaluate=0.0, **settings)
+    inner = flower.FedAvg(fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES)
     strategy = flower.DifferentialPrivacyServerSideFixedClipping(inner, z, CLIP, NODES)
     audit = CanaryAudit(strategy, delta=DELTA, seed=seed)
     silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
@@ -53,7 +52,7 @@ def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     record = audit.record()
     client = AuditedClient.of(record)
     share = median_size(law) / LAWS[law].sum()
-    own = client.patterns[:, :1] * record.mechanism.contributions[:, None] / (CLIP * share)
+    own = client.patterns[:, 0] * record.mechanism.added / (CLIP * share)
     found = []
     for answer, timing in zip(
         answers(record), (float(own.sum()) / ROUNDS, math.sqrt(np.mean(own**2))), strict=True
