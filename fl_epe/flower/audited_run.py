@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,12 @@ from fl_epe.archive import under
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor, answer_metrics, answers
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
+from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
-from fl_epe.flower.replies import readable
+from fl_epe.flower.free_arrays import Arrays
+from fl_epe.flower.replies import answered_arrays, readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
@@ -192,16 +194,67 @@ class AuditedRun(AuditState):
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
         self.auditor.begin(start)
-        self.layout, self.start, self.last = layout, arrays, start
+        self.layout = self.whole = layout
+        self.start, self.last = arrays, start
         self.catch_up()
         return layout
 
-    def _remember(self, theta: Vector | None) -> None:
+    def choose_arrays(
+        self, state: RoundState, replies: Sequence[Message], kind: ReplyKind | None
+    ) -> None:
+        """Note which arrays canaries leave alone: at first for good, then in this round.
+
+        Args:
+            state: of the round; its arrays that nobody moved are noted in it.
+            replies: the clients'.
+            kind: what they are, see `free_arrays.unmoved`.
+
+        Raises:
+            ValueError: if no reply can be read or moved the model, or nothing is left to move.
+        """
+        before = state.layout.moved_arrays(state.arrays)
+        unmoved = free_arrays.unmoved(before, self._answers(state, replies), kind)
+        if len(unmoved) == len(before):
+            raise ValueError("Expected clients that moved the model, but none of them did.")
+        if self.settled:
+            state.unmoved = unmoved
+        else:
+            answers = list(self._answers(state, replies))
+            self._settle(state, free_arrays.not_free(before, answers, kind))
+
+    def _answers(self, state: RoundState, replies: Sequence[Message]) -> Iterator[Arrays]:
+        return answered_arrays(replies, state.layout, self.wrapped.arrays_key())
+
+    def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
+        """Leave these arrays alone from now on; canaries have the dimension of the others."""
+        layout = state.layout.without(left_out)
+        if left_out and self.start is not None:
+            before, auditor = layout.flatten(state.arrays), self._new_auditor(self)
+            auditor.begin(layout.flatten(self.start))
+            for _ in range(self.index):  # which had no canary
+                auditor.observe(before, RoundFacts())
+            self.auditor, self.noise = auditor, NoiseHealth(level=RUN_LEVEL)
+            self.layout = state.layout = layout
+            self.last = state.before = before
+            self.plan = dataclasses.replace(self.plan, left_out=layout.left_out)
+            logger.info("Audit: %s", self.plan.sentences()[-1])
+        self.settled = True
+
+    def _settle_by(self, released: ArrayRecord, state: RoundState) -> None:
+        """As `choose_arrays`, where clients have canaries and no reply can be read."""
+        with contextlib.suppress(ValueError):  # the next round shows more
+            if not any(self._answers(state, state.replies)):
+                before = state.layout.moved_arrays(state.arrays)
+                after = state.layout.moved_arrays(released)
+                self._settle(state, free_arrays.not_free(before, [after], "model"))
+
+    def _remember(self, arrays: ArrayRecord | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
-        if self.models:
-            self.models[self.index] = (
-                self.models[max(self.models)] if theta is None else digest(theta)
-            )
+        if self.models and self.whole is not None:
+            with contextlib.suppress(ValueError):  # it lacks arrays that canaries leave alone
+                last = self.models[max(self.models)]
+                known = last if arrays is None else digest(self.whole.flatten(arrays))
+                self.models[self.index] = known
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
@@ -221,7 +274,7 @@ class AuditedRun(AuditState):
         state = RoundState(self.index, arrays, layout, before, clip_norm, grid, messages)
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        self._remember(before)
+        self._remember(arrays)
         if self.index == 0:
             self._checkpoint.save()  # before anything is sent
         with self.goes_on("no canary takes part"):
@@ -275,7 +328,10 @@ class AuditedRun(AuditState):
             if self.layout is not None:
                 facts, vectors = RoundFacts(), None
                 if state is not None:
-                    facts, vectors = self._settle_canaries(state), state.vectors
+                    if arrays and not self.settled and self.settings.clients is not None:
+                        self._settle_by(arrays, state)
+                    facts = self._settle_canaries(state)
+                    vectors = None if state.unmoved else state.vectors
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
                 if state is not None and theta is not None:
@@ -284,7 +340,7 @@ class AuditedRun(AuditState):
                 self.auditor.observe(theta, facts, vectors)
         finally:
             self.index += 1
-            self._remember(theta)
+            self._remember(None if theta is None else arrays)
             self._checkpoint.save()
 
     def _settle_canaries(self, state: RoundState) -> RoundFacts:

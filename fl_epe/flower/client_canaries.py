@@ -21,7 +21,8 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
-from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.flower.arrays import Layout, longest_norm, records_of
+from fl_epe.flower.free_arrays import leave_alone, not_free
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
@@ -140,11 +141,20 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
     length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
+    length = min(length, longest_norm(answered))
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-    model = before + before.dtype.type(length) * canaries.vector(order.number)
+    kept = _kept(layout, before_arrays, answered)
+    canary = leave_alone(kept, canaries.vector(order.number), layout)
+    model = before + before.dtype.type(length) * canary
     name = next(iter(records_of(reply, ArrayRecord)))
     reply[name] = layout.form(answered, before_arrays)(model)
     return Acknowledgement.CANARY
+
+
+def _kept(layout: Layout, before: ArrayRecord, answered: ArrayRecord) -> set[str]:
+    """Arrays that are no free parameters as far as the client's own reply shows; not all."""
+    names = not_free(layout.moved_arrays(before), [layout.moved_arrays(answered)], "model")
+    return names if len(names) < len(layout.moved) else set()
 
 
 def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The arguments of `CanaryAudit`: what each means, its default, and which go together."""
 
 import dataclasses
+import glob
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -54,8 +55,11 @@ class CanaryAuditSettings:
             clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_mean"``; integer and 0-d arrays always are, variances of batch
-            normalisation by their name (``running_var``), and what clients keep.
+            ``"*.running_mean"``, and what clients keep. Integer and 0-d arrays always are, and
+            what the first replies that move the model show to be no free parameters: arrays that
+            no reply changes, that are the same in all replies, or that have no negative entry in
+            the model and in all replies, such as variances. With ``clients`` that round has no
+            canaries. Where no reply moves an array in a later round, its canaries do not either.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By
@@ -148,8 +152,15 @@ class CanaryAuditSettings:
         count = nodes if isinstance(named, int | float | None) else len(named)
         return self.num_canaries or max(2, min(count, _MOST))
 
-    def client_canaries(self, count: int, numbers: dict[int, int]) -> ClientCanaries:
+    def client_canaries(
+        self, count: int, numbers: dict[int, int], left_out: Sequence[str] = ()
+    ) -> ClientCanaries:
         """Which clients answer with which of ``count`` canaries; some may be known.
+
+        Args:
+            count: of the canaries.
+            numbers: of the canaries that are known, by their clients.
+            left_out: names of arrays that canaries leave alone, beside those of the settings.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -161,7 +172,7 @@ class CanaryAuditSettings:
             self.seed,
             self.clients,
             self.identity,
-            self.leave_out,
+            (*self.leave_out, *map(glob.escape, left_out)),
             acknowledge=True,
             kind=self.canary_kind,
             numbers=numbers,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.flower import client_canaries
+from fl_epe.flower.arrays import longest_norm
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
@@ -155,7 +156,7 @@ class ServerCanaries:
         like, kind = self._read(state, real)
         key = self._run.wrapped.weighted_by()
         weight = self._weight(weights(real, key), len(cohort))
-        norms, clipped = self._norms(state, len(cohort))
+        norms, clipped = self._norms(state, len(cohort), like)
         state.vectors = self._run.auditor.canaries.vectors(cohort)
         state.synthetic = make_replies(
             cohort, norms, clipped, like, real, (key, weight), state, kind
@@ -174,6 +175,8 @@ class ServerCanaries:
         rng = generator(self._run.settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
+        self._run.choose_arrays(state, real, kind)
+        like = [answer.read(state.layout) for answer in like]
         note_dominant(self._run, state, real, kind)
         if math.isnan(state.clip_norm):
             state.counted = self._run.settings.canary_norm or median_norm(like, state, kind)
@@ -221,9 +224,13 @@ class ServerCanaries:
         return self._run.kind
 
     def _norms(
-        self, state: RoundState, count: int
+        self, state: RoundState, count: int, like: Sequence[Answer]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """How long the canaries' updates are as they are sent, and which of them are clipped."""
+        """How long the canaries' updates are as they are sent, and which of them are clipped.
+
+        Raises:
+            ValueError: if the replies' numbers cannot hold the clip norm's square.
+        """
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
             return np.full(count, state.counted), clipped
@@ -232,7 +239,14 @@ class ServerCanaries:
         if self._run.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
-            sent *= np.where(clipped, client_canaries.FAR_ABOVE, _JUST_BELOW)
+            longest = min(longest_norm(answer.arrays) for answer in like)
+            if longest < state.clip_norm:
+                raise ValueError(
+                    f"Expected clip_norm={state.clip_norm:g} to be at most {longest:g}, as the"
+                    " replies' numbers cannot hold the square of a longer update."
+                )
+            far_above = np.minimum(client_canaries.FAR_ABOVE * state.clip_norm, longest)
+            sent = np.where(clipped, far_above, _JUST_BELOW * sent)
         if not self._run.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
         return sent, clipped
@@ -251,14 +265,16 @@ class ClientAnswers:
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
         run = self._run
-        return run.settings.client_canaries(run.plan.number, run.clients)
+        return run.settings.client_canaries(run.plan.number, run.clients, run.plan.left_out)
 
     def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
         return AuditPlan(self._run.settings.count_of_clients(nodes or clients), clients)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """See `ServerCanaries.configure`."""
+        """See `ServerCanaries.configure`; no canary before replies show what they may move."""
+        if not self._run.settled:
+            return
         length = self._run.settings.canary_norm or 0.0
         if self._run.wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = client_canaries.FAR_ABOVE * state.clip_norm
@@ -276,6 +292,8 @@ class ClientAnswers:
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
         real, played, once = readable(replies), dict[int, Message](), True
+        with contextlib.suppress(ValueError):  # encrypted, or nobody moved the model
+            self._run.choose_arrays(state, real, "model")
         for reply in real:
             answer = client_canaries.take_acknowledgement(reply.content)
             if answer is client_canaries.Acknowledgement.CANARY:

@@ -7,7 +7,7 @@ import logging
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,8 @@ class RoundState:
         clients: the client of each reply, by the ``id`` of its content.
         sits_out: whether no canary may join: the round is the strategy's alone until its canaries
             are chosen.
+        unmoved: names of arrays of the layout that no reply of the round moved: canaries leave
+            them alone in it.
     """
 
     index: int
@@ -106,6 +108,7 @@ class RoundState:
     noise_std: float | None = None
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     sits_out: bool = True
+    unmoved: Collection[str] = ()
 
     def __post_init__(self) -> None:
         if math.isnan(self.counted):
@@ -131,16 +134,28 @@ class RoundState:
         if len(kept) < len(ids) and self.vectors is not None:
             self.vectors = self.vectors[kept]
         median = self.median_share(shares)
-        weights = [of_canaries[n] / median for n in kept] if shares else []
+        weights = [of_canaries[n] / median if shares else 1.0 for n in kept]
+        contribution = self.counted * median
+        if math.isnan(self.clip_norm):  # no noise in arrays that nobody moved
+            contribution *= self._moved_part
+        else:
+            weights = [weight * self._moved_part for weight in weights]
         differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
         return RoundFacts(
             present=[self.present[n] for n in kept],
-            contribution=self.counted * median,
+            contribution=contribution,
             clip_norm=self.clip_norm,
             replies=len(self.replies),
             absent=self.absent + len(ids) - len(kept),
             weights=weights if differ else (),
         )
+
+    @property
+    def _moved_part(self) -> float:
+        """The expected cosine of a whole canary and what is left of it in arrays that moved."""
+        if not self.unmoved:
+            return 1.0
+        return math.sqrt(self.layout.without(self.unmoved).dim / self.layout.dim)
 
     def median_share(self, shares: Mapping[int, float] | None) -> float:
         """The median share of the real replies that have any; NaN if not known.
@@ -201,6 +216,8 @@ class AuditState:
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
+        settled: whether replies have shown which arrays of it canaries leave alone for good.
+        whole: the layout before that, in which models are known again.
         models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
@@ -219,6 +236,8 @@ class AuditState:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     index: int = 0
     layout: Layout | None = None
+    settled: bool = False
+    whole: Layout | None = None
     models: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
     warned: set[str] = dataclasses.field(default_factory=set)
