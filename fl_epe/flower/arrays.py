@@ -176,11 +176,11 @@ class Layout:
         moved = tuple(name for name in self.moved if name not in names)
         layout = dataclasses.replace(self, moved=moved)
         if layout.dim < 2:
-            why = f": replies do not change {sorted(names)}, or are all the same there, or have no"
             raise ValueError(
                 "Expected floating-point arrays with at least 2 entries in all, got"
-                f" {list(self.shapes)} of which a canary could move {layout.dim} entries"
-                f"{why + ' negative entry, as variances' if names else ''}."
+                f" {list(self.shapes)} of which a canary could move {layout.dim} entries. It leaves"
+                " alone what replies do not change, what is the same in all of them, and what has"
+                " no negative entry, as variances."
             )
         return layout
 
@@ -202,18 +202,10 @@ class Layout:
         Raises:
             ValueError: naming what does not fit.
         """
-        parts = [value.reshape(-1)[::step] for value in self.moved_arrays(arrays).values()]
-        return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
-
-    def moved_arrays(self, arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
-        """The moved arrays by the model's names, found as by `flatten`.
-
-        Raises:
-            ValueError: naming what does not fit.
-        """
         values = _decode(arrays)
         theirs = self._match(values)
-        return {name: values[theirs[name]] for name in self.moved}
+        parts = [values[theirs[name]].reshape(-1)[::step] for name in self.moved]
+        return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
     def split(self, flat: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
         """The moved arrays of a flat vector ``(dim,)`` by name, each without its shape; views."""

@@ -20,8 +20,7 @@ from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
-from fl_epe.flower.free_arrays import Arrays
-from fl_epe.flower.replies import answered_arrays, readable
+from fl_epe.flower.replies import readable
 from fl_epe.flower.seen_clients import SeenClients
 from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
@@ -200,30 +199,29 @@ class AuditedRun(AuditState):
         return layout
 
     def choose_arrays(
-        self, state: RoundState, replies: Sequence[Message], kind: ReplyKind | None
+        self, state: RoundState, answers: Sequence[Vector], kind: ReplyKind | None
     ) -> None:
         """Note which arrays canaries leave alone: at first for good, then in this round.
 
         Args:
             state: of the round; its arrays that nobody moved are noted in it.
-            replies: the clients'.
-            kind: what they are, see `free_arrays.unmoved`.
+            answers: of some clients, each of shape ``(dim,)``.
+            kind: what they are.
 
         Raises:
-            ValueError: if no reply can be read or moved the model, or nothing is left to move.
+            ValueError: if none moved the model, or nothing is left to move.
         """
-        before = state.layout.moved_arrays(state.arrays)
-        unmoved = free_arrays.unmoved(before, self._answers(state, replies), kind)
+        if kind == "update":
+            answers = [state.before + update for update in answers]
+        before = state.layout.split(state.before)
+        models = [state.layout.split(answer) for answer in answers]
+        unmoved = free_arrays.unmoved(before, models)
         if len(unmoved) == len(before):
             raise ValueError("Expected clients that moved the model, but none of them did.")
         if self.settled:
             state.unmoved = unmoved
         else:
-            answers = list(self._answers(state, replies))
-            self._settle(state, free_arrays.not_free(before, answers, kind))
-
-    def _answers(self, state: RoundState, replies: Sequence[Message]) -> Iterator[Arrays]:
-        return answered_arrays(replies, state.layout, self.wrapped.arrays_key())
+            self._settle(state, free_arrays.not_free(before, models))
 
     def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""
@@ -239,14 +237,6 @@ class AuditedRun(AuditState):
             self.plan = dataclasses.replace(self.plan, left_out=layout.left_out)
             logger.info("Audit: %s", self.plan.sentences()[-1])
         self.settled = True
-
-    def _settle_by(self, released: ArrayRecord, state: RoundState) -> None:
-        """As `choose_arrays`, where clients have canaries and no reply can be read."""
-        with contextlib.suppress(ValueError):  # the next round shows more
-            if not any(self._answers(state, state.replies)):
-                before = state.layout.moved_arrays(state.arrays)
-                after = state.layout.moved_arrays(released)
-                self._settle(state, free_arrays.not_free(before, [after], "model"))
 
     def _remember(self, arrays: ArrayRecord | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
@@ -329,7 +319,8 @@ class AuditedRun(AuditState):
                 facts, vectors = RoundFacts(), None
                 if state is not None:
                     if arrays and not self.settled and self.settings.clients is not None:
-                        self._settle_by(arrays, state)
+                        with contextlib.suppress(ValueError):  # no reply could be read
+                            self.choose_arrays(state, [self.layout.flatten(arrays)], "model")
                     facts = self._settle_canaries(state)
                     vectors = None if state.unmoved else state.vectors
                 theta = self._released(self.layout, arrays)

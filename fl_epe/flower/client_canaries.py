@@ -143,18 +143,14 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
     length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
     length = min(length, longest_norm(answered))
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-    kept = _kept(layout, before_arrays, answered)
+    kept = not_free(layout.split(before), [layout.split(own)])
+    if len(kept) == len(layout.moved):  # the client says nothing
+        kept = set()
     canary = leave_alone(kept, canaries.vector(order.number), layout)
     model = before + before.dtype.type(length) * canary
     name = next(iter(records_of(reply, ArrayRecord)))
     reply[name] = layout.form(answered, before_arrays)(model)
     return Acknowledgement.CANARY
-
-
-def _kept(layout: Layout, before: ArrayRecord, answered: ArrayRecord) -> set[str]:
-    """Arrays that are no free parameters as far as the client's own reply shows; not all."""
-    names = not_free(layout.moved_arrays(before), [layout.moved_arrays(answered)], "model")
-    return names if len(names) < len(layout.moved) else set()
 
 
 def _names_inside(call_next: object, depth: int = 20) -> Iterator[str]:

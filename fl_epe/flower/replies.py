@@ -7,7 +7,7 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, records_of
-from fl_epe.flower.free_arrays import Arrays, leave_alone
+from fl_epe.flower.free_arrays import leave_alone
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
@@ -82,14 +82,6 @@ def model_record(
             f" {list(records)}. {' '.join(reasons[:1])}".rstrip()
         )
     return next(iter(fits.items()))
-
-
-def answered_arrays(replies: Sequence[Message], layout: Layout, preferred: str) -> Iterator[Arrays]:
-    """The arrays that a canary may move in each reply that fits, by the model's names."""
-    for reply in replies:
-        with contextlib.suppress(ValueError):
-            name, _ = model_record(reply, layout, preferred, step=layout.dim)
-            yield layout.moved_arrays(records_of(reply.content, ArrayRecord)[name])
 
 
 @dataclasses.dataclass(frozen=True)

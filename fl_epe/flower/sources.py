@@ -175,7 +175,7 @@ class ServerCanaries:
         rng = generator(self._run.settings.seed, _NORMS, state.index)
         like = some_answers(self._run, real, state, rng)
         kind = self._kind_of(like, state)
-        self._run.choose_arrays(state, real, kind)
+        self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         like = [answer.read(state.layout) for answer in like]
         note_dominant(self._run, state, real, kind)
         if math.isnan(state.clip_norm):
@@ -292,8 +292,6 @@ class ClientAnswers:
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given; reads who answered with a canary."""
         real, played, once = readable(replies), dict[int, Message](), True
-        with contextlib.suppress(ValueError):  # encrypted, or nobody moved the model
-            self._run.choose_arrays(state, real, "model")
         for reply in real:
             answer = client_canaries.take_acknowledgement(reply.content)
             if answer is client_canaries.Acknowledgement.CANARY:
@@ -305,6 +303,9 @@ class ClientAnswers:
                 self._run.refused.add(answer)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
+        with contextlib.suppress(ValueError):  # encrypted, or nobody moved the model
+            answers = [self._vector(reply, state) for reply in others[:MOST_READ]]
+            self._run.choose_arrays(state, answers, "model")
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
@@ -319,6 +320,9 @@ class ClientAnswers:
         state.absent += len(missing)
         return replies
 
+    def _vector(self, reply: Message, state: RoundState) -> NDArray[np.floating]:
+        return model_record(reply, state.layout, self._run.wrapped.arrays_key())[1]
+
     def _missing(
         self, state: RoundState, played: Mapping[int, Message], others: Sequence[Message]
     ) -> list[int]:
@@ -326,10 +330,10 @@ class ClientAnswers:
 
         Answers that cannot be read, and all where clients' answers are noise, are believed.
         """
-        preferred, missing = self._run.wrapped.arrays_key(), list[int]()
+        missing = list[int]()
 
         def update(reply: Message) -> NDArray[np.floating]:
-            return model_record(reply, state.layout, preferred)[1] - state.before
+            return self._vector(reply, state) - state.before
 
         try:
             for number, reply in played.items():
