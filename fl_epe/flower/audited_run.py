@@ -204,12 +204,12 @@ class AuditedRun(AuditState):
         """Note which arrays canaries leave alone: at first for good, then in this round.
 
         Args:
-            state: of the round; its arrays that nobody moved are noted in it.
-            answers: of some clients, each of shape ``(dim,)``.
+            state: of the round; its arrays that no answer moved are noted in it.
+            answers: of clients drawn at random, each of shape ``(dim,)``.
             kind: what they are.
 
         Raises:
-            ValueError: if none moved the model, or nothing is left to move.
+            ValueError: if none moved the arrays that canaries move, or nothing is left to move.
         """
         if kind == "update":
             answers = [state.before + update for update in answers]
@@ -217,7 +217,9 @@ class AuditedRun(AuditState):
         models = [state.layout.split(answer) for answer in answers]
         unmoved = free_arrays.unmoved(before, models)
         if len(unmoved) == len(before):
-            raise ValueError("Expected clients that moved the model, but none of them did.")
+            raise ValueError(
+                "Expected clients that moved what canaries move, but none of them did."
+            )
         if self.settled:
             state.unmoved = unmoved
         else:

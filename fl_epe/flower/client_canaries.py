@@ -111,6 +111,9 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     ``clients=``, or `ClientCanaries`) the mod does nothing. Where it cannot answer with a canary
     the client's own reply goes out as it is.
 
+    The canary leaves arrays alone that are no free parameters as far as the client's own reply
+    shows, see `free_arrays.not_free`: they are as in the message.
+
     Put it last, so that it stands next to the app and everything that happens to a real update
     happens to a canary's: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
     """
@@ -189,7 +192,9 @@ class ClientCanaries:
         clients: a share in (0, 1] of the clients, chosen by hashing, or an explicit list.
         identity: what stays the same about a client, such as its partition id, from its node id,
             for deployments whose nodes come back under new ids; the node id by default.
-        leave_out: see `Layout.of`.
+        leave_out: see `Layout.of`. Name all arrays that are no free parameters, such as variances
+            and frozen ones: clients leave them alone in any case, but the scores of canaries are
+            too small if the server counts them.
         acknowledge: see `CanaryOrder`.
         kind: of the canaries, see `CanarySet`.
         numbers: of the canaries, by the clients that have one; those that are known are kept.

@@ -46,7 +46,7 @@ class CanaryAuditSettings:
             or has a single round.
         clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
-            whenever the strategy asks them.
+            whenever the strategy asks them, from the second round on.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
         num_examples: weight of a canary in averages; by default drawn from those of the round's
@@ -56,10 +56,10 @@ class CanaryAuditSettings:
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_mean"``, and what clients keep. Integer and 0-d arrays always are, and
-            what the first replies that move the model show to be no free parameters: arrays that
-            no reply changes, that are the same in all replies, or that have no negative entry in
-            the model and in all replies, such as variances. With ``clients`` that round has no
-            canaries. Where no reply moves an array in a later round, its canaries do not either.
+            what the first replies that move the model (nine of them, drawn at random) show to be no
+            free parameters: arrays that none changes, that are the same in all, or that have no
+            negative entry in the model and in all replies, such as variances. With ``clients`` that
+            round has no canaries. What no reply moves in a later round, canaries do not either.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By

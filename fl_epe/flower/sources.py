@@ -253,7 +253,7 @@ class ServerCanaries:
 
 
 class ClientAnswers:
-    """Clients that answer with a canary whenever they are asked to train.
+    """Clients that answer with a canary whenever they are asked to train, but in the first round.
 
     Args:
         run: whose state tells who has which canary; what they answer is noted in it.

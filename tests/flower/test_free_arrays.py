@@ -236,3 +236,30 @@ def test_a_canary_that_leaves_arrays_alone_has_norm_1():
     assert not rest[30:].any()
     np.testing.assert_allclose(rest[:30], 1 / np.sqrt(30), rtol=1e-6)
     assert leave_alone((), canary, layout) is canary
+
+
+class KilledError(Exception):
+    """Ends a server app where it stands."""
+
+
+@pytest.mark.parametrize("kill", [0, 1, 4])
+def test_a_killed_audit_goes_on_with_the_same_arrays_left_alone(tmp_path, kill):
+    arrays, models = {"body": small(4000), "head": small(*HEAD)}, []
+
+    def evaluate(server_round, arrays):
+        models.append(arrays)
+        if server_round == kill + 1:
+            raise KilledError
+
+    def start(initial, **more):
+        audit = CanaryAudit(flower.FedAvg(**PLAIN), delta=1e-3, checkpoint=tmp_path)
+        with InProcessGrid(app_of(moves_head), NODES) as grid:
+            audit.start(grid, initial, num_rounds=8, **more)
+        return audit
+
+    with pytest.raises(KilledError):
+        start(as_record(arrays), evaluate_fn=evaluate)
+    record = start(models[kill]).record()
+    assert (record.dim, record.findings.arrays_left_out) == (650, ("body",))
+    assert record.rounds == 8
+    assert record.findings.resumed_after == ((kill,) if kill else ())
