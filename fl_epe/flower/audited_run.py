@@ -215,15 +215,12 @@ class AuditedRun(AuditState):
             answers = [state.before + update for update in answers]
         before = state.layout.split(state.before)
         models = [state.layout.split(answer) for answer in answers]
-        unmoved = free_arrays.unmoved(before, models)
-        if len(unmoved) == len(before):
-            raise ValueError(
-                "Expected clients that moved what canaries move, but none of them did."
-            )
-        if self.settled:
-            state.unmoved = unmoved
-        else:
+        if not self.settled:
             self._settle(state, free_arrays.not_free(before, models))
+            return
+        unmoved = free_arrays.unmoved(before, models)
+        state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
+        state.unmoved = unmoved
 
     def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""

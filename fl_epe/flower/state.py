@@ -86,6 +86,7 @@ class RoundState:
             are chosen.
         unmoved: names of arrays of the layout that no reply of the round moved: canaries leave
             them alone in it.
+        moved_part: expected cosine of a canary with what is left of it in the other arrays.
     """
 
     index: int
@@ -109,6 +110,7 @@ class RoundState:
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     sits_out: bool = True
     unmoved: Collection[str] = ()
+    moved_part: float = 1.0
 
     def __post_init__(self) -> None:
         if math.isnan(self.counted):
@@ -137,9 +139,9 @@ class RoundState:
         weights = [of_canaries[n] / median if shares else 1.0 for n in kept]
         contribution = self.counted * median
         if math.isnan(self.clip_norm):  # no noise in arrays that nobody moved
-            contribution *= self._moved_part
+            contribution *= self.moved_part
         else:
-            weights = [weight * self._moved_part for weight in weights]
+            weights = [weight * self.moved_part for weight in weights]
         differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
         return RoundFacts(
             present=[self.present[n] for n in kept],
@@ -149,13 +151,6 @@ class RoundState:
             absent=self.absent + len(ids) - len(kept),
             weights=weights if differ else (),
         )
-
-    @property
-    def _moved_part(self) -> float:
-        """The expected cosine of a whole canary and what is left of it in arrays that moved."""
-        if not self.unmoved:
-            return 1.0
-        return math.sqrt(self.layout.without(self.unmoved).dim / self.layout.dim)
 
     def median_share(self, shares: Mapping[int, float] | None) -> float:
         """The median share of the real replies that have any; NaN if not known.
