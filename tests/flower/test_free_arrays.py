@@ -1,5 +1,6 @@
 """Arrays that are no free parameters: variances under any name, frozen parts, float16."""
 
+import delta_replies
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -85,8 +86,13 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, id=key) for key, name in NAMES.items()])
-@pytest.mark.parametrize("by_clients", [False, True], ids=["server", "clients"])
+@pytest.mark.parametrize(
+    ("name", "by_clients"),
+    [
+        *(pytest.param(name, False, id=key) for key, name in NAMES.items()),
+        pytest.param("4", True, id="clients"),
+    ],
+)
 def test_no_canary_moves_a_variance_whatever_its_name(name, by_clients):
     def step(model, rng, t):
         variance = 0.9 * model[name] + 0.1 * 0.01 * rng.random(40)
@@ -263,3 +269,35 @@ def test_a_killed_audit_goes_on_with_the_same_arrays_left_alone(tmp_path, kill):
     assert (record.dim, record.findings.arrays_left_out) == (650, ("body",))
     assert record.rounds == 8
     assert record.findings.resumed_after == ((kill,) if kill else ())
+
+
+def test_clients_that_answer_with_updates_show_the_same():
+    def step(model, rng, t):
+        head = moves_head(model, rng, t)["head"]
+        variance = 0.9 * model["var"] + 0.1 * 0.01 * rng.random(40)
+        new = model | {"head": head, "var": variance}
+        return {name: new[name] - model[name] for name in model}
+
+    arrays = {"body": small(4000), "head": small(*HEAD), "var": np.full(40, 0.01, "f4")}
+    strategy = delta_replies.AddsDeltas(**PLAIN)
+    audit, final = run(app_of(step), arrays, strategy, num_canaries=10, max_share=0.5)
+    assert audit.record().findings.arrays_left_out == ("body", "var")
+    assert audit.record().presence.any()
+    np.testing.assert_array_equal(final["body"], arrays["body"])
+    assert final["var"].min() > 0
+
+
+def test_rounds_that_move_nothing_of_what_canaries_move_have_none():
+    """The head and the body take turns: the head is measured, and the body has no canary."""
+
+    def step(model, rng, t):
+        if t % 2:
+            return moves_head(model, rng, t)
+        return {"body": model["body"] + 0.05 * rng.standard_normal(4000)}
+
+    audit, _ = run(app_of(step), {"body": small(4000), "head": small(*HEAD)})
+    record = audit.record()
+    assert record.findings.arrays_left_out == ("body",)
+    assert record.presence[::2].any()
+    assert not record.presence[1::2].any()
+    assert "It leaves alone what replies do not change" in audit.faults[0]
