@@ -209,8 +209,10 @@ class AuditedRun(AuditState):
             kind: what they are.
 
         Raises:
-            ValueError: if none moved the arrays that canaries move, or nothing is left to move.
+            ValueError: if there is none, or none moved at least two entries that canaries may move.
         """
+        if not answers:
+            raise ValueError("Expected a reply that can be read.")
         if kind == "update":
             answers = [state.before + update for update in answers]
         before = state.layout.split(state.before)

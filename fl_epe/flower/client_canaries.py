@@ -146,10 +146,8 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
     length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
     length = min(length, longest_norm(answered))
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-    kept = not_free(layout.split(before), [layout.split(own)])
-    if len(kept) == len(layout.moved):  # the client says nothing
-        kept = set()
-    canary = leave_alone(kept, canaries.vector(order.number), layout)
+    names = not_free(layout.split(before), [layout.split(own)])
+    canary = leave_alone(names, canaries.vector(order.number), layout)
     model = before + before.dtype.type(length) * canary
     name = next(iter(records_of(reply, ArrayRecord)))
     reply[name] = layout.form(answered, before_arrays)(model)

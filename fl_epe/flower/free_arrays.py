@@ -58,8 +58,11 @@ def not_free(before: Arrays, models: Sequence[Arrays]) -> set[str]:
 
 
 def leave_alone(names: Collection[str], canary: Vector, layout: Layout) -> Vector:
-    """A canary of norm 1 with 0 in the arrays of these names, of norm 1 again, ``(dim,)``."""
-    if not names:
+    """A canary of norm 1 with 0 in the arrays of these names, of norm 1 again, ``(dim,)``.
+
+    The canary itself if they are all arrays.
+    """
+    if len(names) in (0, len(layout.moved)):
         return canary
     rest = canary.copy()
     parts = layout.split(rest)

@@ -245,7 +245,7 @@ class ServerCanaries:
                     f"Expected clip_norm={state.clip_norm:g} to be at most {longest:g}, as the"
                     " replies' numbers cannot hold the square of a longer update."
                 )
-            far_above = np.minimum(client_canaries.FAR_ABOVE * state.clip_norm, longest)
+            far_above = min(client_canaries.FAR_ABOVE * state.clip_norm, longest)
             sent = np.where(clipped, far_above, _JUST_BELOW * sent)
         if not self._run.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)

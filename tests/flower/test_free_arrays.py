@@ -241,7 +241,22 @@ def test_a_canary_that_leaves_arrays_alone_has_norm_1():
     rest = leave_alone({"b"}, canary, layout)
     assert not rest[30:].any()
     np.testing.assert_allclose(rest[:30], 1 / np.sqrt(30), rtol=1e-6)
-    assert leave_alone((), canary, layout) is canary
+    for names in ((), ("a", "b")):
+        assert leave_alone(names, canary, layout) is canary
+
+
+def test_a_first_round_without_replies_decides_nothing():
+    def step(model, rng, t):
+        if t == 1:
+            raise RuntimeError
+        return moves_head(model, rng, t)
+
+    arrays = {"body": small(4000), "head": small(*HEAD)}
+    audit, _ = run(app_of(step, [canary_mod]), arrays, clients=[1, 2, 3])
+    record = audit.record()
+    assert record.findings.arrays_left_out == ("body",)
+    assert record.presence[2:].all()
+    assert not [fault for fault in audit.faults if "no canary joined" in fault]
 
 
 class KilledError(Exception):
