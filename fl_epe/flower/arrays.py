@@ -7,7 +7,7 @@ import dataclasses
 import fnmatch
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 from fl_epe.archive import one_line
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
-
-VARIANCES = ("*running_var", "*moving_variance")
-"""Names of variances that a network divides by: below 0 its output would be NaN."""
 
 _NUMPY = "numpy.ndarray"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -132,7 +129,7 @@ class Layout:
     Floating-point arrays with at least one axis are moved. Integer and boolean buffers, 0-d arrays
     and those that match ``leave_out`` are not: clipping does not treat them as it treats the rest
     (Flower's leaves 0-d arrays as they are, integers lose what they are scaled to), so that no
-    canary could stand for a client there. Nor are `VARIANCES`, which a canary could make negative.
+    canary could stand for a client there. The first replies show more such arrays, see `without`.
 
     Attributes:
         shapes: of all arrays, by name and in order.
@@ -161,17 +158,29 @@ class Layout:
             name: value.dtype.name
             for name, value in values.items()
             if value.dtype.kind == "f" and value.ndim > 0
-            if not any(fnmatch.fnmatchcase(name, p) for p in (*VARIANCES, *leave_out))
+            if not any(fnmatch.fnmatchcase(name, p) for p in leave_out)
         }
         layout = cls(
             shapes={name: value.shape for name, value in values.items()},
             moved=tuple(moved),
             dtype="float64" if "float64" in moved.values() else "float32",
         )
+        return layout.without(())
+
+    def without(self, names: Collection[str]) -> Layout:
+        """The same model, of which canaries leave these arrays alone, too.
+
+        Raises:
+            ValueError: if nothing is left to move.
+        """
+        moved = tuple(name for name in self.moved if name not in names)
+        layout = dataclasses.replace(self, moved=moved)
         if layout.dim < 2:
             raise ValueError(
-                f"Expected floating-point arrays with at least 2 entries in all, got {list(values)}"
-                f" of which a canary could move {layout.dim} entries."
+                "Expected floating-point arrays with at least 2 entries in all, got"
+                f" {list(self.shapes)} of which a canary could move {layout.dim} entries. It leaves"
+                " alone what replies do not change, what is the same in all of them, and what has"
+                " no negative entry, as variances."
             )
         return layout
 
@@ -252,6 +261,12 @@ class Layout:
             " new, and their shapes do not match in order. Name those that clients keep in"
             " leave_out."
         )
+
+
+def longest_norm(arrays: ArrayRecord) -> float:
+    """Norm of an update that can be squared in the coarsest floating-point type of some arrays."""
+    largest = [np.finfo(a.dtype).max for a in arrays.values() if "float" in a.dtype]
+    return 0.5 * math.sqrt(min(largest, default=math.inf))
 
 
 def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from fl_epe.archive import under
 from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
+from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.audit_record import make_record
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
@@ -195,7 +196,8 @@ class AuditedRun(AuditState):
             self.models = {0: digest(start)}
         self.auditor = self._new_auditor(self)
         self.auditor.begin(start)
-        self.layout, self.start, self.last = layout, arrays, start
+        self.layout = self.whole = layout
+        self.start, self.last = arrays, start
         self.catch_up()
         return layout
 
@@ -209,12 +211,55 @@ class AuditedRun(AuditState):
         for sentence in plan.sentences():
             logger.log(level, "Audit: %s", sentence)
 
-    def _remember(self, theta: Vector | None) -> None:
+    def choose_arrays(
+        self, state: RoundState, answers: Sequence[Vector], kind: ReplyKind | None
+    ) -> None:
+        """Note which arrays canaries leave alone: at first for good, then in this round.
+
+        Args:
+            state: of the round; its arrays that no answer moved are noted in it.
+            answers: of clients drawn at random, each of shape ``(dim,)``.
+            kind: what they are.
+
+        Raises:
+            ValueError: if there is none, or none moved at least two entries that canaries may move.
+        """
+        if not answers:
+            raise ValueError("Expected a reply that can be read.")
+        if kind == "update":
+            answers = [state.before + update for update in answers]
+        before = state.layout.split(state.before)
+        models = [state.layout.split(answer) for answer in answers]
+        if not self.settled:
+            self._settle(state, free_arrays.not_free(before, models))
+            return
+        unmoved = free_arrays.unmoved(before, models)
+        state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
+        state.unmoved = unmoved
+
+    def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
+        """Leave these arrays alone from now on; canaries have the dimension of the others."""
+        layout = state.layout.without(left_out)
+        if left_out and self.start is not None:
+            before, auditor = layout.flatten(state.arrays), self._new_auditor(self)
+            auditor.begin(layout.flatten(self.start))
+            for _ in range(self.index):  # which had no canary
+                auditor.observe(before, RoundFacts())
+            self.auditor, self.noise = auditor, NoiseHealth(level=RUN_LEVEL)
+            self.contributions = NodeContributions(self.seed)
+            self.layout = state.layout = layout
+            self.last = state.before = before
+            self.plan = dataclasses.replace(self.plan, left_out=layout.left_out)
+            logger.info("Audit: %s", self.plan.sentences()[-1])
+        self.settled = True
+
+    def _remember(self, arrays: ArrayRecord | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
-        if self.models:
-            self.models[self.index] = (
-                self.models[max(self.models)] if theta is None else digest(theta)
-            )
+        if self.models and self.whole is not None:
+            with contextlib.suppress(ValueError):  # it lacks arrays that canaries leave alone
+                last = self.models[max(self.models)]
+                known = last if arrays is None else digest(self.whole.flatten(arrays))
+                self.models[self.index] = known
 
     def open_round(
         self, arrays: ArrayRecord, messages: list[Message], grid: Grid
@@ -234,7 +279,7 @@ class AuditedRun(AuditState):
         state = RoundState(self.index, arrays, layout, before, clip_norm, grid, messages)
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
-        self._remember(before)
+        self._remember(arrays)
         if self.index == 0:
             self._checkpoint.save()  # before anything is sent
         with self.goes_on("no canary takes part"):
@@ -308,7 +353,11 @@ class AuditedRun(AuditState):
             if self.layout is not None:
                 facts, vectors = RoundFacts(), None
                 if state is not None:
-                    facts, vectors = self._settle_canaries(state), state.vectors
+                    if arrays and not self.settled and self.settings.clients is not None:
+                        with contextlib.suppress(ValueError):  # no reply could be read
+                            self.choose_arrays(state, [self.layout.flatten(arrays)], "model")
+                    facts = self._settle_canaries(state)
+                    vectors = None if state.unmoved else state.vectors
                 theta = self._released(self.layout, arrays)
                 self.catch_up()
                 if state is not None and theta is not None:
@@ -317,7 +366,7 @@ class AuditedRun(AuditState):
                 self.auditor.observe(theta, facts, vectors)
         finally:
             self.index += 1
-            self._remember(theta)
+            self._remember(None if theta is None else arrays)
             self._checkpoint.save()
 
     def _settle_canaries(self, state: RoundState) -> RoundFacts:

@@ -50,12 +50,14 @@ class SavedAudit(NamedTuple):
     Attributes:
         audit: after some rounds.
         layout: of the model.
+        whole: see `AuditState`.
         scores: what `RunAuditor.state` returned.
         start: the initial model.
     """
 
     audit: AuditState
     layout: Layout
+    whole: Layout
     scores: Mapping[str, Any]
     start: ArrayRecord
 
@@ -119,7 +121,7 @@ class Checkpoint:
             SettingsError: if it goes on, with other arguments than before.
         """
         try:
-            found = digest(saved.layout.flatten(arrays))
+            found = digest(saved.whole.flatten(arrays))
         except ValueError:
             return None
         done = max((t for t, model in saved.audit.models.items() if model == found), default=None)
@@ -179,9 +181,10 @@ class Checkpoint:
             start = ArrayRecord(
                 {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
             )
-            if audit.layout is None or digest(audit.layout.flatten(start)) != audit.models[0]:
+            layout, whole = audit.layout, audit.whole
+            if not layout or not whole or digest(whole.flatten(start)) != audit.models[0]:
                 raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
-            self._saved = SavedAudit(audit, audit.layout, scores, start)
+            self._saved = SavedAudit(audit, layout, whole, scores, start)
         except UNREADABLE as error:
             self._run.failed("the saved audit cannot be read, and a new one begins", error)
 

@@ -21,7 +21,8 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
 from fl_epe.checks import raise_invalid
-from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.flower.arrays import Layout, longest_norm, records_of
+from fl_epe.flower.free_arrays import leave_alone, not_free
 from fl_epe.mechanism import norm
 from fl_epe.seeding import generator
 
@@ -110,6 +111,9 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     ``clients=``, or `ClientCanaries`) the mod does nothing. Where it cannot answer with a canary
     the client's own reply goes out as it is.
 
+    The canary leaves arrays alone that are no free parameters as far as the client's own reply
+    shows, see `free_arrays.not_free`: they are as in the message.
+
     Put it last, so that it stands next to the app and everything that happens to a real update
     happens to a canary's: ``ClientApp(mods=[secaggplus_mod, fixedclipping_mod, canary_mod])``.
     """
@@ -140,8 +144,11 @@ def _answer(order: CanaryOrder, sent: RecordDict, reply: RecordDict) -> Acknowle
         logger.warning("canary_mod: %s", error)
         return Acknowledgement.UNFIT
     length = order.norm or FAR_ABOVE * _clip_norm(sent) or norm(own - before)
+    length = min(length, longest_norm(answered))
     canaries = CanarySet(layout.dim, order.count, order.seed, order.kind)
-    model = before + before.dtype.type(length) * canaries.vector(order.number)
+    names = not_free(layout.split(before), [layout.split(own)])
+    canary = leave_alone(names, canaries.vector(order.number), layout)
+    model = before + before.dtype.type(length) * canary
     name = next(iter(records_of(reply, ArrayRecord)))
     reply[name] = layout.form(answered, before_arrays)(model)
     return Acknowledgement.CANARY
@@ -183,7 +190,9 @@ class ClientCanaries:
         clients: a share in (0, 1] of the clients, chosen by hashing, or an explicit list.
         identity: what stays the same about a client, such as its partition id, from its node id,
             for deployments whose nodes come back under new ids; the node id by default.
-        leave_out: see `Layout.of`.
+        leave_out: see `Layout.of`. Name all arrays that are no free parameters, such as variances
+            and frozen ones: clients leave them alone in any case, but the scores of canaries are
+            too small if the server counts them.
         acknowledge: see `CanaryOrder`.
         kind: of the canaries, see `CanarySet`.
         numbers: of the canaries, by the clients that have one; those that are known are kept.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.flower.free_arrays import leave_alone
 from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
@@ -94,6 +95,15 @@ class Answer:
     reply: Message
     name: str
     vector: Vector
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """Those of that name."""
+        return records_of(self.reply.content, ArrayRecord)[self.name]
+
+    def read(self, layout: Layout) -> Answer:
+        """The same with the vector of another layout."""
+        return dataclasses.replace(self, vector=layout.flatten(self.arrays))
 
 
 def some_answers(
@@ -228,13 +238,13 @@ def make_replies(
     vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     forms = [
-        state.layout.form(records_of(a.reply.content, ArrayRecord)[a.name], state.arrays, kind)
-        for a in like[: len(numbers)]
+        state.layout.form(answer.arrays, state.arrays, kind) for answer in like[: len(numbers)]
     ]
 
     def make(position: int) -> Message:
         which = position % len(like)
-        model = vectors[position] * before.dtype.type(norms[position])
+        canary = leave_alone(state.unmoved, vectors[position], state.layout)
+        model = canary * before.dtype.type(norms[position])
         if kind == "model":
             model += before
         content = RecordDict()

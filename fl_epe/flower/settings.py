@@ -1,6 +1,7 @@
 """The arguments of `CanaryAudit`: what each means, its default, and which go together."""
 
 import dataclasses
+import glob
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ class CanaryAuditSettings:
             or has a single round.
         clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
-            whenever the strategy asks them.
+            whenever the strategy asks them, from the second round on.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
         num_examples: weight of a canary in averages; by default drawn from those of the round's
@@ -55,8 +56,11 @@ class CanaryAuditSettings:
             clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
-            ``"*.running_mean"``; integer and 0-d arrays always are, variances of batch
-            normalisation by their name (``running_var``), and what clients keep.
+            ``"*.running_mean"``, and what clients keep. Integer and 0-d arrays always are, and
+            what the first replies that move the model (nine of them, drawn at random) show to be no
+            free parameters: arrays that none changes, that are the same in all, or that have no
+            negative entry in the model and in all replies, such as variances. With ``clients`` that
+            round has no canaries. What no reply moves in a later round, canaries do not either.
         replies: "model" or "update", the difference from the model; by default the first replies
             show which, and where they do not no canary takes part.
         max_share: largest share of replies that canaries may have, on average over the run. By
@@ -157,8 +161,15 @@ class CanaryAuditSettings:
         count = nodes if isinstance(named, int | float | None) else len(named)
         return self.num_canaries or max(2, min(count, _MOST))
 
-    def client_canaries(self, count: int, numbers: dict[int, int]) -> ClientCanaries:
+    def client_canaries(
+        self, count: int, numbers: dict[int, int], left_out: Sequence[str] = ()
+    ) -> ClientCanaries:
         """Which clients answer with which of ``count`` canaries; some may be known.
+
+        Args:
+            count: of the canaries.
+            numbers: of the canaries that are known, by their clients.
+            left_out: names of arrays that canaries leave alone, beside those of the settings.
 
         Raises:
             ArgumentError: for a share outside (0, 1], or an empty or repeating list.
@@ -170,7 +181,7 @@ class CanaryAuditSettings:
             self.seed,
             self.clients,
             self.identity,
-            self.leave_out,
+            (*self.leave_out, *map(glob.escape, left_out)),
             acknowledge=True,
             kind=self.canary_kind,
             numbers=numbers,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.flower import client_canaries
+from fl_epe.flower.arrays import longest_norm
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
@@ -175,7 +176,7 @@ class ServerCanaries:
         like, kind = self._read(state, real)
         key = self._run.wrapped.weighted_by()
         weight = self._weight(weights(real, key), len(cohort))
-        norms, clipped = self._norms(state, len(cohort))
+        norms, clipped = self._norms(state, len(cohort), like)
         state.vectors = self._run.auditor.canaries.vectors(cohort)
         state.synthetic = make_replies(
             cohort, norms, clipped, like, real, (key, weight), state, kind
@@ -196,6 +197,8 @@ class ServerCanaries:
         kind = self._kind_of(like, state)
         before = state.before if kind == "model" else None
         self._run.note(state.index).noisy = are_noise([answer.vector for answer in like], before)
+        self._run.choose_arrays(state, [answer.vector for answer in like], kind)
+        like = [answer.read(state.layout) for answer in like]
         if math.isnan(state.clip_norm):
             state.counted = self._run.settings.canary_norm or median_norm(like, state, kind)
         return like, kind
@@ -242,9 +245,13 @@ class ServerCanaries:
         return self._run.kind
 
     def _norms(
-        self, state: RoundState, count: int
+        self, state: RoundState, count: int, like: Sequence[Answer]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """How long the canaries' updates are as they are sent, and which of them are clipped."""
+        """How long the canaries' updates are as they are sent, and which of them are clipped.
+
+        Raises:
+            ValueError: if the replies' numbers cannot hold the clip norm's square.
+        """
         clipped = np.zeros(count, bool)
         if math.isnan(state.clip_norm):
             return np.full(count, state.counted), clipped
@@ -253,14 +260,21 @@ class ServerCanaries:
         if self._run.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
             clipped = np.arange(count) < (count if target is None else round(target * count))
-            sent *= np.where(clipped, client_canaries.FAR_ABOVE, _JUST_BELOW)
+            longest = min(longest_norm(answer.arrays) for answer in like)
+            if longest < state.clip_norm:
+                raise ValueError(
+                    f"Expected clip_norm={state.clip_norm:g} to be at most {longest:g}, as the"
+                    " replies' numbers cannot hold the square of a longer update."
+                )
+            far_above = min(client_canaries.FAR_ABOVE * state.clip_norm, longest)
+            sent = np.where(clipped, far_above, _JUST_BELOW * sent)
         if not self._run.wrapped.clips_on_server:
             sent = np.minimum(sent, state.clip_norm)
         return sent, clipped
 
 
 class ClientAnswers:
-    """Clients that answer with a canary whenever they are asked to train.
+    """Clients that answer with a canary whenever they are asked to train, but in the first round.
 
     Args:
         run: whose state tells who has which canary; what they answer is noted in it.
@@ -272,14 +286,16 @@ class ClientAnswers:
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
         run = self._run
-        return run.settings.client_canaries(run.plan.number, run.clients)
+        return run.settings.client_canaries(run.plan.number, run.clients, run.plan.left_out)
 
     def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
         return AuditPlan(self._run.settings.count_of_clients(nodes or clients), clients)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
-        """See `ServerCanaries.configure`."""
+        """See `ServerCanaries.configure`; no canary before replies show what they may move."""
+        if not self._run.settled:
+            return
         length = self._run.settings.canary_norm or 0.0
         if self._run.wrapped.clips_on_server and math.isfinite(state.clip_norm):
             length = client_canaries.FAR_ABOVE * state.clip_norm
@@ -308,6 +324,9 @@ class ClientAnswers:
                 self._run.refused.add(answer)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
+        with contextlib.suppress(ValueError):  # encrypted, or nobody moved the model
+            answers = [self._vector(reply, state) for reply in others[:MOST_READ]]
+            self._run.choose_arrays(state, answers, "model")
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
@@ -321,6 +340,9 @@ class ClientAnswers:
         state.absent += len(missing)
         return replies
 
+    def _vector(self, reply: Message, state: RoundState) -> NDArray[np.floating]:
+        return model_record(reply, state.layout, self._run.wrapped.arrays_key())[1]
+
     def _missing(
         self, state: RoundState, played: Mapping[int, Message], others: Sequence[Message]
     ) -> list[int]:
@@ -328,10 +350,10 @@ class ClientAnswers:
 
         Answers that cannot be read, and all where clients' answers are noise, are believed.
         """
-        preferred, missing = self._run.wrapped.arrays_key(), list[int]()
+        missing = list[int]()
 
         def update(reply: Message) -> NDArray[np.floating]:
-            return model_record(reply, state.layout, preferred)[1] - state.before
+            return self._vector(reply, state) - state.before
 
         try:
             for number, reply in played.items():

@@ -7,7 +7,7 @@ import logging
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,6 +89,9 @@ class RoundState:
         sits_out: whether no canary may join: the round is the strategy's alone until its canaries
             are chosen.
         updates: of the real clients, in some entries; ``None`` if they cannot be read.
+        unmoved: names of arrays of the layout that no reply of the round moved: canaries leave
+            them alone in it.
+        moved_part: expected cosine of a canary with what is left of it in the other arrays.
     """
 
     index: int
@@ -113,6 +116,8 @@ class RoundState:
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     sits_out: bool = True
     updates: RoundUpdates | None = None
+    unmoved: Collection[str] = ()
+    moved_part: float = 1.0
 
     def __post_init__(self) -> None:
         if math.isnan(self.counted):
@@ -138,11 +143,16 @@ class RoundState:
         if len(kept) < len(ids) and self.vectors is not None:
             self.vectors = self.vectors[kept]
         median = self.median_share(shares)
-        weights = [of_canaries[n] / median for n in kept] if shares else []
+        weights = [of_canaries[n] / median if shares else 1.0 for n in kept]
+        contribution = self.counted * median
+        if math.isnan(self.clip_norm):  # no noise in arrays that nobody moved
+            contribution *= self.moved_part
+        else:
+            weights = [weight * self.moved_part for weight in weights]
         differ = any(abs(weight - 1) > _ROUNDING for weight in weights)
         return RoundFacts(
             present=[self.present[n] for n in kept],
-            contribution=self.counted * median,
+            contribution=contribution,
             clip_norm=self.clip_norm,
             replies=len(self.replies),
             absent=self.absent + len(ids) - len(kept),
@@ -212,6 +222,8 @@ class AuditState:
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
+        settled: whether replies have shown which arrays of it canaries leave alone for good.
+        whole: the layout before that, in which models are known again.
         models: hash of the model after so many rounds, where there is a checkpoint.
         notes: of each round, by its index.
         warned: what was logged.
@@ -230,6 +242,8 @@ class AuditState:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     index: int = 0
     layout: Layout | None = None
+    settled: bool = False
+    whole: Layout | None = None
     models: dict[int, str] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
     warned: set[str] = dataclasses.field(default_factory=set)

@@ -45,7 +45,7 @@ class AddsDeltas(FedAvg):
 def trained_before() -> ArrayRecord:
     """A model far from zero, so that adding it twice would show."""
     weights = as_weights(initial())
-    return as_record({name: value + np.float32(0.5) for name, value in weights.items()})
+    return as_record({name: value - np.float32(0.5) for name, value in weights.items()})
 
 
 CASE = AppCase(
