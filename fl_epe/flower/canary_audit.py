@@ -221,7 +221,7 @@ class CanaryAudit(Strategy):
         if not state.synthetic:
             return self._call(server_round, state, joined)
         failure: Exception | str = "it released no model"
-        undo = watching.Undo(self._run.wrapped.layers, deep=not self._accepted)
+        undo = watching.Undo(self._run.wrapped.layers, real, deep=not self._accepted)
         try:
             result = self._call(server_round, state, joined)
             own = any(reply.has_error() for reply in real)  # why there may be no model
