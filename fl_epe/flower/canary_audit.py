@@ -22,7 +22,7 @@ from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.state import Aggregation, RoundState
+from fl_epe.flower.state import Aggregation, RoundState, losses_of
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -196,7 +196,8 @@ class CanaryAudit(Strategy):
         if self._run.over is None:
             with self._run.goes_on("the round could not be scored", self._run.index):
                 arrays, metrics = result
-                self._run.close_round(state, arrays, _loss(metrics))
+                loss = next(iter(losses_of([metrics or {}])), None)
+                self._run.close_round(state, arrays, loss)
                 result = arrays, self._with_epsilon(arrays, metrics)
                 log_round(self._run, state, result[1])
         return result
@@ -297,11 +298,3 @@ class CanaryAudit(Strategy):
             details: all notes, not only what was found and warnings.
         """
         return report(self._run, None if directory is None else Path(directory), details)
-
-
-def _loss(metrics: MetricRecord | None) -> float | None:
-    for name in ("train_loss", "train-loss", "loss"):
-        value = metrics.get(name) if metrics else None
-        if isinstance(value, int | float):
-            return float(value)
-    return None
