@@ -8,7 +8,7 @@ import contextlib
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class CanaryAudit(Strategy):
         self._turn: RoundState | None = None
         self._timeout: float = 3600
         self._is_running = self._accepted = False  # the latter: it has taken canaries once
-        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**settings))
+        given = {"delta": None, **settings}  # without one the error names it
+        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**given))
         names = ("configure_train", "aggregate_train")
         failed = functools.partial(self._run.failed, "the strategy failed")
         self._hooks = watching.Attachment(strategy, self, names, self._rescue, failed)
@@ -106,7 +107,8 @@ class CanaryAudit(Strategy):
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
 
-        The canaries are spread over ``rounds``, by default its ``num_rounds``. Who starts more than
+        The canaries are spread over ``rounds``, by default its ``num_rounds``, or those of Flower's
+        own ``start`` where it calls that. Who starts more than
         once, each time with the last model, has to give ``rounds``, of all starts together: later
         rounds are not measured, nor is a single one if it is not said that there is only one.
 
@@ -119,7 +121,7 @@ class CanaryAudit(Strategy):
             return type(self.strategy).start(self.strategy, *arguments, **named)
         own = self.strategy.start
         try:
-            self._prepare(own, arguments, named)
+            self._prepare(watching.arguments_of(own, arguments, named))
         except Exception as error:
             if isinstance(error, SettingsError) and self._run.index == 0:
                 raise
@@ -134,8 +136,8 @@ class CanaryAudit(Strategy):
             with self._run.goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 
-    def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
-        given, num_rounds = watching.arguments_of(own, arguments, named), None
+    def _prepare(self, given: Mapping[str, Any]) -> None:
+        num_rounds = None
         if isinstance(given.get("timeout"), (int, float)):
             self._timeout = given["timeout"]
         with contextlib.suppress(LookupError, TypeError):  # of another kind: for the strategy
@@ -159,7 +161,7 @@ class CanaryAudit(Strategy):
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
 
-        Needs ``rounds`` where replies are synthetic.
+        Needs ``rounds`` where replies are synthetic and Flower's own ``start`` does not run.
 
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
@@ -179,6 +181,8 @@ class CanaryAudit(Strategy):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
         with self._run.goes_on("the round cannot be audited"):
+            if self._run.index == 0 and self._run.rounds is None:
+                self._prepare(watching.base_arguments(self.strategy))
             self._turn = self._run.open_round(arrays, messages, grid)
         return messages if self._turn is None else self._turn.sent
 

@@ -162,6 +162,21 @@ def arguments_of(function: Callable[..., Any], given: Sequence[Any], named: Any)
     return {}
 
 
+def base_arguments(strategy: Strategy) -> dict[str, Any]:
+    """The arguments of Flower's own ``start`` that runs for a strategy; empty if it does not.
+
+    A ``start`` of the strategy's own may take them in any form before it hands them on. They are
+    looked up where that call is under way, as the class is not to be changed for everybody.
+    """
+    code, frame = getattr(Strategy.start, "__code__", None), inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is strategy:
+            known = frame.f_locals
+            return {name: known.get(name) for name in ("initial_arrays", "num_rounds", "timeout")}
+        frame = frame.f_back
+    return {}
+
+
 class Undo:
     """The attributes of strategies and the content of replies, so that a failed call has no trace.
 
