@@ -30,7 +30,8 @@ class CanaryAudit(Strategy):
     """Audits any message-API strategy: it goes on as before, and canaries take part beside it.
 
     Each canary's update is a random direction, with the norm of a real client's: the clip norm,
-    to which the strategy's own clipping brings it, or else the median norm of the real updates.
+    to which the strategy's own clipping brings it, or else the median norm of the real updates. A
+    clip norm far above the real updates and the noise is not: the longer of the two counts.
     The cosines of every round's model update, and of the final model, with those directions
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
