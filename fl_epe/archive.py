@@ -79,6 +79,14 @@ def one_line(error: object, most: int = 300) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def error_text(error: BaseException) -> str:
+    """An error's type and text; its type alone where the text of somebody else's error raises."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - whatever its author did
+        return type(error).__name__
+
+
 def check_size(unpacked: int, size: int) -> None:
     """Raise a `ValueError` if a file of ``size`` bytes unpacks to more than it may.
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fl_epe.archive import error_text
 from fl_epe.checks import raise_invalid
 from fl_epe.files import write_json
 
@@ -127,9 +128,8 @@ class Loggers:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
             self._left.remove(one)
-            name, why = one if isinstance(one, str) else type(one).__name__, type(error).__name__
-            with contextlib.suppress(Exception):  # of the error's own text
-                why += f": {error}"
+            name = one if isinstance(one, str) else type(one).__name__
+            why = error_text(error)
             self._warn(f"logging to {name} failed ({why}); the run goes on without it.")
 
 

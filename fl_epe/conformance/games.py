@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fl_epe.archive import error_text
 from fl_epe.auditing import games
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
@@ -146,7 +147,7 @@ def quarters(trials: int) -> list[int]:
 
 def describe(error: Exception) -> str:
     """An error in a line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:120]
+    return " ".join(error_text(error).split())[:120]
 
 
 def _chosen(

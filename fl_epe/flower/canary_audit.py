@@ -9,7 +9,7 @@ import functools
 import inspect
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fl_epe.flower.audited_run import AuditedRun
 from fl_epe.flower.replies import readable
 from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
-from fl_epe.flower.state import Aggregation, RoundState
+from fl_epe.flower.state import Aggregation, RoundState, losses_of
 from fl_epe.flower.wrapped import Wrapped
 
 
@@ -32,7 +32,8 @@ class CanaryAudit(Strategy):
     """Audits any message-API strategy: it goes on as before, and canaries take part beside it.
 
     Each canary's update is a random direction, with the norm of a real client's: the clip norm,
-    to which the strategy's own clipping brings it, or else the median norm of the real updates.
+    to which the strategy's own clipping brings it, or else the median norm of the real updates. A
+    clip norm far above the real updates and the noise is not: the longer of the two counts.
     The cosines of every round's model update, and of the final model, with those directions
     measure what a client leaks (Andrew et al. 2024). Nothing else changes: messages to
     real clients, their replies and the aggregated metrics are as they were; ``epsilon-all`` (with
@@ -85,7 +86,8 @@ class CanaryAudit(Strategy):
         self._turn: RoundState | None = None
         self._timeout: float = 3600
         self._is_running = self._accepted = False  # the latter: it has taken canaries once
-        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**settings))
+        given = {"delta": None, **settings}  # without one the error names it
+        self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**given))
         names = ("configure_train", "aggregate_train")
         failed = functools.partial(self._run.failed, "the strategy failed")
         self._hooks = watching.Attachment(strategy, self, names, self._rescue, failed)
@@ -111,7 +113,8 @@ class CanaryAudit(Strategy):
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
 
-        The canaries are spread over ``rounds``, by default its ``num_rounds``. Who starts more than
+        The canaries are spread over ``rounds``, by default its ``num_rounds``, or those of Flower's
+        own ``start`` where it calls that. Who starts more than
         once, each time with the last model, has to give ``rounds``, of all starts together: later
         rounds are not measured, nor is a single one if it is not said that there is only one.
 
@@ -126,7 +129,7 @@ class CanaryAudit(Strategy):
         if not self._run.settings.enabled:
             return own(*arguments, **named)
         try:
-            self._prepare(own, arguments, named)
+            self._prepare(watching.arguments_of(own, arguments, named))
         except Exception as error:
             if isinstance(error, SettingsError) and self._run.index == 0:
                 raise
@@ -141,8 +144,8 @@ class CanaryAudit(Strategy):
             with self._run.goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
 
-    def _prepare(self, own: Callable[..., Any], arguments: Any, named: Any) -> None:
-        given, num_rounds = watching.arguments_of(own, arguments, named), None
+    def _prepare(self, given: Mapping[str, Any]) -> None:
+        num_rounds = None
         if isinstance(given.get("timeout"), (int, float)):
             self._timeout = given["timeout"]
         with contextlib.suppress(LookupError, TypeError):  # of another kind: for the strategy
@@ -166,7 +169,7 @@ class CanaryAudit(Strategy):
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited.
 
-        Needs ``rounds`` where replies are synthetic.
+        Needs ``rounds`` where replies are synthetic and Flower's own ``start`` does not run.
 
         Raises:
             AttributeError: if the instance takes no attributes (``__slots__``).
@@ -187,6 +190,8 @@ class CanaryAudit(Strategy):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
         with self._timed(), self._run.goes_on("the round cannot be audited"):
+            if self._run.index == 0 and self._run.rounds is None:
+                self._prepare(watching.base_arguments(self.strategy))
             self._turn = self._run.open_round(arrays, messages, grid)
         return messages if self._turn is None else self._turn.sent
 
@@ -207,7 +212,8 @@ class CanaryAudit(Strategy):
                 arrays, metrics = result
                 metrics = rename_ours(self._run, metrics)
                 result = arrays, metrics
-                self._run.close_round(state, arrays, _loss(metrics))
+                loss = next(iter(losses_of([metrics or {}])), None)
+                self._run.close_round(state, arrays, loss)
                 result = arrays, self._with_epsilon(arrays, metrics)
                 log_round(self._run, state, result[1])
         return result
@@ -243,7 +249,7 @@ class CanaryAudit(Strategy):
         if not state.synthetic:
             return self._call(server_round, state, joined)
         failure: Exception | str = "it released no model"
-        undo = watching.Undo(self._run.wrapped.layers, deep=not self._accepted)
+        undo = watching.Undo(self._run.wrapped.layers, real, deep=not self._accepted)
         try:
             result = self._call(server_round, state, joined)
             own = any(reply.has_error() for reply in real)  # why there may be no model
@@ -319,11 +325,3 @@ class CanaryAudit(Strategy):
             details: all notes, not only what was found and warnings.
         """
         return report(self._run, None if directory is None else Path(directory), details)
-
-
-def _loss(metrics: MetricRecord | None) -> float | None:
-    for name in ("train_loss", "train-loss", "loss"):
-        value = metrics.get(name) if metrics else None
-        if isinstance(value, int | float):
-            return float(value)
-    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import statistics
@@ -34,6 +35,7 @@ _MOST_IN_COMMON = 0.5  # of the energy of updates that noise hides
 _RARE = 1e-3  # noise is taken for something else about so often
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm
+_ROUNDED = 0.1  # of a canary's norm, which the rounding of its numbers may take
 _NODE = 1 << 62  # node ids of canaries in replies that answer no message
 
 Value = int | float | list[int] | list[float]
@@ -234,6 +236,9 @@ def make_replies(
         own_weight: the metric by which replies are weighted, and that of a canary.
         state: of the round; the first replies answer the messages that were withheld.
         kind: whether replies are models or updates; ``None`` where it makes no difference.
+
+    Raises:
+        ValueError: if the numbers of such a reply cannot hold a canary of that norm.
     """
     vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
@@ -250,13 +255,17 @@ def make_replies(
         content = RecordDict()
         for name, record in like[which].reply.content.items():
             if name == like[which].name:
-                content[name] = forms[which](model)
+                content[name] = arrays = forms[which](model)
+                update = state.layout.flatten(arrays)
+                if kind == "model":
+                    update -= before
+                _check_held(vectors[position], update, norms[position])
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}
                 values = {**record, **metrics.get(name, {}), **vote, **dict([own_weight])}
                 content[name] = MetricRecord({key: values[key] for key in record})
             else:
-                content[name] = record
+                content[name] = copy.deepcopy(record)  # the strategy may change it
         asked = Message(RecordDict(), _NODE + numbers[position], MessageType.TRAIN)
         if position < len(state.withheld):
             asked = state.withheld[position]
@@ -264,6 +273,16 @@ def make_replies(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(make, range(len(numbers))))
+
+
+def _check_held(canary: Vector, update: Vector, length: float) -> None:
+    """Raise a `ValueError` unless an update is so many times the canary, but for rounding."""
+    held = float(canary @ update)
+    if not abs(held - length) <= _ROUNDED * length:
+        raise ValueError(
+            f"Expected a canary of norm {length:.3g} to be {held:.3g} long after it is rounded to"
+            " the numbers of a reply, which are too coarse or too small for it."
+        )
 
 
 def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:

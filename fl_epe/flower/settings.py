@@ -2,14 +2,22 @@
 
 import dataclasses
 import glob
+import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from fl_epe.auditing import LEAST_FOR_NULL, SHARE
 from fl_epe.canaries import CanaryKind
-from fl_epe.checks import check_noise, check_positive, check_probability, check_rate, raise_invalid
+from fl_epe.checks import (
+    check_noise,
+    check_positive,
+    check_probability,
+    check_rate,
+    checked_type,
+    raise_invalid,
+)
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.loggers import RunLogger, check_loggers
 
@@ -19,6 +27,7 @@ ReplyKind = Literal["model", "update"]
 _DRAWN: Any = None  # a default that is drawn from the operating system's entropy
 _MOST = 1000
 _SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
+_OF_MANY_TYPES = ("clients", "checkpoint", "log_to")
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
@@ -43,8 +52,8 @@ class CanaryAuditSettings:
         participations: how often a canary takes part, at most once in a round; by default once
             with ``num_canaries``. On a ladder how often a client does, by default in as many
             rounds as the first one's share of the nodes says.
-        rounds: of the run; needed where ``start`` has no ``num_rounds``, is called more than once,
-            or has a single round.
+        rounds: of the run; needed where ``start`` has no ``num_rounds`` and does not call Flower's
+            own, is called more than once, or has a single round.
         clients: let clients answer through `canary_mod`, in place of synthetic replies: a share in
             (0, 1], chosen by hashing with the seed, or a list. They answer with their canary
             whenever the strategy asks them, from the second round on.
@@ -117,6 +126,9 @@ class CanaryAuditSettings:
         self._check()
 
     def _check(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.name not in _OF_MANY_TYPES:
+                checked_type(field.name, getattr(self, field.name), field.type, largest=math.inf)
         check_probability("delta", self.delta)
         for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
             value = getattr(self, name)
@@ -128,10 +140,6 @@ class CanaryAuditSettings:
         if self.noise_multiplier is not None:
             check_noise("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.largest_share)
-        for name, kind in {"canary_kind": CanaryKind, "replies": ReplyKind}.items():
-            value = getattr(self, name)
-            if value is not None and value not in get_args(kind):
-                raise_invalid(name, value, f"to be one of {get_args(kind)}")
         if self.clients is None:
             return
         for name in _OF_SERVER_CANARIES:

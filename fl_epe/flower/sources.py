@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing import FaultKind
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import longest_norm
+from fl_epe.flower.audit_record import noise_multipliers
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
+_FAR = 2.0  # times the longest update, above which a clip norm is not what a client adds
 _WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 _HEAVY = 2.0  # times the mean weight, above which a client is not replaced
@@ -199,9 +201,22 @@ class ServerCanaries:
         self._run.note(state.index).noisy = are_noise([answer.vector for answer in like], before)
         self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         like = [answer.read(state.layout) for answer in like]
-        if math.isnan(state.clip_norm):
-            state.counted = self._run.settings.canary_norm or median_norm(like, state, kind)
+        state.counted = self._length(like, state, kind)
         return like, kind
+
+    def _length(self, like: list[Answer], state: RoundState, kind: ReplyKind | None) -> float:
+        """The norm of a client's update after clipping, which a canary's has, too.
+
+        That is the clip norm, unless it is far above the real updates and the noise: canaries of
+        that norm alone would decide what becomes of the model.
+        """
+        if math.isnan(state.clip_norm):
+            return self._run.settings.canary_norm or median_norm(like, state, kind)
+        noise = (noise_multipliers(self._run)[1] or 0.0) * math.sqrt(state.layout.dim)
+        before = state.before if kind == "model" else None
+        longest = max(norm(answer.vector, before) for answer in like)
+        hidden = max(longest, noise * state.clip_norm)
+        return hidden if state.clip_norm > _FAR * hidden else state.clip_norm
 
     def _weight(self, real: Sequence[float], count: int) -> float:
         """The weight of each of a round's canaries, of the type of the real replies'.
@@ -253,7 +268,7 @@ class ServerCanaries:
             ValueError: if the replies' numbers cannot hold the clip norm's square.
         """
         clipped = np.zeros(count, bool)
-        if math.isnan(state.clip_norm):
+        if math.isnan(state.clip_norm) or state.counted < state.clip_norm:
             return np.full(count, state.counted), clipped
         sent = np.full(count, state.clip_norm)
         target = self._run.wrapped.target_clipped()

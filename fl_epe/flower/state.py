@@ -7,17 +7,17 @@ import logging
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fl_epe.archive import one_line
+from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultKind, RoundFacts
-from fl_epe.flower.arrays import Layout
+from fl_epe.flower.arrays import Layout, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
 from fl_epe.flower.settings import ReplyKind
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from fl_epe.flower.dominance import RoundUpdates
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
+_LOSSES = ("train_loss", "train-loss", "loss")
 _FAULTS_KEPT = 100
 _ROUNDING = 1e-5  # shares that differ less are equal
 
 
 def _described(why: Exception | str) -> str:
-    """An error's type and text on one line, its type alone where the text raises."""
-    if isinstance(why, str):
-        return one_line(why)
-    name = type(why).__name__
-    try:
-        return one_line(f"{name}: {why}")
-    except Exception:  # noqa: BLE001 - of somebody else's error
-        return name
+    """An error's type and text, or a sentence, on one line."""
+    return one_line(why if isinstance(why, str) else error_text(why))
+
+
+def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
+    """The loss of the training in each record of metrics that has one."""
+    named = (record.get(name) for record in metrics for name in _LOSSES if name in record)
+    return [float(loss) for loss in named if isinstance(loss, int | float)]
 
 
 @dataclasses.dataclass
@@ -325,7 +326,7 @@ class AuditState:
     ) -> dict[int, int]:
         """The client of each reply that is no error, by the ``id`` of the reply's content.
 
-        Errors and missing replies are faults.
+        Errors, missing replies and losses that are not finite are faults.
 
         Args:
             state: of the round.
@@ -346,6 +347,9 @@ class AuditState:
                 self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
             else:
                 answered[id(reply.content)] = int(identity(node))
+                for loss in losses_of(records_of(reply.content, MetricRecord).values()):
+                    if not math.isfinite(loss):
+                        self.fault(state.index, f"node {node}: the loss of its training is {loss}")
         silent = len(state.sent) - len(replies)
         if silent > 0:
             missing = [f"node {node}" for about, node in asked.items() if about not in heard]

@@ -169,24 +169,51 @@ def arguments_of(function: Callable[..., Any], given: Sequence[Any], named: Any)
     return {}
 
 
+def base_arguments(strategy: Strategy) -> dict[str, Any]:
+    """The arguments of Flower's own ``start`` that runs for a strategy; empty if it does not.
+
+    A ``start`` of the strategy's own may take them in any form before it hands them on. They are
+    looked up where that call is under way, as the class is not to be changed for everybody.
+    """
+    code, frame = getattr(Strategy.start, "__code__", None), inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code and frame.f_locals.get("self") is strategy:
+            known = frame.f_locals
+            return {name: known.get(name) for name in ("initial_arrays", "num_rounds", "timeout")}
+        frame = frame.f_back
+    return {}
+
+
 class Undo:
-    """The attributes of strategies, so that a call that failed leaves no trace.
+    """The attributes of strategies and the content of replies, so that a failed call has no trace.
+
+    Replies and their contents stay the same objects, by which they are known.
 
     Args:
         strategies: whose attributes.
+        replies: whose content; the bytes of arrays, which cannot be changed, are not copied.
         deep: whether to copy all that the attributes hold, where that can be copied; else only
             which objects they are, and the entries of lists, dictionaries and sets.
     """
 
-    def __init__(self, strategies: Sequence[Strategy], *, deep: bool) -> None:
+    def __init__(
+        self, strategies: Sequence[Strategy], replies: Sequence[Message] = (), *, deep: bool
+    ) -> None:
         memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
         self._saved = [
             (own, {name: (value, _copied(value, deep, memo)) for name, value in own.items()})
             for own in (vars(strategy) for strategy in strategies if hasattr(strategy, "__dict__"))
         ]
+        self._replies = [
+            (reply, reply.content, copy.deepcopy(reply.content)) for reply in readable(replies)
+        ]
 
     def restore(self) -> None:
         """Bring them back."""
+        for reply, content, saved in self._replies:
+            reply.content = content
+            content.clear()
+            content.update(saved)
         for own, values in self._saved:
             for name in own.keys() - values.keys():
                 del own[name]

@@ -22,6 +22,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fl_epe.archive import error_text
 from fl_epe.checks import check_count
 from fl_epe.flower import DecodedArray
 from fl_epe.simulation import flower_internals
@@ -139,7 +140,7 @@ class InProcessGrid(Grid):
         try:
             return self._app(message, context)
         except Exception as error:  # noqa: BLE001 - whatever a client app does, the server goes on
-            reason = f"{type(error).__name__}: {error}"
+            reason = error_text(error)
             return Message(Error(flower_internals.CLIENT_RAISED, reason), reply_to=message)
 
 

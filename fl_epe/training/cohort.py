@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from fl_epe.archive import error_text
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.checks import raise_invalid
 from fl_epe.mechanism import ClippedSum
@@ -46,9 +47,7 @@ class Counts:
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
-        self.faults.append(
-            Fault(FaultKind.CLIENT_FAILED, f"client {client}: {type(error).__name__}: {error}")
-        )
+        self.faults.append(Fault(FaultKind.CLIENT_FAILED, f"client {client}: {error_text(error)}"))
 
 
 class _Round:

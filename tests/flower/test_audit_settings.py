@@ -56,7 +56,7 @@ def test_a_legacy_strategy_is_refused_with_the_way_out():
         pytest.param({"participations": 0}, "participations=0 in", id="participations=0-in"),
         pytest.param({"rounds": 0}, "rounds=0 >= 1", id="rounds=0-at-least-1"),
         pytest.param({"num_examples": 0}, "num_examples=0 in", id="num_examples=0-in"),
-        pytest.param({"canary_norm": float("nan")}, "canary_norm=nan in", id="canary_norm=nan-in"),
+        pytest.param({"canary_norm": float("nan")}, "canary_norm=nan to be", id="canary_norm=nan"),
         pytest.param(
             {"noise_multiplier": -1.0}, "noise_multiplier=-1.0 in", id="noise_multiplier=-1.0-in"
         ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flower_audits import CANARIES, NODES, PLAIN, ROUNDS, fixed, plain_record, run
 from flower_clients import drifting_app
-from flwr.app import MetricRecord
+from flwr.app import MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 
 from fl_epe import assert_private, epsilon_from_record
@@ -39,7 +39,7 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, na
         for i in range(2)
     ]
     replies = [
-        SimpleNamespace(metadata=a, has_error=lambda: False, content=object()) for a in about
+        SimpleNamespace(metadata=a, has_error=lambda: False, content=RecordDict()) for a in about
     ]
     state = AuditState(seed=1, rounds=3, kind=None)
     state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
