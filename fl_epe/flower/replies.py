@@ -259,7 +259,7 @@ def make_replies(
                 update = state.layout.flatten(arrays)
                 if kind == "model":
                     update -= before
-                _check_held(vectors[position], update, norms[position])
+                _check_held(canary, update, norms[position])
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}
                 values = {**record, **metrics.get(name, {}), **vote, **dict([own_weight])}
