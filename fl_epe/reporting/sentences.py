@@ -233,7 +233,8 @@ def table_note(summary: Summary) -> str:
         text += f" * Every round's bound covers the {seen('final', summary.record)} too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        text += f" † Extrapolated from canaries (synthetic clients) in at most {most} rounds."
+        often = f"{most} round" + ("" if most == 1 else "s")
+        text += f" † Extrapolated from canaries (synthetic clients) in at most {often}."
     told = ", ".join(
         f"{number(found.estimate.epsilon)} ({seen(found.adversary.sees, summary.record)})"
         for found in summary.at_small_delta
