@@ -103,9 +103,9 @@ def lying(partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), tog
 
 
 LIARS = {
-    "lies about its size": {"partitions": {4}, "examples": 10**7},
-    "one long update": {"partitions": {4}, "times": 300.0, "rounds": {7}},
-    "a third with one vector": {"partitions": set(range(10)), "times": 3.9, "together": True},
+    "liar-about-size": {"partitions": {4}, "examples": 10**7},
+    "one-long-update": {"partitions": {4}, "times": 300.0, "rounds": {7}},
+    "third-with-one-vector": {"partitions": set(range(10)), "times": 3.9, "together": True},
 }
 
 
