@@ -22,9 +22,9 @@ from fl_epe.checks import Floats
 LEVEL = 0.01  # of each test
 _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
-# Relative error of a client's expected score where a reaction was fitted; the second is times its
-# share of a round, as one of few is a part of what hides it and of what reacts to it.
-_EXTRAPOLATED, _CROWDED = 0.02, 0.25
+# Relative error of a client's expected score where it follows from a reaction; the second, if that
+# was fitted, times its share of a round: one of few is a part of what hides it and of what reacts.
+_EXTRAPOLATED, _CROWDED = 0.04, 0.25
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
 
@@ -118,8 +118,8 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
 def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
-    Where the others' reaction to canaries was fitted (`fl_epe.auditing.reaction`), that has an
-    error of its own, by which κ and the client's expected score move together.
+    Where it depends on how the others react to canaries (`fl_epe.auditing.reaction`), that has an
+    error of its own; if it was fitted, κ and the client's expected score move together by it.
 
     Args:
         view: of the client, see `AuditedClient.view`.
@@ -130,8 +130,10 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         NotMeasured: if that error is larger than the score.
     """
     fit = ladder_fit(view, None, confidence)
-    if view.reaction is None or view.reaction.rate is None:
+    if view.reaction is None:
         return fit
+    if view.reaction.rate is None:
+        return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
     size = client.size(view)
     moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
     shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
@@ -141,8 +143,12 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
             " to one"
         )
     model = _EXTRAPOLATED + _CROWDED * view.client_share
-    relative = math.hypot(shift / size, model * fit.scale)
-    error = float(scipy.special.ndtri((1 + confidence) / 2)) * relative
+    return _widened(fit, math.hypot(shift / size, model * fit.scale), confidence)
+
+
+def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
+    """The fit with the interval that it has if κ has an error of this deviation besides."""
+    error = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
     low = fit.scale - math.hypot(fit.scale - fit.low, error)
     high = fit.scale + math.hypot(fit.high - fit.scale, error)
     return dataclasses.replace(fit, low=low, high=high)

@@ -113,26 +113,28 @@ def some_answers(
 ) -> list[Answer]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
-    Others that were looked at are faults.
+    Others that were looked at are faults. Replies that hold the model unchanged, or no update, are
+    returned only where no other reply is left.
 
     Raises:
         ValueError: if there is none.
     """
-    found, why = list[Answer](), ""
+    found, idle, why = list[Answer](), list[Answer](), ""
     for i in rng.permutation(len(replies)):
         try:
             name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
-            found.append(Answer(replies[i], name, vector))
+            is_idle = not vector.any() or np.array_equal(vector, state.before)
+            (idle if is_idle else found).append(Answer(replies[i], name, vector))
         except ValueError as error:
             why = f"node {replies[i].metadata.src_node_id}: {error}"
             run.fault(state.index, why, FaultKind.REFUSED)
         if len(found) == MOST_READ:
             break
-    if not found:
+    if not found and not idle:
         raise ValueError(f"Expected a reply that can be read: {why}")
-    return found
+    return found or idle[:MOST_READ]
 
 
 def kind_of_replies(
