@@ -135,4 +135,4 @@ def test_the_app_runs_on_a_superlink(processes, tmp_path):
     }
     printed = flwr_run(processes, APP, settings)
     assert (tmp_path / "out" / "final_model.pt").exists(), printed + processes.log("superlink")
-    assert "No canary fits beside 2 clients" in " ".join(printed.split())
+    assert "No two canaries fit beside 2 clients" in " ".join(printed.split())
