@@ -123,7 +123,7 @@ def _sensitivity(record: AuditRecord, client: AuditedClient, shares: Floats) -> 
 def _unknown(
     record: AuditRecord, delta: float, z: float, secret: SecretRounds, adjacency: str
 ) -> Analytical:
-    """By the schedule's theorem; ``z`` is that of a heavy canary, who has less noise."""
+    """By the schedule's theorem; ``z`` is that of a client of median weight."""
     strategy = record.mechanism.strategy
     if secret.law == "coins" and strategy is None and adjacency != "zero-out":
         epsilon = accounting.poisson_epsilon(z, secret.rate, record.rounds, delta)

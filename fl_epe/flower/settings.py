@@ -59,8 +59,8 @@ class CanaryAuditSettings:
             whenever the strategy asks them, from the second round on.
         identity: what stays the same about a client (a partition id), from its node id; for
             ``clients``, and to count how often a client took part.
-        num_examples: weight of a canary in averages; by default drawn from those of the round's
-            real replies.
+        num_examples: weight of a canary in averages; by default the median of the round's real
+            replies, or less where canaries would be more than their share of the round.
         canary_norm: norm of a canary's update where nothing clips; without the noise, where
             clients add some themselves.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
