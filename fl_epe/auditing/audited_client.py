@@ -28,7 +28,8 @@ from fl_epe.auditing.view import View, seen_by
 from fl_epe.schedules import Schedule, make_schedule
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
-_EXTRAPOLATED, _AS_OFTEN = 0.2, 0.75
+AS_OFTEN = 0.75  # of a client's rounds, below which a canary takes part clearly less often
+_LESS_OFTEN = 0.2  # of the canaries' participations, from which on a score is extrapolated
 _ALIKE = 1e-6  # relative difference of weights that are equal but for rounding
 SECRET_KINDS = ("poisson", "fixed-size", "balls-in-bins")
 """Kinds of schedules whose privacy rests on hiding a client's rounds."""
@@ -96,8 +97,8 @@ class AuditedClient:
         if record.clients.ids is None:
             return False
         taken = record.presence.sum(axis=0)
-        fewer = taken[taken < _AS_OFTEN * self.participations]
-        return self.secret is None and bool(fewer.sum() > _EXTRAPOLATED * taken.sum())
+        fewer = taken[taken < AS_OFTEN * self.participations]
+        return self.secret is None and bool(fewer.sum() > _LESS_OFTEN * taken.sum())
 
     def view(self, record: AuditRecord, adversary: Adversary) -> View:
         """What the adversary sees, as canaries' scores say it of this client.

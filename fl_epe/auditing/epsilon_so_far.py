@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift, poisson_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
@@ -47,7 +47,6 @@ UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how ma
 
 _PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
-_AS_OFTEN = 0.75  # of the client's rounds
 _FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
@@ -220,7 +219,7 @@ class EpsilonSoFar:
 
         It is not where noise hides most of a client (`fl_epe.auditing.reaction`).
         """
-        return bool(self._counts.max(initial=0) < _AS_OFTEN * self.participations)
+        return bool(self._counts.max(initial=0) < AS_OFTEN * self.participations)
 
     @property
     def participations(self) -> float:

@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 MOST_READ = 9  # real updates, whose median norm stands for all
-_ENTRIES = 1 << 14  # of an update, about, that are compared with noise
 _NEAR = 0.25
 _BLOCKS, _SIZE = 64, 256  # of the entries that are looked at, for noise
 _LEAST = 256  # entries
-_MOST_IN_COMMON = 0.5  # of the energy of updates that noise hides
 _RARE = 1e-3  # noise is taken for something else about so often
 
 _NORM_BIT = "norm_bit"  # a client's vote on Flower's adaptive clip norm

@@ -61,10 +61,13 @@ class SeenClients:
 
     def state(self, rounds: int) -> dict[str, NDArray[Any]]:
         """Named arrays from which `restore` goes on."""
-        log = vars(self.log(rounds))
-        names = np.array(list(self._numbers), np.uint64)
-        parts = {f"clients.{name}": log[name] for name in ("ids", "offsets", "weights")}
-        return {"clients": names, **parts}
+        log = self.log(rounds)
+        return {
+            "clients": np.array(list(self._numbers), np.uint64),
+            "clients.ids": np.asarray(log.ids, np.int32),
+            "clients.offsets": np.asarray(log.offsets),
+            "clients.weights": np.asarray(log.weights, np.float32),
+        }
 
     def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
         """Know the first ``rounds`` of a state."""

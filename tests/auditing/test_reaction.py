@@ -20,9 +20,9 @@ DIM, ROUNDS, RATE, CLIENTS = 4000, 60, 0.05, 10
 NOISE = 0.5  # of a round's mean, as a vector
 
 
-def run(rate, kind="rotation", noise_multiplier=None, seed=3, momentum=0.0):
+def run(rate, kind="rotation", noise_multiplier=None, seed=3):
     """Means of quadratic losses about 0 with gradient noise; a canary in every third round."""
-    rng, theta, velocity = np.random.default_rng(seed), np.zeros(DIM), np.zeros(DIM)
+    rng, theta = np.random.default_rng(seed), np.zeros(DIM)
     auditor = RunAuditor(6, 20, seed=seed, delta=1e-5, kind=kind)
     auditor.begin(theta.astype("f4"))
     numbers = rng.permutation(np.repeat(np.arange(6), [10, 5, 2, 1, 1, 1]))
@@ -31,8 +31,7 @@ def run(rate, kind="rotation", noise_multiplier=None, seed=3, momentum=0.0):
         present = [int(numbers[t // 3])] if t % 3 == 0 else []
         if present:
             mean = mean + auditor.canaries.vector(present[0]) / CLIENTS
-        velocity = momentum * velocity + mean
-        theta = theta + velocity
+        theta = theta + mean
         auditor.observe(
             theta.astype("f4"),
             RoundFacts(present, contribution=1 / CLIENTS, clip_norm=1.0, replies=CLIENTS),
