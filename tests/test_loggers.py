@@ -130,7 +130,9 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     def found():
         return [read_wandb(path) for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))]
 
-    told_twice("wandb", tmp_path, lambda: 3 in found()[0][1])  # which its own process writes
+    # its own process writes, also some time after a run has ended
+    told_twice("wandb", tmp_path, lambda: 3 in found()[0][1])
+    wait_for(lambda: "status" in found()[1][2])
     (known, before, _), (same, after, summary) = found()
     assert known == same == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
     assert sorted([*before, *after]) == list(range(6))
