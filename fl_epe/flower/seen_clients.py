@@ -1,5 +1,6 @@
 """`SeenClients`: which real clients took part in each round of an audited run, and their weight."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,8 @@ class SeenClients:
         self._last.update(weights)
 
     def last_weight(self, client: int) -> float:
-        """Of a client's last replies; 1 of one who never answered."""
-        return self._last.get(client, 1.0)
+        """Of a client's last replies; NaN of one who never answered."""
+        return self._last.get(client, math.nan)
 
     @property
     def count(self) -> int:

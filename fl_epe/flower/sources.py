@@ -45,6 +45,7 @@ _FAR = 2.0  # times the longest update, above which a clip norm is not what a cl
 _WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 _HEAVY = 2.0  # times the mean weight, above which a client is not replaced
+_MOSTLY = 0.5  # of a round's clients
 _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
@@ -78,8 +79,9 @@ class ServerCanaries:
     @functools.cached_property
     def _presence(self) -> NDArray[np.bool_]:
         """The rounds of each canary that is planned, ``(T, k)``."""
-        plan = self._run.plan
-        return spread(self._run.settings, self._rounds, plan.number, plan.load)
+        run, plan = self._run, self._run.plan
+        replaces = run.wrapped.room(plan.clients) < 1
+        return spread(run.settings, self._rounds, plan.number, plan.load, replaces=replaces)
 
     @property
     def _most(self) -> float:
@@ -130,8 +132,10 @@ class ServerCanaries:
             ValueError: if canaries would have more than their share of the round.
         """
         state.cohort = self._cohort(state, len(messages))
-        count = len(state.cohort)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
+        if self._rounds > 1 and not self._run.seen.count:  # nobody knows what a client weighs
+            state.cohort = state.cohort[: int(min(room, len(state.cohort)))]
+        count = len(state.cohort)
         replaced = int(min(max(count - room, 0), len(messages)))
         # A canary of a ladder that few clients leave in may be half of this round.
         most = self._most if self._run.plan.load is None else max(self._most, 0.5)
@@ -147,14 +151,17 @@ class ServerCanaries:
         """Positions of the messages that are not sent, as canaries answer in their place.
 
         Drawn from those to all clients but the heaviest: a canary has the median weight, and
-        without one of them the others would weigh much more than in other rounds.
+        without one of them the others would weigh much more than in other rounds. So may a client
+        that never answered before, who is drawn only where most are such clients.
         """
         identity, seen = self._run.settings.identity or int, self._run.seen
         nodes = [message.metadata.dst_node_id for message in messages]
         by_node = sorted(range(len(messages)), key=lambda i: nodes[i])
         weights = np.array([seen.last_weight(int(identity(nodes[i]))) for i in by_node])
+        unknown = np.isnan(weights)
+        weights[unknown] = 1.0 if np.mean(unknown) > _MOSTLY else math.inf
         lightest = np.argsort(weights, kind="stable")
-        light = int(np.count_nonzero(weights <= _HEAVY * weights.mean()))
+        light = int(np.count_nonzero(weights <= _HEAVY * weights[np.isfinite(weights)].mean()))
         drawn = rng.choice(lightest[: max(light, count)], count, replace=False)
         return {by_node[i] for i in drawn}
 
