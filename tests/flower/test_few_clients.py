@@ -90,9 +90,9 @@ def test_three_nodes_and_sixty_rounds_take_no_more_than_they_need():
 
 
 def test_a_share_that_was_given_or_noise_that_is_not_known_is_left_alone():
-    assert plan_of(fixed(3), 60, 3, max_share=0.1).planned == 17
+    assert plan_of(fixed(3), 60, 3, max_share=0.1).planned == 18
     assert plan_of(averaging(3), 60, 3).planned == 20  # a third beside three
-    assert plan_of(fixed(3, z=0.0), 60, 3).planned == 17
+    assert plan_of(fixed(3, z=0.0), 60, 3).planned == 18
 
 
 def test_canaries_do_not_answer_in_the_place_of_everybody():
