@@ -14,6 +14,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
+from fl_epe.checks import Vector
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
@@ -204,24 +205,26 @@ class ServerCanaries:
         rng = generator(self._run.settings.seed, _NORMS, state.index)
         like, layout = some_answers(self._run, real, state, rng), state.layout
         kind = self._kind_of(like, state)
-        before = state.before if kind == "model" else None
-        self._run.note(state.index).noisy = are_noise([answer.vector for answer in like], before)
         self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         if state.layout is not layout:  # canaries leave more arrays alone from now on
             like = [answer.read(state.layout) for answer in like]
-        state.counted = self._length(like, state, kind)
+        before = state.before if kind == "model" else None
+        noisy = are_noise([answer.vector for answer in like], before)
+        self._run.note(state.index).noisy = noisy
+        state.counted = self._length(like, state, before, noisy=noisy)
         return like, kind
 
-    def _length(self, like: list[Answer], state: RoundState, kind: ReplyKind | None) -> float:
+    def _length(
+        self, like: Sequence[Answer], state: RoundState, before: Vector | None, *, noisy: bool
+    ) -> float:
         """The norm of a client's update after clipping, which a canary's has, too.
 
         That is the clip norm, unless it is far above the real updates and the noise: canaries of
         that norm alone would decide what becomes of the model.
         """
         if math.isnan(state.clip_norm):
-            return self._run.settings.canary_norm or median_norm(like, state, kind)
+            return self._run.settings.canary_norm or median_norm(like, before, noisy=noisy)
         noise = (noise_multipliers(self._run)[1] or 0.0) * math.sqrt(state.layout.dim)
-        before = state.before if kind == "model" else None
         longest = max(norm(answer.vector, before) for answer in like)
         hidden = max(longest, noise * state.clip_norm)
         return hidden if state.clip_norm > _FAR * hidden else state.clip_norm
