@@ -164,25 +164,19 @@ def _missing(run: AuditedRun) -> str | None:
     )
 
 
-def _later(run: AuditedRun) -> list[str]:
-    """What is said besides of the plan after the first round."""
-    found = list[str]()
-    if run.unmoved:
-        names = ", ".join(f"{name} (from round {t + 1} on)" for name, t in run.unmoved.items())
-        found.append(f"In rounds in which no reply moves them canaries leave alone: {names}.")
-    if _on_the_server(run):
-        found.append(_ON_THE_SERVER)
-    return found
-
-
 def _findings(run: AuditedRun) -> Findings:
-    noise, faults = Findings.noise, tuple[str, ...]()
+    noise, faults, plan = Findings.noise, tuple[str, ...](), run.plan.sentences()
+    if run.unmoved:
+        names = ", ".join(sorted(run.unmoved))
+        plan.append(f"In rounds in which no reply moves them canaries leave alone: {names}.")
+    if _on_the_server(run):
+        plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
     return Findings(
         step_faults=faults,
         noise=noise,
-        plan=(*run.plan.sentences(), *_later(run)),
+        plan=tuple(plan),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,

@@ -248,8 +248,7 @@ class AuditedRun(AuditState):
         unmoved = free_arrays.unmoved(before, models)
         state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
         state.unmoved = unmoved
-        for name in sorted(unmoved):
-            self.unmoved.setdefault(name, state.index)
+        self.unmoved |= unmoved
 
     def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""

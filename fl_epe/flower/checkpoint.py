@@ -38,8 +38,10 @@ SCHEMA = 1
 
 _WHAT = "an audit saved by CanaryAudit"
 _BLOCK = 100  # rounds whose scores are written once
-_REPLACED = "sketches"  # the one array of a `RunAuditor` that is another one in each round
-_GROWING = ("noise.sketch", "noise.marks", "clients.ids", "clients.weights")  # round by round
+_GROWING = (  # arrays that get rows in each round, and keep those that they have
+    *("presence", "scores", "signals", "weights", "factor", "dots.mean", "dots.delta"),
+    *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
+)
 # Arguments that may differ.
 _FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed"}
 _JSON = pydantic.TypeAdapter(AuditState)
@@ -225,11 +227,10 @@ class Checkpoint:
     def _without_blocks(self) -> dict[str, NDArray[Any]]:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""
         run = self._run
-        scores = run.auditor.state()
-        others = {_REPLACED: scores.pop(_REPLACED)} | run.seen.state(run.index)
-        others |= {f"noise.{name}": values for name, values in run.noise.state().items()}
-        others |= {f"nodes.{name}": values for name, values in run.contributions.state().items()}
-        growing = scores | {name: others.pop(name) for name in _GROWING if name in others}
+        arrays = run.auditor.state() | run.seen.state(run.index)
+        arrays |= {f"noise.{name}": values for name, values in run.noise.state().items()}
+        arrays |= {f"nodes.{name}": values for name, values in run.contributions.state().items()}
+        growing = {name: arrays[name] for name in _GROWING if name in arrays}
         rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
         if run.settled and len(rest["presence"]) >= _BLOCK:
             name = f"rounds-{run.index}-{secrets.token_hex(4)}"
@@ -237,7 +238,7 @@ class Checkpoint:
             run.blocks = [*run.blocks, name]
             run.kept_rows = {name: len(rows) for name, rows in growing.items()}
             rest = {name: rows[:0] for name, rows in growing.items()}
-        return others | rest
+        return arrays | rest
 
     def _set_aside(self, path: Path) -> None:
         if path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -150,13 +151,13 @@ def make_plan(
     """
     number, share, reduced, load = settings.num_canaries, settings.largest_share, "", None
     room = wrapped.room(clients)
-    replaces = room < 1
+    spread_of = functools.partial(spread, settings, rounds, replaces=room < 1)
     if number is None:
         load = _load(settings, wrapped, rounds, clients, nodes)
-        here = spread(settings, rounds, 0, load, replaces=replaces)
+        here = spread_of(0, load)
         number = here.shape[1]
     else:
-        here = spread(settings, rounds, number, None, replaces=replaces)
+        here = spread_of(number, None)
         fits = canaries_that_fit(share, clients, room)
         if (total := here.sum()) > rounds * (fits + _ROUNDING):
             fit = int((fits + _ROUNDING) * rounds * number / total)
@@ -166,7 +167,7 @@ def make_plan(
                 f"more than {share:.0%} of replies harm the model: ask for as many, or raise "
                 "max_share."
             )
-            number, here = fit, spread(settings, rounds, fit, None, replaces=replaces)
+            number, here = fit, spread_of(fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
     if load is not None and number and replaced == clients:

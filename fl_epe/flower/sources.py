@@ -143,28 +143,28 @@ class ServerCanaries:
         check_share(count, len(messages) - replaced, most)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         out = self._replaced(messages, replaced, rng)
-        state.sent = [m for i, m in enumerate(messages) if i not in out]
-        state.withheld = [messages[i] for i in sorted(out)]
+        state.sent = [message for message in messages if id(message) not in out]
+        state.withheld = [message for message in messages if id(message) in out]
 
     def _replaced(
         self, messages: Sequence[Message], count: int, rng: np.random.Generator
     ) -> set[int]:
-        """Positions of the messages that are not sent, as canaries answer in their place.
+        """The ``id`` of each message that is not sent, as a canary answers in its place.
 
         Drawn from those to all clients but the heaviest: a canary has the median weight, and
         without one of them the others would weigh much more than in other rounds. So may a client
         that never answered before, who is drawn only where most are such clients.
         """
         identity, seen = self._run.settings.identity or int, self._run.seen
-        nodes = [message.metadata.dst_node_id for message in messages]
-        by_node = sorted(range(len(messages)), key=lambda i: nodes[i])
-        weights = np.array([seen.last_weight(int(identity(nodes[i]))) for i in by_node])
+        by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        nodes = [message.metadata.dst_node_id for message in by_node]
+        weights = np.array([seen.last_weight(int(identity(node))) for node in nodes])
         unknown = np.isnan(weights)
         weights[unknown] = 1.0 if np.mean(unknown) > _MOSTLY else math.inf
         lightest = np.argsort(weights, kind="stable")
         light = int(np.count_nonzero(weights <= _HEAVY * weights[np.isfinite(weights)].mean()))
         drawn = rng.choice(lightest[: max(light, count)], count, replace=False)
-        return {by_node[i] for i in drawn}
+        return {id(by_node[i]) for i in drawn}
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given, canaries' among them; notes who takes part.

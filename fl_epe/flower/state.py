@@ -223,8 +223,7 @@ class AuditState:
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
-        unmoved: the first round in which canaries left an array alone, by its name, as no reply of
-            that round moved it, later than those that they leave alone for good.
+        unmoved: names of arrays that canaries left alone in some later rounds, see `RoundState`.
         settled: whether replies have shown which arrays of it canaries leave alone for good.
         whole: the layout before that, in which models are known again.
         models: hash of the model after so many rounds, where there is a checkpoint.
@@ -250,7 +249,7 @@ class AuditState:
     index: int = 0
     layout: Layout | None = None
     settled: bool = False
-    unmoved: dict[str, int] = dataclasses.field(default_factory=dict)
+    unmoved: set[str] = dataclasses.field(default_factory=set)
     whole: Layout | None = None
     models: dict[int, str] = dataclasses.field(default_factory=dict)
     blocks: list[str] = dataclasses.field(default_factory=list)
@@ -374,7 +373,6 @@ class AuditState:
         self.index, self.resumed = done, (*saved.resumed, done)
         self.models = {t: model for t, model in saved.models.items() if t <= done}
         self.notes = {t: note for t, note in saved.notes.items() if t < done}
-        self.unmoved = {name: t for name, t in saved.unmoved.items() if t < done}
         for index, note in mine.items():
             if new := [fault for fault in note.faults if fault[1] not in known]:
                 here = self.note(index)

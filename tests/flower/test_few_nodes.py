@@ -107,7 +107,8 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)]
-    return set().union(*drawn)
+    found = set().union(*drawn)
+    return {node for node in range(clients) if id(messages[node]) in found}
 
 
 def test_who_never_answered_is_replaced_only_where_most_did_not():
