@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,13 +246,11 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     found, lost = run.record(), list[str]()
     summary = summarize(found)
     if folder is not None:
-        writers: dict[str, Callable[[], object]] = {
-            "record.npz": lambda: found.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(summary, folder),
-        }
-        for name, write in writers.items():
+        save = functools.partial(found.save, folder / "record.npz")
+        write = functools.partial(write_report, summary, folder)
+        for name, written in (("record.npz", save), ("the report's files", write)):
             try:
-                write()
+                written()
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")
