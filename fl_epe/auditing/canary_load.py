@@ -143,9 +143,10 @@ class CanaryLoad:
         if self.kept < 1:
             here = [np.flatnonzero(place) for place in places.T]
             places = np.zeros_like(places)
+            count = math.floor(self.kept * self.place_participations + _ROUNDING)
             for place, rounds in enumerate(here):
-                count = math.floor(self.kept * len(rounds) + _ROUNDING)
-                places[rng.choice(rounds, count, replace=False), place] = True
+                chosen = rng.choice(rounds, min(count, len(rounds)), replace=False)
+                places[chosen, place] = True
         return ladder(places, rng)
 
     def sentences(self) -> list[str]:

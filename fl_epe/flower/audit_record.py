@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,13 +165,18 @@ def _missing(run: AuditedRun) -> str | None:
 
 
 def _findings(run: AuditedRun) -> Findings:
-    noise, faults = Findings.noise, tuple[str, ...]()
+    noise, faults, plan = Findings.noise, tuple[str, ...](), run.plan.sentences()
+    if run.unmoved:
+        names = ", ".join(sorted(run.unmoved))
+        plan.append(f"In rounds in which no reply moves them canaries leave alone: {names}.")
+    if _on_the_server(run):
+        plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
     return Findings(
         step_faults=faults,
         noise=noise,
-        plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
+        plan=tuple(plan),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,
@@ -241,13 +246,11 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     found, lost = run.record(), list[str]()
     summary = summarize(found)
     if folder is not None:
-        writers: dict[str, Callable[[], object]] = {
-            "record.npz": lambda: found.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(summary, folder),
-        }
-        for name, write in writers.items():
+        save = functools.partial(found.save, folder / "record.npz")
+        write = functools.partial(write_report, summary, folder)
+        for name, written in (("record.npz", save), ("the report's files", write)):
             try:
-                write()
+                written()
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")

@@ -66,6 +66,7 @@ class AuditedRun(AuditState):
         self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self.contributions = NodeContributions(settings.seed)
+        self._noise_fails: bool | None = None  # as it was seen last
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -174,6 +175,17 @@ class AuditedRun(AuditState):
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
 
+    def noise_fails(self) -> bool:
+        """Whether the noise failed a check, as of the last look.
+
+        Each look may be wrong, and takes long after many rounds: there is one after 1, 2, 4, 8, …
+        rounds.
+        """
+        is_power_of_two = self.index & (self.index - 1) == 0
+        if is_power_of_two or self._noise_fails is None:
+            self._noise_fails = bool(self.noise.findings()[1])
+        return self._noise_fails
+
     def _is_last(self, arrays: object) -> bool:
         with contextlib.suppress(ValueError):
             if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
@@ -236,6 +248,7 @@ class AuditedRun(AuditState):
         unmoved = free_arrays.unmoved(before, models)
         state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
         state.unmoved = unmoved
+        self.unmoved |= unmoved
 
     def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""

@@ -51,7 +51,8 @@ class CanaryAudit(Strategy):
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
     ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
-    of clients drawn at random, none of the heaviest, who are not asked in that round.
+    of clients drawn at random, none of the heaviest, who are not asked in that round. In the first
+    of several rounds, in which it is not known who these are, nobody is replaced.
 
     A run with the audit ends whenever the run without it would. Whatever goes wrong inside, the
     strategy gets the round as if there were no audit (clients that a canary was to replace are
