@@ -1,7 +1,7 @@
 """Whether scores are as estimates and bounds take them to be: Gaussian, and not too wide.
 
-`check_known_variance`, `check_gaussian` and `check_sign` refuse scores that no estimate fits. The
-Anderson–Darling test is that of appendix B of Andrew et al. (2024).
+`check_known_variance` and `check_sign` refuse scores that no estimate fits. The Anderson–Darling
+test is that of appendix B of Andrew et al. (2024).
 
 Examples:
     >>> gaussian_test(np.arange(20.0)).p_value > 0.05
@@ -22,7 +22,6 @@ from fl_epe.checks import Floats
 LEAST_FOR_NULL = 20
 """Unobserved canaries whose scores find a null that is 1.5 times too wide."""
 
-_NOT_GAUSSIAN = "these scores are not Gaussian"
 _LEAST_FOR_TEST = 8
 _LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
 _LEAST_CERTAINTY = 0.999  # one-sided, that scores are wider than their law; else they stay
@@ -135,33 +134,26 @@ def check_known_variance(scores: Scores) -> None:
         raise NotMeasured(reason)
 
 
-def check_gaussian(scores: Scores) -> None:
-    """Refuse scores that are certainly not Gaussian, where an estimate takes them to be.
+def not_gaussian(scores: Scores) -> str | None:
+    """That scores are certainly not Gaussian, in words, where an estimate takes them to be.
 
     Anderson–Darling tests of each side, and of both together, in units of their deviations, have
     the level 1 − 0.999 together. Unobserved scores that are N(0, 1) by design are not tested, and
     neither are sides of fewer than eight scores. False alarms and power:
     ``simulations/studies/any_law.py``.
-
-    Raises:
-        NotMeasured: with the largest A².
     """
-    if scores.standard_null:
-        sides = [scores.deviates(scores.shift())]
-    else:
-        sides = [*in_moderate_units(*scores.both())]
-    sides = [side for side in sides if len(side) >= _LEAST_FOR_TEST]
+    sides = [scores.deviates(scores.shift())] if scores.standard_null else list(scores.both())
+    sides = [side for side in in_moderate_units(*sides) if len(side) >= _LEAST_FOR_TEST]
     if any(np.ptp(side) == 0 for side in sides):
-        raise NotMeasured(f"{_NOT_GAUSSIAN} (all of a side are equal)")
+        return "these scores are not Gaussian (all of a side are equal)"
     standard = [(side - side.mean()) / side.std(ddof=1) for side in sides]
     if len(sides) > 1:
         standard.append(np.concatenate(standard))
-    found = [gaussian_test(one) for one in standard]
-    tests = [test for test in found if test is not None]
-    level = (1 - _LEAST_CERTAINTY) / max(len(tests), 1)
-    if any(test.p_value < level for test in tests):
-        statistic = max(test.statistic for test in tests)
-        raise NotMeasured(f"{_NOT_GAUSSIAN} (Anderson–Darling A² = {statistic:.3g})")
+    tests = [test for test in map(gaussian_test, standard) if test is not None]
+    if all(test.p_value >= (1 - _LEAST_CERTAINTY) / len(tests) for test in tests):
+        return None
+    statistic = max(test.statistic for test in tests)
+    return f"these scores are not Gaussian (Anderson–Darling A² = {statistic:.3g})"
 
 
 def check_sign(scores: Scores) -> None:

@@ -20,13 +20,19 @@ from numpy.typing import ArrayLike
 from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.assumptions import (
-    check_gaussian,
     check_known_variance,
     check_sign,
+    not_gaussian,
     wider_than_known,
 )
 from fl_epe.auditing.audited_client import claim_adversary
-from fl_epe.auditing.bounds.error_rates import epsilon_from_rates
+from fl_epe.auditing.bounds.error_rates import (
+    Sample,
+    UpperLimit,
+    count_errors,
+    epsilon_from_rates,
+    upper_rates,
+)
 from fl_epe.auditing.bounds.thresholds import band_upper
 from fl_epe.auditing.epsilon_estimate import (
     Adversary,
@@ -79,7 +85,7 @@ def epsilon_from_scores(
 ) -> EpsilonEstimate:
     """ε between two fitted Gaussians (Andrew et al. 2024, Algorithm 3).
 
-    Scores that are certainly not Gaussian (`check_gaussian`) have `epsilon_of_thresholds` instead,
+    Scores that are certainly not Gaussian (`not_gaussian`) have `epsilon_of_thresholds` instead,
     which needs no law and at least 10/δ scores of each side.
 
     Args:
@@ -115,27 +121,26 @@ def epsilon_of_thresholds(
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
-    sides = in_moderate_units(*scores.both())
-    thresholds = np.append(np.unique(np.concatenate(sides)), math.inf)
-    observed, unobserved = (np.sort(side) for side in sides)
-    missed = np.searchsorted(observed, thresholds).astype(np.float64)
-    false_alarms = len(unobserved) - np.searchsorted(unobserved, thresholds).astype(np.float64)
-    level = (1 - confidence) / 4  # of four bands
-    ends = []
-    for count, total in ((false_alarms, len(unobserved)), (missed, len(observed))):
-        least = 1 - band_upper(total - count, total, level)
-        ends.append(((count + 0.5) / (total + 1), band_upper(count, total, level), least))
-    with np.errstate(divide="ignore"):
-        value, low, high = (
-            float(np.max(epsilon_from_rates(np.log(fpr), fnr, delta)))
-            for fpr, fnr in zip(*ends, strict=True)
-        )
+    observed, unobserved = in_moderate_units(*scores.both())
+    sample = Sample(observed, unobserved, 0, delta, alpha=(1 - confidence) / 4)  # of four bands
+    thresholds = np.append(np.unique(np.concatenate([observed, unobserved])), math.inf)
+    errors = count_errors(sample, thresholds)
+
+    def largest(limit: UpperLimit) -> float:
+        with np.errstate(divide="ignore"):  # a rate may be 0
+            rates = upper_rates(errors, limit, sample.alpha)
+        return float(np.max(epsilon_from_rates(*rates, delta)))
+
+    low = largest(band_upper)
+    high = largest(lambda count, total, alpha: 1 - band_upper(total - count, total, alpha))
+    value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
     if math.isinf(high):
         need = f"at least {math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
         raise NotMeasured(f"without a law, an ε at δ = {delta:.2g} needs {need}")
-    value = min(max(value, low), high)
     method = f"{scores.statistic}, {ANY_LAW}"
-    return EpsilonEstimate(value, low, high, delta, confidence, method, scores.adversary)
+    return EpsilonEstimate(
+        min(max(value, low), high), low, high, delta, confidence, method, scores.adversary
+    )
 
 
 def epsilon_from_record(
@@ -216,13 +221,12 @@ def epsilon_of(
     check_probability("delta", delta)
     if not scores.standard_null:
         observed, unobserved = in_moderate_units(*scores.both())
-        moderate = dataclasses.replace(scores, observed=observed, unobserved=unobserved)
-        check_sign(moderate)
-        if refuse:
+        check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+        if refuse and (reason := not_gaussian(scores)):
             try:
-                check_gaussian(moderate)
+                return epsilon_of_thresholds(scores, delta, confidence)
             except NotMeasured as error:
-                return _whatever_the_law(moderate, delta, confidence, str(error))
+                raise NotMeasured(f"{reason}; {error}") from None
         alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method, scores.adversary)
@@ -232,8 +236,8 @@ def epsilon_of(
     if variance not in ("known", "fitted"):
         raise_invalid("variance", variance, "to be 'known' or 'fitted'")
     wide = variance == "known" and wider_than_known(scores)
-    if variance == "fitted" and refuse:
-        check_gaussian(scores)
+    if variance == "fitted" and refuse and (reason := not_gaussian(scores)):
+        raise NotMeasured(reason)
     if variance == "known" and (refuse or not wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
@@ -245,16 +249,6 @@ def epsilon_of(
     low = min(fitted.low, _known_variance(scores, delta, confidence, method).low)
     method = f"{scores.statistic}, fitted variance as wider than known, no upper end"
     return dataclasses.replace(fitted, low=low, high=math.inf, method=method)
-
-
-def _whatever_the_law(
-    scores: Scores, delta: float, confidence: float, reason: str
-) -> EpsilonEstimate:
-    """`epsilon_of_thresholds` of scores that have no other estimate, for that reason."""
-    try:
-        return epsilon_of_thresholds(scores, delta, confidence)
-    except NotMeasured as error:
-        raise NotMeasured(f"{reason}; {error}") from None
 
 
 def _known_variance(

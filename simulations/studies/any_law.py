@@ -4,7 +4,7 @@
     python simulations/studies/any_law.py --quick    # seconds
 
 Scores of n canaries that took part and of n that did not. `epsilon_from_scores` fits a Gaussian to
-each side, unless `check_gaussian` refuses them.
+each side, unless `not_gaussian` refuses them.
 
 Table 1, at δ = 10⁻⁵: the true ε of the scores; the mean of the two fitted Gaussians' ε; in how many
 runs the scores are refused (of Gaussian scores 0.1%, by design); and in how many a number is given
