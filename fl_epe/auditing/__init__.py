@@ -32,6 +32,7 @@ from fl_epe.auditing.estimators import (
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
+    epsilon_of_thresholds,
 )
 from fl_epe.auditing.evidence import assert_private, find_evidence
 from fl_epe.auditing.faults import Fault, FaultKind
@@ -115,6 +116,7 @@ __all__ = [
     "epsilon_lower_bound",
     "epsilon_metrics",
     "epsilon_of",
+    "epsilon_of_thresholds",
     "find_evidence",
     "installed_versions",
     "ladder_fit",
