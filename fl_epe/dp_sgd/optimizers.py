@@ -5,6 +5,7 @@ optimizer's own ``add_noise``, and the noisy sum after it.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -17,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
-from fl_epe.dp_sgd.step_checks import largest_clipped
+from fl_epe.dp_sgd.clipping import clipping
+from fl_epe.dp_sgd.step_checks import BatchSeen
 from fl_epe.seeding import generator
 
 _REFUSED = {
@@ -147,6 +149,7 @@ class Steps:
         description: of the optimizer, for reports.
         tensor_sizes: number of entries of each trainable tensor.
         batch_size: by which a noisy sum is divided; 1 if nothing says.
+        expected_batch_size: that the optimizer expects; NaN if nothing says.
 
     Raises:
         TypeError: if the optimizer is neither.
@@ -169,6 +172,7 @@ class Steps:
         self.tensor_sizes = np.array([p.numel() for p in self._params])
         if not self.tensor_sizes.sum():
             raise ValueError(f"Expected an optimizer with trainable parameters, got {names[0]}.")
+        self.expected_batch_size = float(optimizer.expected_batch_size or math.nan)
         self.batch_size = float(optimizer.expected_batch_size or 1)
         inner = "" if self._inner is optimizer else f" around {type(self._inner).__name__}"
         self.description = names[0] + inner
@@ -205,23 +209,93 @@ class Steps:
         scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
         return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
 
-    def clip(self, clip: Callable[[], None]) -> tuple[float, float]:
-        """Let the optimizer clip a batch.
-
-        Returns:
-            Its number of examples, and the norm of the longest clipped gradient; NaN if that cannot
-            be seen.
-        """
-        before: dict[Any, Any] = {}
-        with contextlib.suppress(Exception):
-            before = {p: p.summed_grad.clone() for p in self._params if p.summed_grad is not None}
+    def clip(self, clip: Callable[[], None]) -> BatchSeen:
+        """Let the optimizer clip a batch, and look at it."""
+        before: list[Any] = []
+        reason = ""
+        try:
+            before = [_copy(getattr(p, "summed_grad", None)) for p in self._params]
+        except Exception as error:  # noqa: BLE001 - such as no memory: named as unseen
+            reason = _unreadable(error)
         clip()
-        with contextlib.suppress(Exception):
-            totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
-            samples = [part.reshape(len(part), -1) for part in self.optimizer.grad_samples]
-            limit = float(self.optimizer.max_grad_norm)
-            return len(samples[0]), largest_clipped(samples, totals, limit)
-        return math.nan, math.nan
+        batch = BatchSeen(reason=reason)
+        try:
+            if not reason:
+                batch = BatchSeen(examples=self._examples())
+                batch = self._clipped(batch, before)
+        except Exception as error:  # noqa: BLE001 - of any optimizer: named as unseen
+            batch = dataclasses.replace(batch, reason=_unreadable(error))
+        return batch
+
+    def _examples(self) -> float:
+        """Number of examples of the batch that was just clipped; NaN if nothing says."""
+        parameter = self._params[0]
+        by_example = getattr(parameter, "_norm_sample", None)  # of ghost clipping
+        if (samples := self.optimizer.grad_samples[0]) is not None:
+            by_example = samples
+        return math.nan if by_example is None else float(len(by_example))
+
+    def _clipped(self, batch: BatchSeen, before: list[Any]) -> BatchSeen:
+        """The batch with what is known of its clipping."""
+        gradients = self.optimizer.grad_samples
+        if any(part is None for part in gradients):
+            reason = "ghost clipping keeps no gradients of single examples"
+            return dataclasses.replace(batch, reason=reason)
+        sizes = self.tensor_sizes.tolist()
+        samples = [part.reshape(len(part), n) for part, n in zip(gradients, sizes, strict=True)]
+        totals = [
+            (p.summed_grad if earlier is None else p.summed_grad - earlier).reshape(-1)
+            for p, earlier in zip(self._params, before, strict=True)
+        ]
+        clip_norm = float(self.optimizer.max_grad_norm)
+        seen = clipping(samples, totals, clip_norm)
+        reason = "how gradients of single examples are clipped does not follow from their sum"
+        return dataclasses.replace(
+            batch,
+            largest=seen.largest / clip_norm,
+            common_factor=seen.common_factor,
+            reason=reason if math.isnan(seen.largest) else "",
+        )
+
+    def untouched(self) -> list[NDArray[np.bool_]]:
+        """For each row of each tensor whether the clipped sum is 0 there.
+
+        A row belongs to an index of the first axis: a number in a vector.
+        """
+        sums = [p.summed_grad for p in self._params]
+        rows = [total.reshape(len(total) if total.ndim else 1, -1) for total in sums]
+        return [np.asarray((part == 0).all(dim=1).cpu()) for part in rows]
+
+    def replay(self) -> Vector:
+        """The model after the step that is going on, if the noisy sum alone moves it.
+
+        A copy of the optimizer takes that step. Call it after noise was added, and before anything
+        divides the sum.
+
+        Raises:
+            Exception: whatever an optimizer raises that cannot be copied.
+        """
+        optimizer, inner = self.optimizer, self._inner
+        if inner is optimizer:  # PlainDPSGD
+            moved = optimizer.learning_rate * self.noisy() / self.batch_size
+            return np.asarray(self.model() - moved)
+        divisor = 1.0
+        if optimizer.loss_reduction == "mean":
+            divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
+        # Parameters that are not trained have no gradient, and need not be copied.
+        parameters = [p for group in inner.param_groups for p in group["params"]]
+        copies: dict[int, Any] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters}
+        for p in self._params:
+            copies[id(p)] = torch.nn.Parameter(p.detach().clone())
+            copies[id(p)].grad = p.grad / divisor
+        replica = copy.deepcopy(inner, dict(copies))
+        step = type(inner).step
+        if getattr(step, "hooked", False):  # by torch, for hooks that are not the replica's
+            step = step.__wrapped__
+        devices = {p.device.index for p in self._params if p.device.type == "cuda"}
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+            step(replica)
+        return _flat(copies[id(p)] for p in self._params)
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
         """Add a vector of shape ``(dim,)`` to the clipped sum.
@@ -250,6 +324,14 @@ class Steps:
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
         return _flat(self._params)
+
+
+def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.clone()
+
+
+def _unreadable(error: Exception) -> str:
+    return f"it could not be read ({type(error).__name__}: {error})"
 
 
 def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
