@@ -66,7 +66,7 @@ class DPSGDAudit:
         self._clipped: list[BatchSeen] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
-        self._movement = Movement()
+        self._movement = Movement(int(steps.tensor_sizes.sum()))
         self._was_untouched = np.zeros(len(steps.tensor_sizes), bool)  # tensors, at some step
         self._noise = NoiseHealth(
             {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
@@ -230,7 +230,7 @@ class DPSGDAudit:
                 untouched_square=float(np.dot(there, there)),
             )
         )
-        self._movement.begin(self._steps.model(), noise, deviation, self._steps.replay)
+        self._movement.begin(self._steps.model(), noise, gradient, self._steps.replay)
 
     @property
     def findings(self) -> StepFindings:
@@ -245,6 +245,7 @@ class DPSGDAudit:
             noise,
             rate=rate,
             batch_size=steps.expected_batch_size,
+            is_sampled=self._design["participations"] is None,
             movement=self._movement,
         )
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
-from fl_epe.dp_sgd.clipping import clipping
+from fl_epe.dp_sgd.clipping import ROUNDING, clipping
 from fl_epe.dp_sgd.step_checks import BatchSeen
 from fl_epe.seeding import generator
 
@@ -237,17 +237,22 @@ class Steps:
 
     def _clipped(self, batch: BatchSeen, before: list[Any]) -> BatchSeen:
         """The batch with what is known of its clipping."""
-        gradients = self.optimizer.grad_samples
-        if any(part is None for part in gradients):
-            reason = "ghost clipping keeps no gradients of single examples"
-            return dataclasses.replace(batch, reason=reason)
-        sizes = self.tensor_sizes.tolist()
-        samples = [part.reshape(len(part), n) for part, n in zip(gradients, sizes, strict=True)]
         totals = [
             (p.summed_grad if earlier is None else p.summed_grad - earlier).reshape(-1)
             for p, earlier in zip(self._params, before, strict=True)
         ]
         clip_norm = float(self.optimizer.max_grad_norm)
+        gradients = self.optimizer.grad_samples
+        if any(part is None for part in gradients):
+            reason = "ghost clipping keeps no gradients of single examples"
+            length = math.hypot(*(float(total.norm()) for total in totals))
+            longest = length / max(batch.examples, 1) / clip_norm  # at least their mean
+            is_too_long = longest > 1 + ROUNDING  # else nothing is known
+            return dataclasses.replace(
+                batch, largest=longest if is_too_long else math.nan, reason=reason
+            )
+        sizes = self.tensor_sizes.tolist()
+        samples = [part.reshape(len(part), n) for part, n in zip(gradients, sizes, strict=True)]
         seen = clipping(samples, totals, clip_norm)
         reason = "how gradients of single examples are clipped does not follow from their sum"
         return dataclasses.replace(

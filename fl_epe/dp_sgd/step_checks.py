@@ -27,8 +27,6 @@ _LEVEL = 1e-4
 """Probability of a false alarm of a right run, at most: of the batch sizes; of untouched rows."""
 
 _MUCH_APART = 0.02  # relative difference of the factors of two batches
-_LEAST_SHARE = 0.05  # of the noise of the noisy gradient: a model with less does not hold it
-_DEVIATIONS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +98,7 @@ def check_steps(
     *,
     rate: float | None = None,
     batch_size: float = math.nan,
+    is_sampled: bool = True,
     movement: Movement | None = None,
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
@@ -112,6 +111,7 @@ def check_steps(
         noise: checks of their noise.
         rate: sampling rate of the accounting; ``None`` if it is not known.
         batch_size: examples of a batch that the rate makes one expect, rounded down.
+        is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
         movement: how the steps moved the model; ``None`` if nobody looked.
     """
     if not steps:
@@ -122,11 +122,16 @@ def check_steps(
     failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
     infinite += [f"the noise: {one.measured}" for one in failed]
     too_long, unseen_clipping = _clipping(steps)
-    sampling, unseen_sampling = _sampling(steps, rate, batch_size)
+    sampling = unseen_sampling = ""
+    if is_sampled:
+        sampling, unseen_sampling = _sampling(steps, rate, batch_size)
     untouched, has_none = _untouched(steps)
-    unmoved, unseen_movement = _movement(movement or Movement())
-    infinite += [text for text in (untouched if has_none else "", unmoved) if text]
-    wrong = (too_long, _common_factors(steps), sampling, fault(noise), untouched, unmoved)
+    without_noise, unseen_movement = _movement(movement)
+    if has_none:
+        infinite.append(untouched)
+    if movement is not None and movement.has_no_noise:
+        infinite.append(without_noise)
+    wrong = (too_long, _common_factors(steps), sampling, fault(noise), untouched, without_noise)
     return StepFindings(
         tuple(filter(None, wrong)),
         tuple(filter(None, (unseen_clipping, unseen_sampling, *unseen_movement))),
@@ -191,24 +196,20 @@ def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
     return text, square == 0
 
 
-def _movement(movement: Movement) -> tuple[str, list[str]]:
+def _movement(movement: Movement | None) -> tuple[str, list[str]]:
     """Of a model that does not move by the noisy gradient, and of movement that is not known."""
+    if movement is None:
+        return "", ["what moves the model"]
     unseen = []
     if movement.changes:
         unseen.append(f"what changed the model between steps, {movement.changes} times")
-    steps = len(movement.moves)
-    other = [move for move in movement.moves if not move.is_replayed]
-    if not other:
-        return "", unseen
-    which = f"in {len(other)} of {steps} steps"
-    deviations = _DEVIATIONS * math.sqrt(len(other))  # the sum has a variance of 1 a step
-    along_noise = abs(sum(move.along_noise for move in other))
-    expected = abs(sum(move.expected_along_noise for move in other))
-    has_moved = any(move.along_noise for move in other)
-    is_independent = along_noise <= deviations
-    if has_moved and is_independent and along_noise + deviations < _LEAST_SHARE * expected:
-        return f"the model does not move by the noise, {which}", unseen
-    unseen.append(f"what moves the model {which}: {other[0].reason}")
+    which = f"in {movement.unexplained} of {movement.steps} steps"
+    if movement.has_no_noise:
+        return f"the model moves without the noise {which}", unseen
+    if movement.noise_share < 1:
+        return f"the model moves by {movement.noise_share:.2g} of the noise {which}", unseen
+    if movement.unexplained:
+        unseen.append(f"what moves the model {which}: {movement.reason}")
     return "", unseen
 
 
