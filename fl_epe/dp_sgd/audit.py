@@ -30,6 +30,8 @@ logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
+_UNTOUCHED_EVERY = 50  # steps: one in which canaries leave entries alone that no example touches
+_NOT_CLIPPED = BatchSeen(unseen="the optimizer does not clip by its method clip_and_accumulate")
 
 
 class DPSGDAudit:
@@ -67,7 +69,6 @@ class DPSGDAudit:
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
         self._movement = Movement(int(steps.tensor_sizes.sum()))
-        self._was_untouched = np.zeros(len(steps.tensor_sizes), bool)  # tensors, at some step
         self._noise = NoiseHealth(
             {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
             level=RUN_LEVEL,
@@ -107,8 +108,7 @@ class DPSGDAudit:
                     del own[name]
                     own |= {} if before is None else {name: before}
             self._final = self._steps.model()
-            if self._stopped is None:
-                self._movement.finish(self._final)
+            self._movement.finish(self._final)
             for fault in self.findings.faults:
                 logger.warning("Audit: %s", fault)
 
@@ -152,7 +152,9 @@ class DPSGDAudit:
                 clipped, self._clipped = self._clipped, []
                 cohort = self._cohorts(facts.batches)
                 gradient = self._gradient(cohort, facts.clip_norm)
-                untouched = self._untouched_entries()
+                # Whether noise is added where no gradient is, canaries must not hide.
+                untouched = self._steps.clipped() == 0
+                untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
                 gradient[untouched] = 0
                 summed, undo = self._steps.join(gradient)
         try:
@@ -174,23 +176,6 @@ class DPSGDAudit:
         ones = np.ones((1, len(cohort)))
         total = self._auditor.canaries.combine(ones, numbers=cohort.tolist())
         return np.asarray(np.float32(-clip_norm) * total[0])
-
-    def _untouched_entries(self) -> NDArray[np.bool_]:
-        """Entries that canaries leave alone, as no example has a gradient there, shape ``(dim,)``.
-
-        There it shows whether noise is added where no gradient is. They are all such rows of a
-        tensor in the first step that has some, and one of them in each later step.
-        """
-        masks = list[NDArray[np.bool_]]()
-        for tensor, is_zero in enumerate(self._steps.untouched()):
-            rows = np.flatnonzero(is_zero)
-            chosen = is_zero
-            if len(rows) and self._was_untouched[tensor]:
-                chosen = np.zeros_like(is_zero)
-                chosen[rows[self._auditor.rounds % len(rows)]] = True
-            self._was_untouched[tensor] |= len(rows) > 0
-            masks.append(np.repeat(chosen, self._steps.tensor_sizes[tensor] // len(chosen)))
-        return np.concatenate(masks)
 
     def _score(
         self,
@@ -216,7 +201,6 @@ class DPSGDAudit:
             self._fault(
                 "the noisy gradient has NaN or infinite entries", auditing.FaultKind.NO_MODEL
             )
-            self._movement.skip()
             return
         deviation = facts.sum_noise_multiplier * facts.clip_norm
         self._noise.add(noise, deviation)
@@ -224,7 +208,7 @@ class DPSGDAudit:
         self._seen.append(
             StepSeen(
                 batches=facts.batches,
-                parts=tuple(clipped),
+                parts=tuple(clipped) or (_NOT_CLIPPED,),
                 silent=deviation == 0 and not noise.any(),
                 untouched=len(there),
                 untouched_square=float(np.dot(there, there)),
@@ -243,10 +227,10 @@ class DPSGDAudit:
         return check_steps(
             self._seen,
             noise,
+            self._movement,
             rate=rate,
-            batch_size=steps.expected_batch_size,
+            batch_size=float(steps.optimizer.expected_batch_size or math.nan),
             is_sampled=self._design["participations"] is None,
-            movement=self._movement,
         )
 
     def record(self) -> auditing.AuditRecord:

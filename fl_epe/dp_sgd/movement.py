@@ -5,7 +5,6 @@ ends elsewhere, its movement is compared with noise and canaries, which are rand
 Stein's lemma whatever is computed from the noisy gradient responds to both alike.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 
@@ -14,59 +13,38 @@ import numpy as np
 from fl_epe.checks import Vector
 
 _TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
-_KEPT = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
+_KEPT = 0.5  # of the vectors of earlier steps: an optimizer may use a gradient later
 _DEVIATIONS = 4  # of a response, within which it is compared
 _LEAST_SHARE = 0.1  # of the replay's response to noise: a model with less does not move by it
 _LEAST_OF_CANARIES = 0.8  # of the response to canaries: noise with less is too little
 
 
-@dataclasses.dataclass
 class Response:
-    """How much movements respond to vectors of random direction: their regression on these.
+    """How much movements respond to random directions: the slope of their regression on these.
 
-    Attributes:
-        dim: of the vectors.
-        along: sum of the inner products with the movements, each of length 1.
-        square: sum of the squared norms of the vectors.
+    Args:
+        dim: of the model.
     """
 
-    dim: int
-    along: float = 0.0
-    square: float = 0.0
+    def __init__(self, dim: int) -> None:
+        self._recent: Vector = np.zeros(dim, np.float32)  # direction of this and earlier steps
+        self._along = self._square = 0.0
 
-    def add(self, movement: Vector, vector: Vector) -> None:
-        """Take in a step."""
-        if length := _norm(movement):
-            self.along += float(np.dot(movement, vector)) / length
-        self.square += _norm(vector) ** 2
+    def turn(self, direction: Vector) -> None:
+        """Take in the direction of a step, shape ``(dim,)``."""
+        self._recent = direction + _KEPT * self._recent
 
-    @property
-    def size(self) -> float:
-        """The regression's slope, without its sign."""
-        return abs(self.along) / self.square if self.square > 0 else 0.0
+    def add(self, movement: Vector) -> None:
+        """Take in the movement of that step, shape ``(dim,)``."""
+        self._along += float(np.dot(movement, self._recent)) / (_norm(movement) or 1.0)
+        self._square += _norm(self._recent) ** 2
 
-    @property
-    def error(self) -> float:
-        """So many standard deviations of the slope of movements that are independent."""
-        return _DEVIATIONS / math.sqrt(self.square * self.dim) if self.square > 0 else math.inf
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A step that is going on.
-
-    Attributes:
-        model: before the step, shape ``(dim,)``.
-        noise: that was added to the sum, shape ``(dim,)``.
-        canaries: the sum of their gradients, shape ``(dim,)``.
-        replay: the model after the step from the noisy gradient alone; ``None`` if it cannot be
-            replayed.
-    """
-
-    model: Vector
-    noise: Vector
-    canaries: Vector
-    replay: Vector | None
+    def size(self, deviations: float = 0.0) -> float:
+        """The slope without its sign, and so many standard deviations of an independent one."""
+        if not self._square:
+            return 0.0
+        deviation = math.sqrt(self._square / len(self._recent))
+        return (abs(self._along) + deviations * deviation) / self._square
 
 
 class Movement:
@@ -85,11 +63,10 @@ class Movement:
     def __init__(self, dim: int) -> None:
         self.steps = self.unexplained = self.changes = 0
         self.reason = ""
-        self._step: Step | None = None
-        self._end: Vector | None = None  # the model after the last step
-        self._recent: Vector = np.zeros(dim, np.float32)  # noise of this and earlier steps
-        self._of_canaries, self._of_noise = Response(dim), Response(dim)
-        self._of_recent, self._of_replay = Response(dim), Response(dim)
+        self._start: Vector | None = None  # the model of the step that is going on
+        self._end: Vector | None = None  # that after the last step
+        self._replay: Vector | None = None
+        self._canaries, self._noise, self._replayed = (Response(dim) for _ in range(3))
 
     def begin(
         self, model: Vector, noise: Vector, canaries: Vector, replay: Callable[[], Vector]
@@ -102,80 +79,57 @@ class Movement:
             canaries: the sum of their gradients, shape ``(dim,)``.
             replay: the model after the step; an error means that it cannot be replayed.
         """
-        if self._step is not None:
-            self.end(model, is_seen=False)
         self._count_change(model)
-        self._recent = noise + _KEPT * self._recent
-        self._step = Step(model, noise, canaries, None)
+        self._start, self._replay = model, None
+        self._canaries.turn(canaries)
+        self._noise.turn(noise)
+        self._replayed.turn(noise)
         try:
-            self._step = Step(model, noise, canaries, replay())
+            self._replay = replay()
         except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
-            text = f"the step cannot be replayed ({type(error).__name__}: {error})"
+            text = f"a step cannot be replayed ({type(error).__name__}: {error})"
             self.reason = self.reason or text
 
-    def skip(self) -> None:
-        """Pass over a step whose noisy gradient is not finite."""
-        self._step = self._end = None
-
-    def end(self, model: Vector, *, is_seen: bool = True) -> None:
-        """Compare the model after a step; nothing where none has begun.
-
-        Args:
-            model: of shape ``(dim,)``.
-            is_seen: whether the step has just ended, so that nothing else can have moved it.
-        """
-        step = self._step
-        if step is None:
+    def end(self, model: Vector) -> None:
+        """Compare the model after a step, shape ``(dim,)``; nothing where none has begun."""
+        start, replay = self._start, self._replay
+        if start is None:
             return
-        self._step, self._end = None, model
+        self._start, self._end = None, model
         self.steps += 1
-        if step.replay is not None and _is_at(model, step.replay, step.model):
-            return
+        if replay is not None:
+            distance = _norm(model - replay)
+            if distance <= _TOLERANCE * _norm(replay - start):
+                return
         self.unexplained += 1
-        if not is_seen:
-            self.reason = self.reason or "the optimizer's method `step` was not called"
-            return
         self.reason = self.reason or "they do not end where the noisy gradient alone takes them"
-        movement = model - step.model
-        if 0 < _norm(movement) < math.inf:
-            self._of_canaries.add(movement, step.canaries)
-            self._of_noise.add(movement, step.noise)
-            self._of_recent.add(movement, self._recent)
-            if step.replay is not None:
-                self._of_replay.add(step.replay - step.model, self._recent)
+        if replay is not None and np.isfinite(model).all() and _norm(model - start) > 0:
+            self._canaries.add(model - start)
+            self._noise.add(model - start)
+            self._replayed.add(replay - start)
 
     def finish(self, model: Vector) -> None:
-        """Compare the model at the end of the run with that after the last step."""
-        self.end(model, is_seen=False)
+        """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
         self._count_change(model)
 
     def _count_change(self, model: Vector) -> None:
+        if self._start is not None:  # nobody saw the end of a step
+            self._end, self._start = self._start, None
         if self._end is not None and not np.array_equal(model, self._end, equal_nan=True):
             self.changes += 1
 
     @property
-    def has_no_noise(self) -> bool:
-        """Whether the model moves independently of the noise, in the unexplained steps."""
-        recent = self._of_recent
-        share = recent.size + recent.error
-        return recent.size <= recent.error and share < _LEAST_SHARE * self._of_replay.size
-
-    @property
     def noise_share(self) -> float:
-        """Share of the noise that moves the model in the unexplained steps; 1 if it is not less."""
-        noise, canaries = self._of_noise, self._of_canaries
-        at_least = canaries.size - canaries.error
-        if noise.size + noise.error < _LEAST_OF_CANARIES * at_least:
-            return noise.size / canaries.size
+        """Share of the noise that moves the model in the unexplained steps; 1 if not known.
+
+        It is 0 where nothing of the noise is seen to move the model, though much of it should.
+        """
+        least, most = self._noise.size(-_DEVIATIONS), self._noise.size(_DEVIATIONS)
+        if least <= 0 and most < _LEAST_SHARE * self._replayed.size():
+            return 0.0
+        if most < _LEAST_OF_CANARIES * self._canaries.size(-_DEVIATIONS):
+            return self._noise.size() / self._canaries.size()
         return 1.0
-
-
-def _is_at(model: Vector, replay: Vector, start: Vector) -> bool:
-    if np.array_equal(model, replay, equal_nan=True):
-        return True
-    distance, length = _norm(model - replay), _norm(replay - start)
-    rounding = float(np.finfo(np.float32).eps) * _norm(model)
-    return distance <= _TOLERANCE * length + min(rounding, length / 2)
 
 
 def _norm(vector: Vector) -> float:

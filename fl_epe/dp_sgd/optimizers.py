@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
-from fl_epe.dp_sgd.clipping import ROUNDING, clipping
+from fl_epe.dp_sgd.clipping import clipping
 from fl_epe.dp_sgd.step_checks import BatchSeen
 from fl_epe.seeding import generator
 
@@ -149,7 +149,6 @@ class Steps:
         description: of the optimizer, for reports.
         tensor_sizes: number of entries of each trainable tensor.
         batch_size: by which a noisy sum is divided; 1 if nothing says.
-        expected_batch_size: that the optimizer expects; NaN if nothing says.
 
     Raises:
         TypeError: if the optimizer is neither.
@@ -172,7 +171,6 @@ class Steps:
         self.tensor_sizes = np.array([p.numel() for p in self._params])
         if not self.tensor_sizes.sum():
             raise ValueError(f"Expected an optimizer with trainable parameters, got {names[0]}.")
-        self.expected_batch_size = float(optimizer.expected_batch_size or math.nan)
         self.batch_size = float(optimizer.expected_batch_size or 1)
         inner = "" if self._inner is optimizer else f" around {type(self._inner).__name__}"
         self.description = names[0] + inner
@@ -210,66 +208,46 @@ class Steps:
         return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
 
     def clip(self, clip: Callable[[], None]) -> BatchSeen:
-        """Let the optimizer clip a batch, and look at it."""
-        before: list[Any] = []
-        reason = ""
-        try:
-            before = [_copy(getattr(p, "summed_grad", None)) for p in self._params]
-        except Exception as error:  # noqa: BLE001 - such as no memory: named as unseen
-            reason = _unreadable(error)
+        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen."""
+        before: dict[Any, Any] | None = None
+        with contextlib.suppress(Exception):  # such as no memory
+            sums = {p: getattr(p, "summed_grad", None) for p in self._params}
+            before = {p: total.clone() for p, total in sums.items() if total is not None}
         clip()
-        batch = BatchSeen(reason=reason)
+        batch = BatchSeen(unseen="the sums before it could not be read")
         try:
-            if not reason:
-                batch = BatchSeen(examples=self._examples())
+            batch = dataclasses.replace(batch, examples=self._examples())
+            if before is not None:
                 batch = self._clipped(batch, before)
-        except Exception as error:  # noqa: BLE001 - of any optimizer: named as unseen
-            batch = dataclasses.replace(batch, reason=_unreadable(error))
+        except Exception as error:  # noqa: BLE001 - somebody's optimizer
+            batch = dataclasses.replace(batch, unseen=f"{type(error).__name__}: {error}")
         return batch
 
     def _examples(self) -> float:
         """Number of examples of the batch that was just clipped; NaN if nothing says."""
-        parameter = self._params[0]
-        by_example = getattr(parameter, "_norm_sample", None)  # of ghost clipping
-        if (samples := self.optimizer.grad_samples[0]) is not None:
-            by_example = samples
-        return math.nan if by_example is None else float(len(by_example))
+        gradients = self.optimizer.grad_samples[0]
+        if gradients is None:  # ghost clipping keeps their norms
+            gradients = getattr(self._params[0], "_norm_sample", None)
+        return math.nan if gradients is None else float(len(gradients))
 
-    def _clipped(self, batch: BatchSeen, before: list[Any]) -> BatchSeen:
+    def _clipped(self, batch: BatchSeen, before: dict[Any, Any]) -> BatchSeen:
         """The batch with what is known of its clipping."""
-        totals = [
-            (p.summed_grad if earlier is None else p.summed_grad - earlier).reshape(-1)
-            for p, earlier in zip(self._params, before, strict=True)
-        ]
-        clip_norm = float(self.optimizer.max_grad_norm)
         gradients = self.optimizer.grad_samples
-        if any(part is None for part in gradients):
+        if gradients[0] is None:
             reason = "ghost clipping keeps no gradients of single examples"
-            length = math.hypot(*(float(total.norm()) for total in totals))
-            longest = length / max(batch.examples, 1) / clip_norm  # at least their mean
-            is_too_long = longest > 1 + ROUNDING  # else nothing is known
-            return dataclasses.replace(
-                batch, largest=longest if is_too_long else math.nan, reason=reason
-            )
-        sizes = self.tensor_sizes.tolist()
-        samples = [part.reshape(len(part), n) for part, n in zip(gradients, sizes, strict=True)]
+            return dataclasses.replace(batch, unseen=reason)
+        pairs = zip(gradients, self._params, strict=True)
+        samples = [part.reshape(len(part), p.numel()) for part, p in pairs]
+        totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
+        clip_norm = float(self.optimizer.max_grad_norm)
         seen = clipping(samples, totals, clip_norm)
         reason = "how gradients of single examples are clipped does not follow from their sum"
-        return dataclasses.replace(
-            batch,
+        return BatchSeen(
+            examples=batch.examples,
             largest=seen.largest / clip_norm,
             common_factor=seen.common_factor,
-            reason=reason if math.isnan(seen.largest) else "",
+            unseen="" if seen.is_known else reason,
         )
-
-    def untouched(self) -> list[NDArray[np.bool_]]:
-        """For each row of each tensor whether the clipped sum is 0 there.
-
-        A row belongs to an index of the first axis: a number in a vector.
-        """
-        sums = [p.summed_grad for p in self._params]
-        rows = [total.reshape(len(total) if total.ndim else 1, -1) for total in sums]
-        return [np.asarray((part == 0).all(dim=1).cpu()) for part in rows]
 
     def replay(self) -> Vector:
         """The model after the step that is going on, if the noisy sum alone moves it.
@@ -287,7 +265,7 @@ class Steps:
         divisor = 1.0
         if optimizer.loss_reduction == "mean":
             divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
-        # Parameters that are not trained have no gradient, and need not be copied.
+        # A parameter that is not trained has no gradient, and need not be copied.
         parameters = [p for group in inner.param_groups for p in group["params"]]
         copies: dict[int, Any] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters}
         for p in self._params:
@@ -295,10 +273,9 @@ class Steps:
             copies[id(p)].grad = p.grad / divisor
         replica = copy.deepcopy(inner, dict(copies))
         step = type(inner).step
-        if getattr(step, "hooked", False):  # by torch, for hooks that are not the replica's
-            step = step.__wrapped__
+        step = getattr(step, "__wrapped__", step)  # without hooks, which are not for replicas
         devices = {p.device.index for p in self._params if p.device.type == "cuda"}
-        with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        with torch.no_grad(), torch.random.fork_rng(devices):
             step(replica)
         return _flat(copies[id(p)] for p in self._params)
 
@@ -322,6 +299,10 @@ class Steps:
         _put(sums, after)
         return whole, undo
 
+    def clipped(self) -> Vector:
+        """The clipped sum, shape ``(dim,)``."""
+        return _flat(p.summed_grad for p in self._params)
+
     def noisy(self) -> Vector:
         """The noisy sum, shape ``(dim,)``; not yet divided by anything."""
         return _flat(p.grad for p in self._params)
@@ -329,14 +310,6 @@ class Steps:
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
         return _flat(self._params)
-
-
-def _copy(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.clone()
-
-
-def _unreadable(error: Exception) -> str:
-    return f"it could not be read ({type(error).__name__}: {error})"
 
 
 def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ gradient; `fl_epe.noise` checks the noise itself. What cannot be seen is named.
 
 Examples:
     >>> steps = [StepSeen(batches=1, parts=(BatchSeen(examples=50, largest=2.0),))] * 20
-    >>> check_steps(steps, []).faults
+    >>> check_steps(steps, [], Movement(dim=3)).faults
     ('clipped gradients are up to 2 times as long as the clip norm, in 20 of 20 steps',)
 """
 
@@ -31,19 +31,19 @@ _MUCH_APART = 0.02  # relative difference of the factors of two batches
 
 @dataclasses.dataclass(frozen=True)
 class BatchSeen:
-    """What was seen of a batch.
+    """What was seen of a batch, or of a physical part of it.
 
     Attributes:
         examples: how many; NaN if it is not known.
-        largest: norm of the longest clipped gradient over the clip norm; NaN if it is not known.
+        largest: norm of the longest clipped gradient over the clip norm, at least.
         common_factor: of all its gradients, see `Clipping`.
-        reason: why something is not known.
+        unseen: why not all clipped gradients are known; empty if they are.
     """
 
     examples: float = math.nan
-    largest: float = math.nan
+    largest: float = 0.0
     common_factor: float = math.nan
-    reason: str = ""
+    unseen: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +52,9 @@ class StepSeen:
 
     Attributes:
         batches: that were accumulated for the step.
-        parts: the batches as they were clipped: one, unless they are smaller physical ones.
+        parts: what was clipped for it, one after the other.
         silent: whether no noise was claimed, and none added.
-        untouched: number of entries that neither an example nor a canary had a gradient in.
+        untouched: number of entries where neither an example nor a canary had a gradient.
         untouched_square: sum of their squared noise, over the claimed variance.
     """
 
@@ -63,18 +63,6 @@ class StepSeen:
     silent: bool = False
     untouched: int = 0
     untouched_square: float = 0.0
-
-    @property
-    def examples(self) -> float:
-        """Of the step; NaN if it is not known."""
-        return sum(part.examples for part in self.parts) if self.parts else math.nan
-
-    @property
-    def largest(self) -> float:
-        """Norm of the longest clipped gradient over the clip norm; NaN if it is not known."""
-        norms = np.array([part.largest for part in self.parts] or [math.nan])
-        longer = norms[norms > 1 + ROUNDING]
-        return float(longer.max() if len(longer) else norms.max())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +83,11 @@ class StepFindings:
 def check_steps(
     steps: Sequence[StepSeen],
     noise: Sequence[Check],
+    movement: Movement,
     *,
     rate: float | None = None,
     batch_size: float = math.nan,
     is_sampled: bool = True,
-    movement: Movement | None = None,
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
@@ -109,10 +97,10 @@ def check_steps(
     Args:
         steps: of the run.
         noise: checks of their noise.
+        movement: how they moved the model.
         rate: sampling rate of the accounting; ``None`` if it is not known.
         batch_size: examples of a batch that the rate makes one expect, rounded down.
         is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
-        movement: how the steps moved the model; ``None`` if nobody looked.
     """
     if not steps:
         return StepFindings()
@@ -121,96 +109,82 @@ def check_steps(
     # Who seeds an experiment hides its noise from all who do not know of that.
     failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
     infinite += [f"the noise: {one.measured}" for one in failed]
-    too_long, unseen_clipping = _clipping(steps)
-    sampling = unseen_sampling = ""
-    if is_sampled:
-        sampling, unseen_sampling = _sampling(steps, rate, batch_size)
-    untouched, has_none = _untouched(steps)
-    without_noise, unseen_movement = _movement(movement)
-    if has_none:
-        infinite.append(untouched)
-    if movement is not None and movement.has_no_noise:
-        infinite.append(without_noise)
-    wrong = (too_long, _common_factors(steps), sampling, fault(noise), untouched, without_noise)
+    clipping, unseen_clipping = _clipping(steps)
+    sampling, unseen_sizes = _sampling(steps, rate, batch_size) if is_sampled else ([], [])
+    untouched, is_silent = ([], False) if infinite else _untouched(steps)
+    unmoved, unseen_movement = _movement(movement)
+    if is_silent:
+        infinite += untouched
+    if not movement.noise_share:
+        infinite += unmoved
+    found = [*clipping, *sampling, fault(noise), *untouched, *unmoved]
     return StepFindings(
-        tuple(filter(None, wrong)),
-        tuple(filter(None, (unseen_clipping, unseen_sampling, *unseen_movement))),
+        tuple(filter(None, found)),
+        (*unseen_clipping, *unseen_sizes, *unseen_movement),
         infinite[0] if infinite else None,
     )
 
 
-def _clipping(steps: Sequence[StepSeen]) -> tuple[str, str]:
-    """Of clipped gradients that are too long, and of those that are not known."""
-    largest = np.array([step.largest for step in steps])
-    too_long = unseen = ""
+def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
+    """Of clipping that is not as claimed, and of clipping that is not known."""
+    found = []
+    largest = np.array([max(part.largest for part in step.parts) for step in steps])
     if longer := int(np.sum(largest > 1 + ROUNDING)):
-        too_long = (
-            f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
+        found.append(
+            f"clipped gradients are up to {largest.max():.3g} times as long as the clip norm,"
             f" in {longer} of {len(steps)} steps"
         )
-    if unknown := int(np.isnan(largest).sum()):
-        unseen = f"clipping in {unknown} of {len(steps)} steps: {_reason(steps)}"
-    return too_long, unseen
+    parts = [part for step in steps for part in step.parts]
+    factors = [part.common_factor for part in parts if part.common_factor > 0]
+    if factors and min(factors) < (1 - _MUCH_APART) * max(factors):
+        found.append(
+            "not each gradient is clipped, but the sum or the mean of a batch: all its gradients"
+            f" have one factor, from {min(factors):.3g} to {max(factors):.3g} by batch"
+        )
+    reasons = [part.unseen for part in parts if part.unseen]
+    if not reasons:
+        return found, []
+    return found, [f"clipping of {len(reasons)} of {len(parts)} batches: {reasons[0]}"]
 
 
-def _reason(steps: Sequence[StepSeen]) -> str:
-    reasons = (part.reason for step in steps for part in step.parts if part.reason)
-    return next(reasons, "the optimizer did not clip by its own method clip_and_accumulate")
-
-
-def _common_factors(steps: Sequence[StepSeen]) -> str:
-    """Of one factor for all gradients of a batch which the batch decides."""
-    factors = np.array([part.common_factor for step in steps for part in step.parts])
-    factors = factors[np.isfinite(factors)]
-    if len(factors) < 2 or np.ptp(factors) <= _MUCH_APART * factors.max():
-        return ""
-    return (
-        "not each gradient is clipped, but the sum or the mean of a batch: all its gradients have"
-        f" one factor, from {factors.min():.3g} to {factors.max():.3g} in {len(factors)} batches"
-    )
-
-
-def _sampling(steps: Sequence[StepSeen], rate: float | None, batch_size: float) -> tuple[str, str]:
+def _sampling(
+    steps: Sequence[StepSeen], rate: float | None, batch_size: float
+) -> tuple[list[str], list[str]]:
     """Of batch sizes that are not those of Poisson sampling, and of those that are not known."""
-    if rate is None:
-        return "", "batch sizes, as the sampling rate of the accounting is not known"
-    if not np.isfinite(batch_size):
-        return "", "batch sizes, as the optimizer does not say which it expects"
-    examples = np.array([step.examples for step in steps])
+    if rate is None or not np.isfinite(batch_size):
+        return [], ["batch sizes, as they or the sampling rate of the accounting are not known"]
+    examples = np.array([sum(part.examples for part in step.parts) for step in steps])
     batches = np.array([step.batches for step in steps])
-    law = examples, batches, rate, batch_size
-    found, unseen = _average(*law) or _fixed(*law), ""
+    unseen = []
     if unknown := int(np.isnan(examples).sum()):
-        unseen = f"batch sizes in {unknown} of {len(steps)} steps: {_reason(steps)}"
-    return found, unseen
+        unseen.append(f"batch sizes in {unknown} of {len(steps)} steps")
+    law = examples, batches, rate, batch_size
+    return [_average(*law) or _fixed(*law)], unseen
 
 
-def _untouched(steps: Sequence[StepSeen]) -> tuple[str, bool]:
-    """Of too little noise where no gradient is; and whether it has none there."""
+def _untouched(steps: Sequence[StepSeen]) -> tuple[list[str], bool]:
+    """Of too little noise where no gradient is; and whether there is none."""
     entries = sum(step.untouched for step in steps)
     square = sum(step.untouched_square for step in steps)
     if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
-        return "", False
+        return [], False
     share = math.sqrt(square / entries)
     text = f"the noise has {share:.3g} times its scale in {entries:,} entries where no gradient is"
-    return text, square == 0
+    return [text], not square
 
 
-def _movement(movement: Movement | None) -> tuple[str, list[str]]:
+def _movement(movement: Movement) -> tuple[list[str], list[str]]:
     """Of a model that does not move by the noisy gradient, and of movement that is not known."""
-    if movement is None:
-        return "", ["what moves the model"]
     unseen = []
     if movement.changes:
         unseen.append(f"what changed the model between steps, {movement.changes} times")
+    if not movement.unexplained:
+        return [], unseen
     which = f"in {movement.unexplained} of {movement.steps} steps"
-    if movement.has_no_noise:
-        return f"the model moves without the noise {which}", unseen
-    if movement.noise_share < 1:
-        return f"the model moves by {movement.noise_share:.2g} of the noise {which}", unseen
-    if movement.unexplained:
-        unseen.append(f"what moves the model {which}: {movement.reason}")
-    return "", unseen
+    share = movement.noise_share
+    if share < 1:
+        return [f"the noise moves the model {share:.2g} times as far as it should, {which}"], unseen
+    return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
 
 
 def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
@@ -218,10 +192,9 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
 
     Batches of unknown size may be empty or large.
     """
-    is_known = np.isfinite(examples)
-    total, count = examples[is_known].sum(), batches.sum()
+    total, count = np.nansum(examples), batches.sum()
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
-    less = scipy.stats.binom.cdf(total, few, rate) if is_known.all() else 1.0
+    less = 1.0 if np.isnan(examples).any() else scipy.stats.binom.cdf(total, few, rate)
     more = scipy.stats.binom.sf(total - 1, many, rate)
     text = (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
@@ -235,9 +208,7 @@ def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: floa
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
-    sizes, counts = np.unique(examples[np.isfinite(examples)], return_counts=True)
-    if not len(sizes):
-        return ""
+    sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
     possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
     text = (

@@ -742,7 +742,7 @@ def test_what_cannot_be_seen_is_named():
         epochs(*parts)
     assert len(audit.findings.unseen) == 1  # batches are counted by their gradients' norms
     text = " ".join(audit.report(details=True).split())
-    assert "Not checked: clipping in 8 of 8 steps: ghost clipping keeps no gradients" in text
+    assert "Not checked: clipping of 8 of 8 batches: ghost clipping keeps no gradients" in text
     assert audit.record().findings.unseen == audit.findings.unseen
     parts = engine()
     with audited(parts[1]) as audit:  # as if all examples were in each step

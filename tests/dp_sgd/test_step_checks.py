@@ -3,11 +3,17 @@ import math
 import numpy as np
 import pytest
 
-from fl_epe.dp_sgd.step_checks import BatchSeen, StepFindings, StepSeen, check_steps
+from fl_epe.dp_sgd import step_checks
+from fl_epe.dp_sgd.movement import Movement
+from fl_epe.dp_sgd.step_checks import BatchSeen, StepFindings, StepSeen
 from fl_epe.noise import check_noise
 
 SILENT = check_noise(np.zeros(10), 1.0)
 RIGHT = check_noise(np.random.default_rng(2**40).normal(size=500), 1.0)
+
+
+def check_steps(seen, noise, **options):
+    return step_checks.check_steps(seen, noise, Movement(dim=3), **options)
 
 
 def steps(count=60, seed=0, silent=False, **facts):
@@ -65,22 +71,22 @@ def test_a_batch_of_unknown_size_does_not_switch_the_check_off():
     assert "on average" not in faults(few)
     assert "60 of 61 batches have 20 examples" in faults(few)
     unseen = check_steps(few, RIGHT, rate=0.05, batch_size=50).unseen
-    assert unseen[1].startswith("batch sizes in 1 of 61 steps")
+    assert unseen == ("batch sizes in 1 of 61 steps",)
     assert faults([unknown, *steps()]) == ""
 
 
 def test_lengths_of_clipped_gradients():
-    assert faults(steps(largest=math.nan)) == ""
     assert "up to 2 times as long as the clip norm, in 60 of 60" in faults(steps(largest=2.0))
-    parts = (BatchSeen(10.0, 1.0), BatchSeen(10.0, 2.0), BatchSeen(10.0, math.nan))
-    assert StepSeen(1, parts).largest == 2
-    assert math.isnan(StepSeen(1, (parts[0], parts[2])).largest)
+    parts = (BatchSeen(10.0, 1.0), BatchSeen(10.0, 2.0), BatchSeen(10.0, unseen="nobody knows"))
+    found = check_steps([StepSeen(1, parts)], RIGHT)
+    assert "up to 2 times as long as the clip norm, in 1 of 1" in found.faults[0]
+    assert found.unseen[0] == "clipping of 1 of 3 batches: nobody knows"
 
 
 def test_one_factor_for_all_gradients_of_a_batch():
     same = steps(common_factor=0.3)  # such as a change of units
     assert faults(same) == ""
-    assert "from 0.3 to 0.5 in 61 batches" in faults([*same, *steps(1, common_factor=0.5)])
+    assert "from 0.3 to 0.5 by batch" in faults([*same, *steps(1, common_factor=0.5)])
 
 
 @pytest.mark.parametrize(
