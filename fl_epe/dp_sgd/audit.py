@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from fl_epe import auditing
 from fl_epe.checks import Vector
+from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
-from fl_epe.dp_sgd.step_checks import BatchSeen, StepFindings, StepSeen, check_steps
+from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences

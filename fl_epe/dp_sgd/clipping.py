@@ -31,22 +31,24 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Clipping:
-    """How the gradients of a batch were clipped.
+class BatchSeen:
+    """What was seen of a batch, or of a physical part of it.
 
     Attributes:
-        largest: norm of the longest clipped gradient, at least.
-        is_known: whether it is known of all gradients.
+        examples: how many; NaN if it is not known.
+        largest: norm of the longest clipped gradient over the clip norm, at least.
         common_factor: by which all gradients were multiplied although their norms differ; NaN if
             their factors differ or are not known.
+        unseen: why not all clipped gradients are known; empty if they are.
     """
 
-    largest: float
-    is_known: bool
+    examples: float = math.nan
+    largest: float = 0.0
     common_factor: float = math.nan
+    unseen: str = ""
 
 
-def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> Clipping:
+def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
     """How a batch was clipped.
 
     Args:
@@ -54,18 +56,23 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> Clipping:
         totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
         clip_norm: to which they should have been cut.
     """
-    if not len(samples[0]):
-        return Clipping(0.0, not any(bool(total.any()) for total in totals))
+    examples = len(samples[0])
+    if not examples and not any(bool(total.any()) for total in totals):
+        return BatchSeen(examples)
+    unseen = "how gradients of single examples are clipped does not follow from their sum"
+    if not examples:
+        return BatchSeen(examples, unseen=unseen)
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         clipped = _clipped_norms(rows, totals, clip_norm)
         if not np.isnan(clipped).any():
-            return Clipping(float(clipped.max()), True, _common_factor(clipped, _norms(rows)))
+            factor = _common_factor(clipped, _norms(rows))
+            return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
         pairs = zip(rows, totals, strict=True)
         parts = np.array([_clipped_norms([part], [total], clip_norm) for part, total in pairs])
     by_tensor = np.sqrt(np.nansum(parts**2, axis=0))
-    largest = max(by_tensor.max(), np.nan_to_num(clipped).max())
-    return Clipping(float(largest), not np.isnan(parts).any())
+    largest = float(max(by_tensor.max(), np.nan_to_num(clipped).max())) / clip_norm
+    return BatchSeen(examples, largest, unseen=unseen if np.isnan(parts).any() else "")
 
 
 def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:

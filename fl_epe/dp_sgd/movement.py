@@ -36,8 +36,9 @@ class Response:
 
     def add(self, movement: Vector) -> None:
         """Take in the movement of that step, shape ``(dim,)``."""
-        self._along += float(np.dot(movement, self._recent)) / (_norm(movement) or 1.0)
-        self._square += _norm(self._recent) ** 2
+        if length := _norm(movement):
+            self._along += float(np.dot(movement, self._recent)) / length
+            self._square += _norm(self._recent) ** 2
 
     def size(self, deviations: float = 0.0) -> float:
         """The slope without its sign, and so many standard deviations of an independent one."""
@@ -97,16 +98,16 @@ class Movement:
             return
         self._start, self._end = None, model
         self.steps += 1
-        if replay is not None:
-            distance = _norm(model - replay)
-            if distance <= _TOLERANCE * _norm(replay - start):
-                return
         self.unexplained += 1
+        if replay is not None and np.isfinite(model).all():
+            movement, replayed = model - start, replay - start
+            if _norm(movement - replayed) <= _TOLERANCE * _norm(replayed) < math.inf:
+                self.unexplained -= 1
+                return
+            self._canaries.add(movement)
+            self._noise.add(movement)
+            self._replayed.add(replayed)
         self.reason = self.reason or "they do not end where the noisy gradient alone takes them"
-        if replay is not None and np.isfinite(model).all() and _norm(model - start) > 0:
-            self._canaries.add(model - start)
-            self._noise.add(model - start)
-            self._replayed.add(replay - start)
 
     def finish(self, model: Vector) -> None:
         """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
@@ -114,7 +115,8 @@ class Movement:
 
     def _count_change(self, model: Vector) -> None:
         if self._start is not None:  # nobody saw the end of a step
-            self._end, self._start = self._start, None
+            self._end = self._start if self._replay is None else self._replay
+            self._start = None
         if self._end is not None and not np.array_equal(model, self._end, equal_nan=True):
             self.changes += 1
 
@@ -125,6 +127,8 @@ class Movement:
         It is 0 where nothing of the noise is seen to move the model, though much of it should.
         """
         least, most = self._noise.size(-_DEVIATIONS), self._noise.size(_DEVIATIONS)
+        if not most:  # without noise, or without a movement
+            return 1.0
         if least <= 0 and most < _LEAST_SHARE * self._replayed.size():
             return 0.0
         if most < _LEAST_OF_CANARIES * self._canaries.size(-_DEVIATIONS):

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
-from fl_epe.dp_sgd.clipping import clipping
-from fl_epe.dp_sgd.step_checks import BatchSeen
+from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
 
 _REFUSED = {
@@ -218,7 +217,7 @@ class Steps:
         try:
             batch = dataclasses.replace(batch, examples=self._examples())
             if before is not None:
-                batch = self._clipped(batch, before)
+                batch = self._clipped(batch.examples, before)
         except Exception as error:  # noqa: BLE001 - somebody's optimizer
             batch = dataclasses.replace(batch, unseen=f"{type(error).__name__}: {error}")
         return batch
@@ -230,24 +229,16 @@ class Steps:
             gradients = getattr(self._params[0], "_norm_sample", None)
         return math.nan if gradients is None else float(len(gradients))
 
-    def _clipped(self, batch: BatchSeen, before: dict[Any, Any]) -> BatchSeen:
-        """The batch with what is known of its clipping."""
+    def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
         gradients = self.optimizer.grad_samples
         if gradients[0] is None:
-            reason = "ghost clipping keeps no gradients of single examples"
-            return dataclasses.replace(batch, unseen=reason)
+            return BatchSeen(
+                examples, unseen="ghost clipping keeps no gradients of single examples"
+            )
         pairs = zip(gradients, self._params, strict=True)
         samples = [part.reshape(len(part), p.numel()) for part, p in pairs]
         totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
-        clip_norm = float(self.optimizer.max_grad_norm)
-        seen = clipping(samples, totals, clip_norm)
-        reason = "how gradients of single examples are clipped does not follow from their sum"
-        return BatchSeen(
-            examples=batch.examples,
-            largest=seen.largest / clip_norm,
-            common_factor=seen.common_factor,
-            unseen="" if seen.is_known else reason,
-        )
+        return clipping(samples, totals, float(self.optimizer.max_grad_norm))
 
     def replay(self) -> Vector:
         """The model after the step that is going on, if the noisy sum alone moves it.

@@ -19,7 +19,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
-from fl_epe.dp_sgd.clipping import ROUNDING
+from fl_epe.dp_sgd.clipping import ROUNDING, BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
 
@@ -27,23 +27,6 @@ _LEVEL = 1e-4
 """Probability of a false alarm of a right run, at most: of the batch sizes; of untouched rows."""
 
 _MUCH_APART = 0.02  # relative difference of the factors of two batches
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchSeen:
-    """What was seen of a batch, or of a physical part of it.
-
-    Attributes:
-        examples: how many; NaN if it is not known.
-        largest: norm of the longest clipped gradient over the clip norm, at least.
-        common_factor: of all its gradients, see `Clipping`.
-        unseen: why not all clipped gradients are known; empty if they are.
-    """
-
-    examples: float = math.nan
-    largest: float = 0.0
-    common_factor: float = math.nan
-    unseen: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

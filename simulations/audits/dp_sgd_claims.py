@@ -51,8 +51,9 @@ from dp_sgd import DELTA, data
 from fl_epe import assert_private, audit_dp_sgd
 from fl_epe.auditing import NotMeasured, find_evidence
 from fl_epe.dp_sgd import DPSGDAudit
+from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
-from fl_epe.dp_sgd.step_checks import BatchSeen, StepSeen, check_steps
+from fl_epe.dp_sgd.step_checks import StepSeen, check_steps
 from fl_epe.noise import NoiseHealth
 
 

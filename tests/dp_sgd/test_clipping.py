@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_epe.dp_sgd.clipping import clipping
+from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 
 N, SIZES = 40, (300, 60, 10)
 
@@ -50,7 +50,7 @@ def test_gradients_with_a_factor_each(gradients, rule, kind):
     norms = norms_of(gradients)
     factors = RULES[rule](norms, norms_of(gradients[2:])).to(kind)
     found = clipping(gradients, summed(gradients, factors), 1.0)
-    assert found.is_known
+    assert not found.unseen
     assert found.largest == pytest.approx(float((factors * norms).max()), rel=1e-3)
     assert math.isnan(found.common_factor)
 
@@ -59,8 +59,8 @@ def test_gradients_with_a_factor_each(gradients, rule, kind):
 def test_tensors_that_are_cut_by_themselves(gradients, limit):
     factors = [torch.clamp(limit / part.norm(dim=1), max=1) for part in gradients]
     found = clipping(gradients, summed(gradients, *factors), 1.0)
-    assert found.is_known == (limit == 1.0)  # of another limit the small tensors do not tell
-    assert found.largest == pytest.approx(3**0.5 if found.is_known else limit)
+    assert bool(found.unseen) == (limit < 1)  # of another limit the small tensors do not tell
+    assert found.largest == pytest.approx(limit if found.unseen else 3**0.5)
 
 
 def test_one_factor_for_all(gradients):
@@ -72,19 +72,19 @@ def test_one_factor_for_all(gradients):
 
 def test_sums_that_say_nothing(gradients):
     others = [torch.ones(size).double() for size in SIZES]
-    assert not clipping(gradients, others, 1.0).is_known
+    assert clipping(gradients, others, 1.0).unseen
     few = [gradients[2][:, :2]]  # entries: any sum has some factors
-    assert not clipping(few, [torch.ones(2).double()], 1.0).is_known
+    assert clipping(few, [torch.ones(2).double()], 1.0).unseen
 
 
 def test_of_two_equal_gradients_nobody_knows_which_was_cut(gradients):
     twice = [torch.cat([part[:1], part]) for part in gradients]
     factors = torch.linspace(9, 3, N + 1).double() / norms_of(twice)
-    found = clipping(twice, summed(twice, factors), 10.0)
-    assert not found.is_known
+    found = clipping(twice, summed(twice, factors), 1.0)
+    assert found.unseen
     assert found.largest == pytest.approx(float((factors * norms_of(twice))[2]))
 
 
 def test_no_examples_at_all():
-    assert clipping([torch.zeros(0, 12)], [torch.zeros(12)], 1.0).is_known
-    assert not clipping([torch.zeros(0, 12)], [torch.ones(12)], 1.0).is_known
+    assert repr(clipping([torch.zeros(0, 12)], [torch.zeros(12)], 1.0)) == repr(BatchSeen(0))
+    assert clipping([torch.zeros(0, 12)], [torch.ones(12)], 1.0).unseen

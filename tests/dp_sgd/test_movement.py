@@ -65,7 +65,10 @@ def test_whatever_is_computed_from_the_noisy_gradient_is_not_accused(seed):
         step = gradient + canaries + noise
         return step * (np.abs(step) > 1.5)
 
-    for rule in (delayed, smoothed, largest, lambda *parts: np.sign(sum(parts))):
+    def signs(gradient, canaries, noise):
+        return np.sign(gradient + canaries + noise)
+
+    for rule in (delayed, smoothed, largest, signs):
         before[0] = 0.0
         found = moved(rule, seed=seed)
         assert found.unexplained == STEPS
@@ -90,11 +93,19 @@ def test_changes_between_steps_are_counted():
     assert movement.changes == 4
 
 
-def test_a_step_whose_end_nobody_saw_is_a_change():
+@pytest.mark.parametrize(("end", "changes"), [(-1, 0), (-2, 1)])
+def test_a_step_whose_end_nobody_saw_is_a_change_unless_it_ends_as_replayed(end, changes):
     movement = Movement(3)
     movement.begin(np.zeros(3), np.ones(3), np.ones(3), lambda: np.zeros(3) - 1)
-    movement.finish(np.zeros(3) - 1)
-    assert (movement.steps, movement.changes) == (0, 1)
+    movement.finish(np.zeros(3) + end)
+    assert (movement.steps, movement.changes) == (0, changes)
+
+
+def test_a_model_that_stays_where_it_is_is_not_accused():
+    found = moved(lambda gradient, canaries, noise: 0)
+    assert (found.unexplained, found.noise_share) == (STEPS, 1)
+    found = moved(lambda gradient, canaries, noise: np.full(DIM, np.inf), steps=1)
+    assert (found.unexplained, found.noise_share) == (1, 1)
 
 
 def test_a_response_is_a_slope():

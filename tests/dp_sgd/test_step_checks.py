@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fl_epe.dp_sgd import step_checks
+from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
-from fl_epe.dp_sgd.step_checks import BatchSeen, StepFindings, StepSeen
+from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen
 from fl_epe.noise import check_noise
 
 SILENT = check_noise(np.zeros(10), 1.0)
