@@ -103,7 +103,7 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     seen = SeenClients()
     seen.note(0, known)
     settings = types.SimpleNamespace(identity=None, participations=None)
-    source: Any = ServerCanaries(types.SimpleNamespace(settings=settings, seen=seen), 20)  # type: ignore[arg-type]
+    source: Any = ServerCanaries(types.SimpleNamespace(settings=settings, seen=seen), 20)
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
     drawn = [source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)]

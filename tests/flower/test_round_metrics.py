@@ -66,7 +66,12 @@ def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
 def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
     """Each look may be wrong, and what one costs grows with the rounds."""
     looks, look = [], NoiseHealth.findings
-    monkeypatch.setattr(NoiseHealth, "findings", lambda self: looks.append(0) or look(self))
+
+    def counted(health):
+        looks.append(health)
+        return look(health)
+
+    monkeypatch.setattr(NoiseHealth, "findings", counted)
     audit, result = run(fixed(), rounds=9)
     assert all("epsilon-faulty" in metrics for metrics in result.train_metrics_clientapp.values())
     audit.record()
