@@ -31,7 +31,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import epsilon_of_shift, poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting import epsilon_of_shift, secret_coins_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
@@ -48,6 +48,7 @@ UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how ma
 _PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
 _FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
+_LEAST_SIGNAL = 1e-9  # of the mean one
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
@@ -151,7 +152,8 @@ class EpsilonSoFar:
     its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
     participation of the client adds to its squared expected score is the canaries' mean so far.
     ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
-    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone.
+    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone, as if
+    rounds were independent (`client_epsilon` says where they are not).
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
@@ -179,6 +181,7 @@ class EpsilonSoFar:
         self._counts = np.zeros(count, np.int64)  # participations
         self._variance = self._first = 0.0  # of the sum of gains, and of its first participation
         self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
+        self._each: list[float] = []  # squared signal of a participation, by round; NaN: not seen
         self._signals: deque[Floats] = deque(maxlen=window - 1)
         self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
 
@@ -197,6 +200,7 @@ class EpsilonSoFar:
         self._counts[list(present)] += 1
         self._pairs += energy_of_pairs(signals, np.array(self._signals).reshape(-1, len(signals)))
         self._signals.append(signals)
+        self._each.append(math.nan)
         if not signals.any():
             return
         # Exact sums do not depend on the canaries' order.
@@ -206,6 +210,8 @@ class EpsilonSoFar:
         self._energy += energy
         self._variance += variance
         self._by_round += energy**2
+        if len(present):
+            self._each[-1] = energy / len(present)
         self._first = self._first or variance / max(len(present), 1)
 
     @property
@@ -255,10 +261,12 @@ class EpsilonSoFar:
             return 0.0
         if self._client is None or self._client.law is None:
             return float(epsilon_of_shift(signal * math.sqrt(times), delta))
+        mean = self._energy / int(self._counts.sum())
+        each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
+        signals = signal * np.maximum(each, _LEAST_SIGNAL)
         if self._client.law == "coins":
-            return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
-        parts = np.array_split(np.arange(rounds), max(1, round(times)))
-        return unknown_rounds_epsilon([np.full(len(part), signal) for part in parts], delta)
+            return secret_coins_epsilon(signals, min(times / rounds, 1.0), delta)
+        return unknown_rounds_epsilon(np.array_split(signals, max(1, round(times))), delta)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.

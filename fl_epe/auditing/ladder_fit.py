@@ -130,6 +130,8 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         NotMeasured: if that error is larger than the score.
     """
     fit = ladder_fit(view, None, confidence)
+    if client.secret is not None:
+        return _widened(fit, client.error_of_secret_rounds(view) * fit.scale, confidence)
     if view.reaction is None:
         return fit
     if view.reaction.rate is None:
