@@ -231,6 +231,7 @@ def record_from_scorer(
     delta_norms: Floats,
     delta_series: str = "delta",
     released: str = "mean",
+    values: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
@@ -239,7 +240,8 @@ def record_from_scorer(
     where they are known "residual" and the model updates, whose series is ``delta_series`` and
     whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
     are unobserved. ``start`` and ``final`` are the initial and the final model; ``fields`` are the
-    other fields of `AuditRecord`.
+    other fields of `AuditRecord`, and ``values`` those that are known better, by name
+    (`AuditRecord.with_values`): canaries are projected out by them.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
@@ -281,7 +283,7 @@ def record_from_scorer(
         ),
         **fields,
     )
-    record = measure_others(record, scorer.canaries)
+    record = measure_others(record.with_values(**(values or {})), scorer.canaries)
     return _with_own(record) if released == OTHERS else record
 
 
