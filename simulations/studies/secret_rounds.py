@@ -104,22 +104,24 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
     energies = np.sum(means**2, axis=1) / 2
     rng = np.random.default_rng(seed)
     more = chances * 3.0 ** sets.sum(axis=1)
-    laws = [(law / law.sum(), scale) for law in (chances, more) for scale in (1.0, 1.5, 0.0)]
-    drawn = [
-        rng.standard_normal((draws // len(laws), means.shape[1]))
-        + scale * means[rng.choice(len(sets), draws // len(laws), p=law)]
-        for law, scale in laws
-    ]
-    ratio = np.empty(0)
-    proposed = np.empty(0)
-    for scores in np.array_split(np.concatenate(drawn), 200):
+    laws, scales = np.array([chances, more / more.sum()]), (1.0, 1.5)
+    count = draws // 5
+    drawn = [rng.standard_normal((count, means.shape[1]))]  # nobody's
+    for law, scale in itertools.product(laws, scales):
+        taken = means[rng.choice(len(sets), count, p=law)]
+        drawn.append(rng.standard_normal(taken.shape) + scale * taken)
+    ratios = []
+    for scores in np.array_split(np.concatenate(drawn), 100):
         products = scores @ means.T
-        logs = [
-            scipy.special.logsumexp(scale * products - scale**2 * energies, axis=1, b=law)
-            for law, scale in laws
-        ]
-        ratio = np.append(ratio, logs[0])
-        proposed = np.append(proposed, scipy.special.logsumexp(logs, axis=0) - np.log(len(laws)))
+        found = [np.zeros(len(scores))]
+        for scale in scales:
+            terms = scale * products - scale**2 * energies
+            top = terms.max(axis=1, keepdims=True)
+            found.extend(np.log(laws @ np.exp(terms - top).T) + top[:, 0])
+        ratios.append(np.array(found))
+    logs = np.concatenate(ratios, axis=1)
+    ratio = logs[1]
+    proposed = scipy.special.logsumexp(logs, axis=0) - np.log(len(logs))
 
     def delta(epsilon: float) -> float:
         removed = np.maximum(np.exp(ratio - proposed) - np.exp(epsilon - proposed), 0)
