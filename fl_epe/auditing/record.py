@@ -122,6 +122,12 @@ class AuditRecord:
         return len(self.observed.means)
 
     @property
+    def share_done(self) -> float:
+        """Share of the planned rounds; 1 if nobody said how many those are."""
+        planned = self.design.num_rounds or self.rounds
+        return min(1.0, self.rounds / planned) if self.rounds else 1.0
+
+    @property
     def num_canaries(self) -> int:
         """Number of observed canaries k."""
         return self.observed.count
