@@ -130,7 +130,9 @@ def _design(run: AuditedRun) -> Design:
         name: getattr(settings, name)
         for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
-    known["max_share"] = settings.largest_share
+    known |= {"max_share": settings.largest_share, "rounds": run.rounds}
+    if run.early_stop is not None:
+        known["stop_when"] = run.stop_rule
     if plan.clients:
         known |= {
             "num_canaries": plan.number,
@@ -184,6 +186,7 @@ def _findings(run: AuditedRun) -> Findings:
         client_participations=run.seen.participations(run.index),
         arrays_left_out=tuple(run.plan.left_out),
         resumed_after=tuple(run.resumed),
+        stopped=run.early_stop,
     )
 
 
