@@ -33,7 +33,13 @@ from fl_epe.auditing.estimators import (
     epsilon_from_scores,
     epsilon_of,
 )
-from fl_epe.auditing.evidence import assert_private, find_evidence
+from fl_epe.auditing.evidence import (
+    Evidence,
+    Undecided,
+    assert_private,
+    evidence_against_theory,
+    find_evidence,
+)
 from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
@@ -79,6 +85,7 @@ __all__ = [
     "EarlyStop",
     "EpsilonDifference",
     "EpsilonEstimate",
+    "Evidence",
     "Fault",
     "FaultKind",
     "Findings",
@@ -95,6 +102,7 @@ __all__ = [
     "Scores",
     "Sees",
     "ServerStep",
+    "Undecided",
     "View",
     "analytical",
     "answer",
@@ -115,6 +123,7 @@ __all__ = [
     "epsilon_lower_bound",
     "epsilon_metrics",
     "epsilon_of",
+    "evidence_against_theory",
     "find_evidence",
     "installed_versions",
     "ladder_fit",
