@@ -110,7 +110,8 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
         cosines = cosines_of(side / width / safe, record.dim)
         return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), secret, signal[:, None])
 
-    observed = ratios(view.whitened_scores, precision.own)
+    # Of all rounds: those that were kept during a run may be of a canary's own rounds alone.
+    observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
     absent = _drawn_for_none(record, secret, null, observed)
     observed, null = np.append(observed, absent), null[len(absent) :]
