@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.answer import Answer, client_epsilon
-from fl_epe.auditing.assumptions import gaussian_test, null_misfit
+from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.claim_scores import members_of
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
 from fl_epe.auditing.statistics import SecretRounds
@@ -81,7 +82,43 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
         groups = (normal_scores(scores.cosines, scores.dim or 2),)
     p_value = gaussian_p_value(groups)
     least = LEAST_ASSUMED if BOUNDS[method].gaussian else LEAST_BARE
-    return LawTest(p_value, None, _not_gaussian(groups, p_value, least))
+    objection = _not_gaussian(groups, p_value, least)
+    if not objection and len(groups) == 2:
+        ratio = float(np.var(groups[0], ddof=1) / np.var(groups[1], ddof=1))
+        law = scipy.stats.f(groups[0].size - 1, groups[1].size - 1)
+        if 2 * min(law.cdf(ratio), law.sf(ratio)) < _MODEL_LEVEL:
+            objection = f"the variance of observed scores is {ratio:.3g} times that of the others"
+    return LawTest(p_value, None, objection)
+
+
+def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
+    """ε of two groups of Gaussian scores with one variance, or against N(0, 1) as `epsilon_of`.
+
+    The shift is the difference of the means over the pooled standard deviation s. Its squared
+    standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin 1985).
+
+    Args:
+        scores: k observed ones, and u unobserved ones or a known null.
+        delta: target δ in (0, 1).
+        confidence: of the interval.
+    """
+    if scores.standard_null:
+        return epsilon_of(scores, delta, confidence=confidence)
+    observed, unobserved = in_moderate_units(*scores.both())
+    check_sign(scores)
+    freedom = observed.size + unobserved.size - 2
+    squares = observed.size * float(observed.var()) + unobserved.size * float(unobserved.var())
+    apart = float(observed.mean() - unobserved.mean())
+    shift = math.inf if squares == 0 else max(apart, 0.0) / math.sqrt(squares / freedom)
+    variance = 1 / observed.size + 1 / unobserved.size + min(shift, 1e100) ** 2 / (2 * freedom)
+    reach = float(scipy.special.ndtri((1 + confidence) / 2)) * math.sqrt(variance)
+    shifts = shift, max(shift - reach, 0.0), shift + reach
+    if math.isinf(shift):
+        shifts = shift, 0.0, shift  # all scores of a group are equal
+    epsilons = (float(epsilon_of_shift(each, delta)) for each in shifts)
+    return EpsilonEstimate(
+        *epsilons, delta, confidence, f"{scores.statistic}, two Gaussians of one variance"
+    )
 
 
 def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) -> LawTest:

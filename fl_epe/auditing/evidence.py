@@ -22,19 +22,22 @@ Examples:
 """
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.answer import Answer, answer
+from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.claim_laws import (
     POWER,
     LawTest,
     compared_with,
+    epsilon_of_one_variance,
     laws_of_record,
     laws_of_scores,
     power_of_answer,
@@ -43,7 +46,6 @@ from fl_epe.auditing.claim_laws import (
 )
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
@@ -283,51 +285,81 @@ def find_evidence(
         wanted = "to be one for scores of any distribution, such as 'weighted'"
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
     _check_measured(scores, method)
-    found: Answer | None = None
-    estimate, laws = None, LawTest(objection="nothing was estimated")
-    of_record: dict[str, Any] = {}
-    if isinstance(run, AuditRecord):
-        adversary = adversary or claim_adversary(run)
-        client = AuditedClient.of(run, adversary, most=True)
-        of_record = {
-            "faults": run.findings.step_faults,
-            "unseen": unseen_of(run),
-            "adversary": adversary,
-            "participations": client.participations,
-        }
-        if delta:
-            found = answer(run, adversary, delta, confidence, client)
-            estimate, laws = found.estimate, laws_of_record(run, client, found)
-    elif delta:
-        estimate = epsilon_of(scores, delta, confidence=confidence)
-        laws = laws_of_scores(scores, method)
     sure = (1 + confidence) / 2
+    lower = lower_bound(scores, delta, confidence=sure, method=method)
+    if isinstance(run, AuditRecord):
+        test = _test_by_record(run, adversary or claim_adversary(run), delta, confidence)
+    else:
+        test = _test_by_scores(scores, delta, confidence, method)
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
         confidence=confidence,
-        lower_bound=lower_bound(scores, delta, confidence=sure, method=method),
+        lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=estimate,
+        estimate=test.estimate,
         observed=scores.observed.size,
         unobserved=compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, sure, method),
-        laws=laws,
-        **of_record,
+        laws=test.laws,
+        **test.of_run,
     )
     if evidence.violated or math.isinf(epsilon):
         return evidence
-    if laws.objection or estimate is None:
-        power = 0.0
-        if evidence.ceiling > epsilon and not (BOUNDS[method].gaussian and laws.objection):
-            power = power_of_bound(scores, delta, epsilon, sure, method)
-    elif found is not None:
-        power = power_of_answer(found, client, epsilon)
-    else:
-        power = power_of_estimate(estimate, epsilon)
+    power = 0.0
+    if not test.laws.objection:
+        power = test.power(epsilon)
+    elif evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
+        power = power_of_bound(scores, delta, epsilon, sure, method)
     return dataclasses.replace(evidence, power=power)
+
+
+@dataclasses.dataclass(frozen=True)
+class _EstimateTest:
+    """The test of a claim by an estimate.
+
+    Attributes:
+        estimate: ε; ``None`` if it was not measured.
+        laws: that it rests on.
+        power: of the test, by the claimed ε.
+        of_run: what else is known of a run, as fields of `Evidence`.
+    """
+
+    estimate: EpsilonEstimate | None
+    laws: LawTest
+    power: Callable[[float], float]
+    of_run: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _test_by_record(
+    record: AuditRecord, adversary: Adversary, delta: float, confidence: float
+) -> _EstimateTest:
+    client = AuditedClient.of(record, adversary, most=True)
+    of_run = {
+        "faults": record.findings.step_faults,
+        "unseen": unseen_of(record),
+        "adversary": adversary,
+        "participations": client.participations,
+    }
+    if not delta:
+        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0, of_run)
+    found = answer(record, adversary, delta, confidence, client)
+    laws = laws_of_record(record, client, found)
+    power = functools.partial(power_of_answer, found, client)
+    return _EstimateTest(found.estimate, laws, power, of_run)
+
+
+def _test_by_scores(scores: Scores, delta: float, confidence: float, method: str) -> _EstimateTest:
+    if not delta:
+        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0)
+    estimate = epsilon_of_one_variance(scores, delta, confidence)
+    laws = laws_of_scores(scores, method)
+    return _EstimateTest(estimate, laws, functools.partial(power_of_estimate, estimate))
+
+
+_NO_ESTIMATE = LawTest(objection="Gaussian noise has no finite ε at δ = 0")
 
 
 def assert_private(
@@ -343,10 +375,14 @@ def assert_private(
 ) -> Evidence:
     """Fail if a run refutes the claim that it was (ε, δ)-DP; passing does not prove it.
 
-    Arguments are those of `find_evidence`, whose evidence is returned, and:
-
     Args:
-        allow_undecided: pass where the run can not tell ε from twice the claim.
+        run: as for `find_evidence`, whose evidence is returned.
+        epsilon: the claim, in nats, at least 0 and finite.
+        delta: δ of the claim.
+        confidence: a true claim fails with probability at most 1 − this.
+        adversary: as for `find_evidence`.
+        method: as for `find_evidence`.
+        allow_undecided: pass where the run could not tell ε from twice the claim.
         allow_unseen: pass where nobody saw a part of what the claim rests on.
 
     Raises:
@@ -359,7 +395,7 @@ def assert_private(
     if found.violated or found.faults:
         raise AssertionError(str(found))
     if math.isinf(epsilon):
-        raise_invalid("epsilon", epsilon, "to be finite: no run refutes an infinite ε")
+        raise_invalid("epsilon", epsilon, "to be finite, as no run refutes an infinite ε")
     if found.unseen and not allow_unseen:
         raise Undecided(str(found))
     if found.undecided and not allow_undecided:
