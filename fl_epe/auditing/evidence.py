@@ -250,6 +250,7 @@ def find_evidence(
     *,
     adversary: Adversary | None = None,
     method: str | None = None,
+    power: bool = True,
 ) -> Evidence:
     """What a run says about the claim that it was (ε, δ)-DP.
 
@@ -265,6 +266,8 @@ def find_evidence(
             every round's model and knows a client's rounds, unless sampling hides them.
         method: a valid one of `BOUNDS`, chosen before the scores are seen; by default the one that
             suits the number of scores and δ (`method_by_design`).
+        power: whether to compute the test's power, which may take a second. Without it a claim
+            that is not violated counts as undecided.
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
@@ -306,14 +309,14 @@ def find_evidence(
         laws=test.laws,
         **test.of_run,
     )
-    if evidence.violated or math.isinf(epsilon):
+    if not power or evidence.violated or math.isinf(epsilon):
         return evidence
-    power = 0.0
+    found = 0.0
     if not test.laws.objection:
-        power = test.power(epsilon)
+        found = test.power(epsilon)
     elif evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
-        power = power_of_bound(scores, delta, epsilon, sure, method)
-    return dataclasses.replace(evidence, power=power)
+        found = power_of_bound(scores, delta, epsilon, sure, method)
+    return dataclasses.replace(evidence, power=found)
 
 
 @dataclasses.dataclass(frozen=True)
