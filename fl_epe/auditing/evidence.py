@@ -314,7 +314,7 @@ def find_evidence(
     found = 0.0
     if not test.laws.objection:
         found = test.power(epsilon)
-    elif evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
+    elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
         found = power_of_bound(scores, delta, epsilon, sure, method)
     return dataclasses.replace(evidence, power=found)
 

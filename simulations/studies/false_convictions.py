@@ -139,7 +139,7 @@ def laplace(epsilon: float, count: int, seed: int) -> Scores:
 
 @functools.cache
 def _table(rate: float, rounds: int, delta: float) -> scipy.interpolate.CubicSpline:
-    """ln ε of Poisson sampling by ln z; off by less than 10⁻⁴ between its points."""
+    """Logarithm of ε of Poisson sampling by ln z; off by less than 10⁻⁴ between its points."""
     logs = np.linspace(np.log(_NOISES[0]), np.log(_NOISES[1]), 33)
     found = [_exact(float(np.exp(log)), rate, rounds, delta) for log in logs]
     return scipy.interpolate.CubicSpline(logs, np.log(found))
