@@ -81,18 +81,15 @@ class Cell:
             }
         )
 
-    def evidence(self, seed: int, claim: float, *, power: bool = False) -> Evidence:
-        """What a run says of a claim."""
-        return find_evidence(self.record(seed), claim, DELTA, power=power)
-
-    def claim(self) -> float:
-        """ε at a noise multiplier of 1."""
-        record = self.record(0)
-        client = AuditedClient.of(record, claim_adversary(record), most=True)
-        epsilon = analytical(record, DELTA, client).epsilon
-        if epsilon is None:
+    def evidence(self, seed: int, *, power: bool = False) -> Evidence:
+        """What a run says of its claim."""
+        record = self.record(seed)
+        adversary = claim_adversary(record)
+        client = AuditedClient.of(record, adversary, most=True)
+        claim = analytical(record, DELTA, client).epsilon
+        if claim is None:
             raise ValueError(f"Expected a theorem for {self.name}.")
-        return epsilon
+        return find_evidence(record, claim, DELTA, adversary=adversary, power=power)
 
 
 def dp_sgd(rate: float, steps: int, **changes: float) -> Cell:
@@ -156,19 +153,14 @@ def poisson_epsilon(z: float, rate: float, rounds: int, delta: float) -> float:
     return float(np.exp(_table(round(rate, 12), rounds, delta)(np.log(z))))
 
 
-def alarms(cell: Cell, runs: int) -> tuple[float, list[Evidence]]:
-    """The claim, and the evidence of so many runs."""
-    claim = cell.claim()
-    return claim, [cell.evidence(seed, claim) for seed in range(runs)]
-
-
 def lines(cells: tuple[Cell, ...], runs: int) -> Iterator[str]:
     """A line for each cell."""
     for cell in cells:
-        claim, found = alarms(cell, runs)
+        found = [cell.evidence(seed) for seed in range(runs)]
         lows = [one.estimate.low for one in found if one.estimate is not None]
         yield (
-            f"  {cell.name:34} z = {cell.noise:3g}, length {cell.length:3g}: claim {claim:6.3f},"
+            f"  {cell.name:34} z = {cell.noise:3g}, length {cell.length:3g}: claim"
+            f" {np.median([one.claimed for one in found]):6.3f},"
             f" lower ends {np.median(lows):6.3f}, proved"
             f" {np.median([one.lower_bound for one in found]):6.3f};"
             f" violated {sum(one.violated for one in found):3d} of {runs}"
