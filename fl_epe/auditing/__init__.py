@@ -36,6 +36,7 @@ from fl_epe.auditing.estimators import (
 from fl_epe.auditing.evidence import (
     Evidence,
     Undecided,
+    Verdict,
     assert_private,
     evidence_against_theory,
     find_evidence,
@@ -103,6 +104,7 @@ __all__ = [
     "Sees",
     "ServerStep",
     "Undecided",
+    "Verdict",
     "View",
     "analytical",
     "answer",

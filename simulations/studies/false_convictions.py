@@ -12,7 +12,7 @@ client that takes part most often, at δ = 10⁻⁵, against the adversary of th
 3. Clients in every round of a small federation, whose true ε is twice the claim: the power that the
    evidence states, and the share of runs that are called violated, undecided, or pass.
 
-    python simulations/studies/false_convictions.py [--runs 250] [--seeds 20] [--part 1]
+    python simulations/studies/false_convictions.py [--runs 250] [--seeds 20] [--table false]
 """
 
 import argparse
@@ -128,6 +128,10 @@ FALSE = (
 )
 
 
+TABLES = {"false": FALSE, "at-claim": AT_CLAIM, "more-private": BELOW}
+"""By their names on the command line."""
+
+
 def laplace(epsilon: float, count: int, seed: int) -> Scores:
     """Scores of the Laplace mechanism of that ε."""
     rng = np.random.default_rng((17, seed))
@@ -174,17 +178,16 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--table", choices=TABLES, help="one of them alone")
     options = parser.parse_args(argv)
-    tables = (
-        ("False claims", FALSE, options.seeds),
-        ("At the claim", AT_CLAIM, options.runs),
-        ("More private than the claim", BELOW, options.runs),
-    )
+    tables = TABLES if options.table is None else {options.table: TABLES[options.table]}
     with unittest.mock.patch.object(accounting, "poisson_epsilon", poisson_epsilon):
-        for name, cells, runs in tables:
+        for name, cells in tables.items():
             print(name)
-            for line in lines(cells, runs):
+            for line in lines(cells, options.seeds if name == "false" else options.runs):
                 print(line, flush=True)
+    if options.table is not None:
+        return
     print("Bare scores of the Laplace mechanism at its ε")
     for epsilon in (1.0, 3.0):
         for count in (100, 1000):

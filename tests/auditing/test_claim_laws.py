@@ -297,7 +297,9 @@ def test_the_power_of_an_estimate_is_what_is_stated(shift, count):
         epsilon_of_one_variance(_shifted(twice, count, seed), DELTA, 0.99).low > claim
         for seed in range(runs)
     )
-    assert abs(refuted / runs - stated) < 0.09  # three standard errors; the stated one varies with its own run
+    assert (
+        abs(refuted / runs - stated) < 0.09
+    )  # three standard errors; the stated one varies with its own run
 
 
 def test_the_power_of_a_bound_is_about_what_is_stated():
