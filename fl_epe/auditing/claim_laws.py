@@ -113,13 +113,12 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
     shift = math.inf if squares == 0 else max(apart, 0.0) / math.sqrt(squares / freedom)
     variance = 1 / observed.size + 1 / unobserved.size + min(shift, 1e100) ** 2 / (2 * freedom)
     reach = float(scipy.special.ndtri((1 + confidence) / 2)) * math.sqrt(variance)
-    shifts = shift, max(shift - reach, 0.0), shift + reach
-    if math.isinf(shift):
-        shifts = shift, 0.0, shift  # all scores of a group are equal
-    epsilons = (float(epsilon_of_shift(each, delta)) for each in shifts)
-    return EpsilonEstimate(
-        *epsilons, delta, confidence, f"{scores.statistic}, two Gaussians of one variance"
+    below = 0.0 if math.isinf(shift) else max(shift - reach, 0.0)  # no score has any spread
+    epsilon, low, high = (
+        float(epsilon_of_shift(each, delta)) for each in (shift, below, shift + reach)
     )
+    method = f"{scores.statistic}, two Gaussians of one variance"
+    return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
 def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) -> LawTest:

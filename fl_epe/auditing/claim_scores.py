@@ -134,7 +134,8 @@ def members_of(record: AuditRecord, secret: SecretRounds) -> int:
         return max(planned, count)
     # As many as one expects to draw for no round, if those of no round were left out.
     rate = min(secret.rate, 1 - 1e-12)
-    return max(round(count / -np.expm1(record.rounds * np.log1p(-rate))), count)
+    drawn_once = -math.expm1(record.rounds * math.log1p(-rate))
+    return max(round(count / drawn_once), count)
 
 
 def _drawn_for_none(

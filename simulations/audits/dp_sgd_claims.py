@@ -248,8 +248,9 @@ def main(argv: list[str] | None = None) -> None:
             print(f"  {name:18} {claim:6.3g}  " + "; ".join(told(audit)))
     if options.part in (None, 3):
         runs = 200 if options.quick else 3_000
-        found = right_steps(runs)
-        print(f"3. Right steps: fault is found with {sum(found.values())} of {runs:,} runs", found)
+        faults = right_steps(runs)
+        count = sum(faults.values())
+        print(f"3. Right steps: fault is found with {count} of {runs:,} runs", faults)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,18 @@ from their law, nothing is trained. DP-SGD has 1,000 canaries and Poisson sampli
 of 100 clients and 11 places for canaries. All claim the analytical ε of noise multiplier 1 for the
 client that takes part most often, at δ = 10⁻⁵, against the adversary of the accounting.
 
-1. Runs at their claim, and runs more private than it: more noise (z = 1.3), gradients of half the
-   length, and bare scores of the Laplace mechanism at its own ε. At its default a test may call 1%
-   of them violated.
-2. False claims: how many of 20 are called violated.
-3. Clients in every round of a small federation, whose true ε is twice the claim: the power that the
-   evidence states, and the share of runs that are called violated, undecided, or pass.
+- "false": false claims, of half of the noise, or of 0.9 of it: how many of 20 are called violated.
+- "at-claim": runs that are exactly at their claim. A test may call 1% of them violated.
+- "more-private": more noise (z = 1.3), or canaries of half the length.
+
+Last come bare scores of the Laplace mechanism at its own ε.
 
     python simulations/studies/false_convictions.py [--runs 250] [--seeds 20] [--table false]
+
+Measured (2026-11-27). False claims: violated 20 of 20 in each of six cells; DP-SGD with z = 0.9,
+q = 0.05 and T = 60 by the estimate alone (lower ends 3.24 for a claim of 2.86). At the claim: 9 of
+1,020 runs of DP-SGD (6, 1 and 2 of 340), 11 of 1,000 of epochs, 1 of 1,000 of two classes of
+devices, 1 of 340 of Poisson and 0 of 340 of fixed-size cohorts.
 """
 
 import argparse
@@ -92,16 +96,18 @@ class Cell:
         return find_evidence(record, claim, DELTA, adversary=adversary, power=power)
 
 
-def dp_sgd(rate: float, steps: int, **changes: float) -> Cell:
+def dp_sgd(rate: float, steps: int, noise: float = 1.0, length: float = 1.0) -> Cell:
     """DP-SGD with Poisson sampling."""
-    return Cell(f"DP-SGD, q = {rate:g}, T = {steps}", Poisson(steps, rate), **changes)
+    return Cell(f"DP-SGD, q = {rate:g}, T = {steps}", Poisson(steps, rate), noise, length)
 
 
-def federation(schedule: str, participations: float, **changes: float) -> Cell:
+def federation(
+    schedule: str, participations: float, noise: float = 1.0, length: float = 1.0
+) -> Cell:
     """A run of 60 rounds and 100 clients."""
     name = f"{schedule.partition(':')[0]}, {participations:g} of 60 rounds"
     made = make_schedule(schedule, 60, participations)
-    return Cell(name, made, clients=100, canaries=11, **changes)
+    return Cell(name, made, noise, length, clients=100, canaries=11)
 
 
 UNEVEN = 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}'
