@@ -34,7 +34,14 @@ from fl_epe.auditing.estimators import (
     epsilon_of,
     epsilon_of_thresholds,
 )
-from fl_epe.auditing.evidence import assert_private, find_evidence
+from fl_epe.auditing.evidence import (
+    Evidence,
+    Undecided,
+    Verdict,
+    assert_private,
+    evidence_against_theory,
+    find_evidence,
+)
 from fl_epe.auditing.faults import Fault, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
@@ -80,6 +87,7 @@ __all__ = [
     "EarlyStop",
     "EpsilonDifference",
     "EpsilonEstimate",
+    "Evidence",
     "Fault",
     "FaultKind",
     "Findings",
@@ -96,6 +104,8 @@ __all__ = [
     "Scores",
     "Sees",
     "ServerStep",
+    "Undecided",
+    "Verdict",
     "View",
     "analytical",
     "answer",
@@ -117,6 +127,7 @@ __all__ = [
     "epsilon_metrics",
     "epsilon_of",
     "epsilon_of_thresholds",
+    "evidence_against_theory",
     "find_evidence",
     "installed_versions",
     "ladder_fit",

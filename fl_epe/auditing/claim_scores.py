@@ -110,7 +110,8 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
         cosines = cosines_of(side / width / safe, record.dim)
         return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), secret, signal[:, None])
 
-    observed = ratios(view.whitened_scores, precision.own)
+    # Of all rounds: those that were kept during a run may be of a canary's own rounds alone.
+    observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
     absent = _drawn_for_none(record, secret, null, observed)
     observed, null = np.append(observed, absent), null[len(absent) :]
@@ -124,6 +125,19 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
     )
 
 
+def members_of(record: AuditRecord, secret: SecretRounds) -> int:
+    """Number of canaries that are members, with those that were drawn for no round."""
+    count, planned = record.num_canaries, record.design.num_canaries
+    if secret.law != "coins" or not record.presence.any(axis=0).all():
+        return count
+    if record.mechanism.inclusion == "fixed" and planned is not None:
+        return max(planned, count)
+    # As many as one expects to draw for no round, if those of no round were left out.
+    rate = min(secret.rate, 1 - 1e-12)
+    drawn_once = -math.expm1(record.rounds * math.log1p(-rate))
+    return max(round(count / drawn_once), count)
+
+
 def _drawn_for_none(
     record: AuditRecord, secret: SecretRounds, null: Floats, observed: Floats
 ) -> Floats:
@@ -131,16 +145,9 @@ def _drawn_for_none(
 
     A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
     """
-    count, planned = record.num_canaries, record.design.num_canaries
-    drawn = count
-    if secret.law == "coins" and record.presence.any(axis=0).all():
-        if record.mechanism.inclusion == "fixed" and planned is not None:
-            drawn = planned
-        else:  # as many as one expects to draw for no round, if those of no round were left out
-            drawn = round(count / -np.expm1(record.rounds * np.log1p(-min(secret.rate, 1 - 1e-12))))
-    found = null[: max(drawn - count, 0)]
-    missing = max(drawn - count, 0) - len(found)
-    return np.append(found, np.full(missing, observed.min(initial=0.0)))
+    absent = members_of(record, secret) - record.num_canaries
+    found = null[:absent]
+    return np.append(found, np.full(absent - len(found), observed.min(initial=0.0)))
 
 
 def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:

@@ -1,42 +1,62 @@
-"""What a run says about a claim of (ε, δ)-DP: a lower bound, what it assumes, an estimate.
+"""What a run says about a claim of (ε, δ)-DP: two tests of it, what they assume, and their power.
 
-`assert_private` makes a test of a claim. A failure disproves the claim at the given confidence and
-under the stated assumption. Passing does not prove it: a better attack may get further. A true
-claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+`assert_private` makes a test of a claim. It fails where the claim is refuted: by the estimate, at
+half of the level 1 − confidence, if its interval is above the claim and the laws that it rests on
+hold in the run (`fl_epe.auditing.claim_laws`), or by a lower bound, at the other half. A true claim
+fails with probability at most 1 − confidence, so for 1% over a whole test suite use
 ``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it passes,
 and if the method is chosen in advance.
 
-Methods without an assumption show gross violations only; "gdp" shows finer ones, if the noise
-is Gaussian. Scores that are not Gaussian refute that, and then nothing is called violated;
-too few cannot, so the evidence says what it assumes.
+A claim that is not refuted is not proved: a better attack may get further. It passes only where
+twice the claimed ε would have been found, and was not; else the run is `Undecided`, an error.
 
 Examples:
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(5, 1, 200), rng.normal(0, 1, 200))
-    >>> find_evidence(scores, epsilon=1.0, delta=1e-5).violated
-    True
+    >>> find_evidence(scores, epsilon=1.0, delta=1e-5).verdict
+    'violated'
     >>> from fl_epe.auditing.games import play
-    >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=50)
-    >>> assert_private(scores, epsilon=5.0, delta=1e-5, method="gdp").violated
-    False
+    >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=1000)
+    >>> assert_private(scores, epsilon=5.0, delta=1e-5).verdict
+    'not violated'
 """
 
 import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
+from fl_epe.auditing.analytical import analytical
 from fl_epe.auditing.answer import answer
-from fl_epe.auditing.assumptions import gaussian_test
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
-from fl_epe.auditing.bounds.error_rates import normal_scores
+from fl_epe.auditing.claim_laws import (
+    POWER,
+    LawTest,
+    compared_with,
+    epsilon_of_one_variance,
+    laws_of_record,
+    laws_of_scores,
+    power_of_answer,
+    power_of_bound,
+    power_of_estimate,
+)
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, in_moderate_units
+from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import check_probability, raise_invalid
+
+Verdict = Literal["violated", "faulty", "not judged", "undecided", "not violated"]
+"""What an audit says of a claim, the first of these that applies."""
+
+
+class Undecided(ValueError):  # noqa: N818 - a finding: the claim is neither refuted nor tested
+    """So few scores, or so little that was looked at, say nothing about the claim."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +66,23 @@ class Evidence:
     Attributes:
         claimed: the claimed ε in nats.
         delta: δ of the claim.
-        confidence: of the lower bound (one-sided) and of the estimate's interval (two-sided).
-        lower_bound: the true ε exceeds this, at that confidence and under the assumption.
+        confidence: a true claim is called violated with probability at most 1 − this. It is also
+            that of the estimate's interval (two-sided), whose lower end tests the claim at half of
+            the level; the lower bound has the other half.
+        lower_bound: the true ε exceeds this, under the assumption.
         method: of the lower bound.
         assumption: of the lower bound, besides independent scores.
         estimate: the ε that the attack measured; not a proof. ``None`` at δ = 0, or if none was.
         observed: number of observed scores.
         unobserved: number of unobserved scores; 0 with the exact null.
         statistic: the scores' statistic, in words.
-        ceiling: the largest lower bound that this many scores can give.
-        gaussian_p: p-value of the Anderson–Darling test, for a method that assumes Gaussian noise;
-            ``None`` for another, or if there are too few scores.
+        ceiling: the largest lower bound that this many scores can give; infinite if any.
+        laws: tests of the laws that the estimate rests on.
+        power: probability that a claim is called violated where ε is twice as large; ``None`` if
+            it is called so, or is infinite.
         faults: how the run was seen to differ from what its privacy accounting assumes, as by
             `fl_epe.dp_sgd.audit_dp_sgd`.
+        unseen: what the accounting assumes and nobody looked at.
         adversary: of the claim, the bound and the estimate; ``None`` for bare scores.
         participations: of the client that the claim covers; ``None`` for bare scores.
     """
@@ -74,29 +98,83 @@ class Evidence:
     unobserved: int
     statistic: str
     ceiling: float
-    gaussian_p: float | None = None
+    laws: LawTest
+    power: float | None = None
     faults: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     adversary: Adversary | None = None
     participations: float | None = None
 
     @property
-    def refuted(self) -> bool:
-        """Whether the scores refute that the noise is Gaussian, at the same confidence."""
-        return self.gaussian_p is not None and self.gaussian_p < 1 - self.confidence
+    def proof_confidence(self) -> float:
+        """One-sided confidence of the lower bound."""
+        return (1 + self.confidence) / 2
+
+    @property
+    def proved(self) -> bool:
+        """Whether the lower bound refutes the claim; one of Gaussian noise if its law holds."""
+        holds = not BOUNDS[self.method].gaussian or not self.laws.objection
+        return self.lower_bound > self.claimed and holds
+
+    @property
+    def refuted_by_estimate(self) -> bool:
+        """Whether the estimate's interval is above the claim, and the laws behind it hold."""
+        found = self.estimate
+        return found is not None and found.low > self.claimed and not self.laws.objection
 
     @property
     def violated(self) -> bool:
-        """Whether the claim is disproved, under an assumption that is not refuted."""
-        return self.lower_bound > self.claimed and not self.refuted
+        """Whether the claim is refuted."""
+        return self.proved or self.refuted_by_estimate
+
+    @property
+    def undecided(self) -> str:
+        """Why the claim is neither refuted nor tested, as a clause; empty if it is."""
+        if self.violated:
+            return ""
+        found = self.estimate
+        measured = found is not None and not self.laws.objection
+        if measured and found is not None and found.high >= 2 * self.claimed:
+            return "the estimate's interval does not exclude an ε twice as large"
+        if (self.power or 0.0) < POWER:
+            return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
+        return ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the audit says of the claim."""
+        if self.violated:
+            return "violated"
+        if self.faults:
+            return "faulty"
+        if self.unseen:
+            return "not judged"
+        return "undecided" if self.undecided else "not violated"
+
+    def _tested(self) -> str:
+        tests = {"Anderson–Darling": self.laws.gaussian_p, "sampling": self.laws.sampling_p}
+        words = [f"{name}: p = {p:.2g}" for name, p in tests.items() if p is not None]
+        return f" ({', '.join(words)})" if words else ""
 
     def _result(self) -> str:
-        tested = f" (Anderson–Darling: p = {self.gaussian_p:.2g})" if self.gaussian_p else ""
-        if self.refuted:
-            return f"not tested: the scores are not Gaussian{tested}"
-        if not self.violated:
-            return f"not violated; so many scores can show at most ε ≥ {self.ceiling:.4g}"
-        gaussian = BOUNDS[self.method].gaussian
-        return "violated" + (f", if the noise is Gaussian{tested}" if gaussian else "")
+        objection = f"; by the bound alone, as {self.laws.objection}" * bool(self.laws.objection)
+        verdict = self.verdict
+        if verdict == "violated":
+            if self.proved and not BOUNDS[self.method].gaussian:
+                return "violated: proved, whatever the law of the noise"
+            sampled = self.adversary is not None and not self.adversary.knows_rounds
+            also = " and sampling is as recorded" * sampled
+            return f"violated, if the noise is Gaussian{also}{self._tested()}"
+        if verdict == "faulty":
+            return "faulty: the run is not what the claim is about"
+        if verdict == "not judged":
+            unseen = "; ".join(self.unseen)
+            return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
+        if verdict == "undecided":
+            more = "use more canaries, rounds or trials, or allow_undecided=True"
+            return f"undecided: {self.undecided}{objection}; {more}"
+        found = f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
+        return f"not violated; {found}{objection}"
 
     def _of_whom(self) -> str:
         if self.adversary is None:
@@ -110,6 +188,7 @@ class Evidence:
 
     def __str__(self) -> str:
         share, found = f"{100 * self.confidence:.6g}%", self.estimate
+        sure = f"{100 * self.proof_confidence:.6g}%"
         measured = "not measured"
         if found is not None:
             measured = f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to "
@@ -121,7 +200,7 @@ class Evidence:
         return faults + (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._of_whom()}"
             f"measured  {measured}\n"
-            f"proved    ε ≥ {self.lower_bound:.4g} at {share} confidence by {self.method!r}, "
+            f"proved    ε ≥ {self.lower_bound:.4g} at {sure} confidence by {self.method!r}, "
             f"assuming {self.assumption}\n"
             f"scores    {self.observed} observed against {others}: {self.statistic}\n"
             f"result    {self._result()}"
@@ -171,6 +250,7 @@ def find_evidence(
     *,
     adversary: Adversary | None = None,
     method: str | None = None,
+    power: bool = True,
 ) -> Evidence:
     """What a run says about the claim that it was (ε, δ)-DP.
 
@@ -186,6 +266,8 @@ def find_evidence(
             every round's model and knows a client's rounds, unless sampling hides them.
         method: a valid one of `BOUNDS`, chosen before the scores are seen; by default the one that
             suits the number of scores and δ (`method_by_design`).
+        power: whether to compute the test's power, which may take a second. Without it a claim
+            that is not violated counts as undecided.
 
     Raises:
         ValueError, TypeError: if an argument is out of range, or the run has no such scores.
@@ -206,34 +288,81 @@ def find_evidence(
         wanted = "to be one for scores of any distribution, such as 'weighted'"
         raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
     _check_measured(scores, method)
-    lower = lower_bound(scores, delta, confidence=confidence, method=method)
-    estimate, participations, faults = None, None, tuple[str, ...]()
+    sure = (1 + confidence) / 2
+    lower = lower_bound(scores, delta, confidence=sure, method=method)
     if isinstance(run, AuditRecord):
-        faults = run.findings.step_faults
-        adversary = adversary or claim_adversary(run)
-        client = AuditedClient.of(run, adversary, most=True)
-        participations = client.participations
-        if delta:
-            estimate = answer(run, adversary, delta, confidence, client).estimate
-    elif delta:
-        estimate = epsilon_of(scores, delta, confidence=confidence)
-    return Evidence(
+        test = _test_by_record(run, adversary or claim_adversary(run), delta, confidence)
+    else:
+        test = _test_by_scores(scores, delta, confidence, method)
+    evidence = Evidence(
         claimed=epsilon,
         delta=delta,
         confidence=confidence,
         lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=estimate,
+        estimate=test.estimate,
         observed=scores.observed.size,
-        unobserved=_compared_with(scores, method),
+        unobserved=compared_with(scores, method),
         statistic=scores.statistic,
-        ceiling=ceiling(scores, delta, confidence, method),
-        gaussian_p=_gaussian_p(scores, method) if BOUNDS[method].gaussian else None,
-        faults=faults,
-        adversary=adversary,
-        participations=participations,
+        ceiling=ceiling(scores, delta, sure, method),
+        laws=test.laws,
+        **test.of_run,
     )
+    if not power or evidence.violated or math.isinf(epsilon):
+        return evidence
+    found = 0.0
+    if not test.laws.objection:
+        found = test.power(epsilon)
+    elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
+        found = power_of_bound(scores, delta, epsilon, sure, method)
+    return dataclasses.replace(evidence, power=found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _EstimateTest:
+    """The test of a claim by an estimate.
+
+    Attributes:
+        estimate: ε; ``None`` if it was not measured.
+        laws: that it rests on.
+        power: of the test, by the claimed ε.
+        of_run: what else is known of a run, as fields of `Evidence`.
+    """
+
+    estimate: EpsilonEstimate | None
+    laws: LawTest
+    power: Callable[[float], float]
+    of_run: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _test_by_record(
+    record: AuditRecord, adversary: Adversary, delta: float, confidence: float
+) -> _EstimateTest:
+    client = AuditedClient.of(record, adversary, most=True)
+    of_run = {
+        "faults": record.findings.step_faults,
+        "unseen": unseen_of(record),
+        "adversary": adversary,
+        "participations": client.participations,
+    }
+    if not delta:
+        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0, of_run)
+    found = answer(record, adversary, delta, confidence, client)
+    laws = laws_of_record(record, client, found)
+    power = functools.partial(power_of_answer, found, client)
+    return _EstimateTest(found.estimate, laws, power, of_run)
+
+
+def _test_by_scores(scores: Scores, delta: float, confidence: float, method: str) -> _EstimateTest:
+    if not delta:
+        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0)
+    estimate = epsilon_of_one_variance(scores, delta, confidence)
+    laws = laws_of_scores(scores, method)
+    return _EstimateTest(estimate, laws, functools.partial(power_of_estimate, estimate))
+
+
+_NO_ESTIMATE = LawTest(objection="Gaussian noise has no finite ε at δ = 0")
 
 
 def assert_private(
@@ -244,35 +373,75 @@ def assert_private(
     *,
     adversary: Adversary | None = None,
     method: str | None = None,
+    allow_undecided: bool = False,
+    allow_unseen: bool = False,
 ) -> Evidence:
-    """Fail if a run disproves the claim that it was (ε, δ)-DP; passing does not prove it.
+    """Fail if a run refutes the claim that it was (ε, δ)-DP; passing does not prove it.
 
-    Arguments are those of `find_evidence`, whose evidence is returned.
+    Args:
+        run: as for `find_evidence`, whose evidence is returned.
+        epsilon: the claim, in nats, at least 0 and finite.
+        delta: δ of the claim.
+        confidence: a true claim fails with probability at most 1 − this.
+        adversary: as for `find_evidence`.
+        method: as for `find_evidence`.
+        allow_undecided: pass where the run could not tell ε from twice the claim.
+        allow_unseen: pass where nobody saw a part of what the claim rests on.
 
     Raises:
         AssertionError: with the evidence, if the claim is violated, or the run has ``faults``.
-        ValueError, TypeError: as `find_evidence`; if so few scores cannot disprove the claim; and
-            if a method that assumes Gaussian noise would, and the scores refute that.
+        Undecided: a `ValueError` with the evidence, if it is neither, and the run could not have
+            told; unless that is allowed.
+        ValueError, TypeError: as `find_evidence`; and for an infinite claim.
     """
     found = find_evidence(run, epsilon, delta, confidence, adversary=adversary, method=method)
     if found.violated or found.faults:
         raise AssertionError(str(found))
-    if found.refuted and found.lower_bound > epsilon:
-        wanted = f"to go with Gaussian scores: Anderson–Darling has p = {found.gaussian_p:.2g}. "
-        wanted += "Leave out method, for a bound without that assumption"
-        raise_invalid("method", found.method, wanted)
-    if found.ceiling <= epsilon:
-        wanted = f"< {found.ceiling:.4g}, the largest bound that {found.observed} + "
-        wanted += f"{found.unobserved} scores can give with {found.method!r}. Use more canaries "
-        raise_invalid(
-            "epsilon", epsilon, f"{wanted}(or trials), or method='gdp' if the noise is Gaussian"
-        )
+    if math.isinf(epsilon):
+        raise_invalid("epsilon", epsilon, "to be finite, as no run refutes an infinite ε")
+    if found.unseen and not allow_unseen:
+        raise Undecided(str(found))
+    if found.undecided and not allow_undecided:
+        raise Undecided(str(dataclasses.replace(found, unseen=())))
     return found
+
+
+def evidence_against_theory(
+    record: AuditRecord, adversary: Adversary, delta: float, confidence: float = 0.99
+) -> Evidence | None:
+    """`find_evidence` about what theory allows the client that takes part most often.
+
+    ``None`` if theory allows no finite ε, or no claim about the record can be tested.
+
+    Args:
+        record: the audit record of a run.
+        adversary: who attacks.
+        delta: target δ.
+        confidence: as in `find_evidence`.
+    """
+    try:
+        client = AuditedClient.of(record, adversary, most=True)
+        limit = analytical(record, delta, client).epsilon
+        if limit is None or math.isinf(limit):
+            return None
+        return find_evidence(record, limit, delta, confidence, adversary=adversary)
+    except ValueError:  # too few canaries, or no null
+        return None
+
+
+_NOT_CHECKED = "Not checked: "
+
+
+def unseen_of(record: AuditRecord) -> tuple[str, ...]:
+    """What the accounting of a run assumes and its audit did not look at, as clauses."""
+    plan = record.findings.plan
+    texts = (text.removeprefix(_NOT_CHECKED) for text in plan if text.startswith(_NOT_CHECKED))
+    return tuple(text.rstrip(".") for text in texts)
 
 
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
-    others = scores.unobserved if _compared_with(scores, method) else None
+    others = scores.unobserved if compared_with(scores, method) else None
     first, null = scores.observed[0], 0.0 if others is None else others[0]
     flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
     if flat and first <= null:
@@ -284,21 +453,3 @@ def _check_measured(scores: Scores, method: str) -> None:
     if flat and BOUNDS[method].gaussian:
         why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
         raise NotMeasured(f"{why}leave out method, for a bound without that assumption")
-
-
-def _gaussian_p(scores: Scores, method: str) -> float | None:
-    """p-value of scores that are Gaussian with one variance, from all less their group's mean."""
-    if _compared_with(scores, method):
-        groups = in_moderate_units(*scores.both())
-    else:
-        groups = (normal_scores(scores.cosines, scores.dim or 2),)
-    if all(np.ptp(group) == 0 for group in groups):
-        return None
-    fit = gaussian_test(np.concatenate([group - group.mean() for group in groups]))
-    return None if fit is None else fit.p_value
-
-
-def _compared_with(scores: Scores, method: str) -> int:
-    """Number of unobserved scores that a bound uses; 0 with the exact null."""
-    exact = scores.dim is not None and not BOUNDS[method].needs_coins
-    return 0 if exact or scores.unobserved is None else scores.unobserved.size

@@ -16,9 +16,11 @@ from fl_epe.auditing import (
     MOST_SHARE,
     Answer,
     AuditRecord,
-    answer,
+    Evidence,
     at_chance,
     divergence,
+    evidence_against_theory,
+    ladder_fit,
     null_misfit,
     updates_lost,
 )
@@ -52,6 +54,7 @@ CODES: dict[str, Status] = {
     "width": "unreliable",
     "number": "unreliable",
     "time": "unreliable",
+    "strength": "unreliable",
     "learning": "unreliable",
     "stopped": "ok",
     "caveat": "ok",
@@ -61,10 +64,16 @@ CODES: dict[str, Status] = {
 LEAST_PARAMETERS = 100
 """Where there are fewer, and scores do not follow their law, that is why."""
 
-_OF_LAW = ("doubts", "contradicted", "null", "width", "number", "time")
+_OF_LAW = ("doubts", "contradicted", "null", "width", "number", "time", "strength")
 _FEW = "the model has {} parameters, in which random directions overlap more than scores assume"
 
-_SURE = 0.999  # confidence of a proof that accuses an implementation
+SURE = 0.99  # confidence of a verdict that accuses an implementation, as of `assert_private`
+_SURER = 0.999  # the same against an adversary for whom nothing is claimed
+_MATTERS = 0.1  # of κ: a smaller difference from 1 hardly moves ε
+_CAUSES = (
+    "the server's learning rate decays or its momentum or optimizer is another one than the audit "
+    "was told, or updates are clipped again after averaging"
+)
 _LEVEL = 0.01  # of the tests of κ of a report together
 
 
@@ -101,7 +110,7 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     if (lost := updates_lost(record)) is not None:
         found.append(("lost", f"{lost}, so that ε is that of the clients that answered"))
     for one in answers:
-        found += [*_of_proof(record, one), *_of_scores(record, one)]
+        found += [*_of_proof(record, one), *_of_scores(record, one), *_of_strength(record, one)]
     found += [*_of_tests(record, answers), *_of_run(record, diverged=bool(diverged))]
     if record.dim < LEAST_PARAMETERS and any(code in _OF_LAW for code, _ in found):
         found.append(("size", _FEW.format(record.dim)))
@@ -126,22 +135,33 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
-    if one.exceeds_theory:
-        sure = answer(record, one.adversary, one.estimate.delta, _SURE)
-        if sure.exceeds_theory:
-            text = (
-                f"with {_SURE:.1%} confidence {seen} leaks more than theory allows (proved ε ≥ "
-                f"{number(sure.proved)}, allowed {limit}), so that the training does not do what "
-                "its privacy accounting assumes"
-            )
-            yield "exceeds-theory", text
-        else:
-            chance = f"{1 - one.estimate.confidence:.0%} of runs"
-            text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
-            yield "above-theory", text
+    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, _sure(one))
+    if sure is not None and sure.violated:
+        text = (
+            f"with {sure.confidence:.1%} confidence {seen} leaks more than theory allows ("
+            f"{_against(sure)}, allowed {number(sure.claimed)}), so that the training does not do "
+            "what its privacy accounting assumes"
+        )
+        yield "exceeds-theory", text
+    elif one.exceeds_theory:
+        chance = f"{1 - one.estimate.confidence:.0%} of runs"
+        text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
+        yield "above-theory", text
     if one.contradicted:
         ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
         yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
+
+
+def _sure(one: Answer) -> float:
+    """Confidence of an accusation: for the adversary of the accounting that of `assert_private`."""
+    return SURE if one.adversary.sees == "all" else _SURER
+
+
+def _against(found: Evidence) -> str:
+    """What refutes a claim, in words."""
+    if found.estimate is not None and not found.proved:
+        return f"ε ≥ {number(found.estimate.low)} if its noise is Gaussian"
+    return f"proved ε ≥ {number(found.lower_bound)}"
 
 
 def _of_scores(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
@@ -157,6 +177,24 @@ def _of_scores(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         yield "null", text
     if one.fit.wide:
         yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
+
+
+def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
+    """κ's interval without 1: canaries do not show up as strongly as what they added.
+
+    Training that forgets does that to a final model without any mistake.
+    """
+    if one.view is None or one.adversary.sees == "final" or not one.view.sizes.known:
+        return
+    fit = ladder_fit(one.view, None, SURE)
+    if fit.low <= 1 <= fit.high:
+        return
+    text = (
+        f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly in {SEES['all']} as what "
+        f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where {_CAUSES}"
+    )
+    matters = not 1 - _MATTERS <= fit.scale <= 1 + _MATTERS
+    yield ("strength" if matters else "caveat"), text
 
 
 def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:

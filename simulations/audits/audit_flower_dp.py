@@ -354,13 +354,13 @@ class Finding:
         found = self.evidence
         if found is None:
             return f"refused: {self.refusal}"
-        if found.violated:
+        if found.proved:
             return "violation, proved"
+        if found.violated:
+            return "violation, if noise is Gaussian"
         if found.estimate is not None and found.estimate.low > found.claimed:
             return "measured more, not proved"
-        if found.ceiling <= found.claimed:
-            return "too few canaries to tell"
-        return "no violation found"
+        return "too few canaries to tell" if found.undecided else "no violation found"
 
     def __str__(self) -> str:
         row = f"{self.case.name:29} {self.case.claimed:7.2f}"

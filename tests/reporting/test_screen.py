@@ -172,19 +172,20 @@ class TestWarnings:
         assert codes[0] == "above-theory"  # proved at 95%, and not at 99.9%
         assert "contradicted" in codes
 
-    def test_nobody_is_accused_without_a_proof(self):
-        """Less noise than is accounted for is a defect; an estimate above theory is none."""
+    def test_nobody_is_accused_whose_interval_holds_what_theory_allows(self):
+        """Less noise than is accounted for is a defect, by a proof or by the estimate."""
         record = limit(noise=0.3, places=60)
         wrong = record.with_values(noise_multiplier=1.5)
         summary = summarize(wrong)
         assert summary.status == "faulty"
         assert summary.warnings[0].code == "exceeds-theory"
-        assert "99.9% confidence" in as_text(summary)
-        slightly = record.with_values(noise_multiplier=0.31)
-        every = summarize(slightly).answers[1]
-        assert every.estimate is not None
-        assert (every.analytical.epsilon or 0.0) < every.estimate.high
-        assert "exceeds-theory" not in self.codes(slightly)
+        accused = [one.text for one in summary.warnings if one.code == "exceeds-theory"]
+        assert accused[0].startswith("with 99.9% confidence the final model leaks more")
+        assert accused[1].startswith("with 99.0% confidence every round's model leaks more")
+        assert "(proved ε ≥ " in accused[1]
+        slightly = summarize(record.with_values(noise_multiplier=0.31)).warnings[0]
+        assert "if its noise is Gaussian, allowed 64.1" in slightly.text
+        assert "exceeds-theory" not in self.codes(record)
 
     def test_every_code_has_a_rank(self):
         assert list(CODES.values()) == sorted(

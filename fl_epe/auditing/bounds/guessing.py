@@ -88,6 +88,9 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     Args:
         at: gives the test designed for a value: an increasing function that is negative at the
             values that it rejects. Each cell of values uses the test of its upper end.
+
+    Returns:
+        Infinite if all values up to 10⁶ are rejected: these scores rule out every finite ε.
     """
     for low, high in itertools.pairwise(_cells()):
         margin = at(high)
@@ -97,7 +100,7 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
             return low
         root = float(scipy.optimize.brentq(margin, low, high, xtol=_TOLERANCE))
         return max(low, root - _TOLERANCE)
-    return _LARGEST
+    return math.inf
 
 
 def tied_groups(sample: Sample) -> tuple[Counts, Counts]:
