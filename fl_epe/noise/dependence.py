@@ -18,9 +18,11 @@ from fl_epe.checks import Floats
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, Seen
+from fl_epe.noise.shape import on_a_grid
 
 _SAME = 0.01  # difference of equal noise: what rounding to a grid may make
 _NEAR = 0.05  # largest difference that is looked for
+_ALIKE = 1e-6  # relative difference of values that are the same but for float32
 _LAGS = 16  # rounds apart, for which all pairs are taken together
 _LESS = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
 
@@ -37,7 +39,10 @@ def between_arrays(seen: Seen, level: float) -> Check:
     if not pairs.any():
         return Check(name, "passed", claim, "no two arrays have noise")
     counts = np.minimum(common, HEAD) * seen.rounds
-    same = _near(seen.apart, np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2))
+    step = on_a_grid(seen).step
+    same = _near(
+        np.maximum(seen.apart, step), np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2)
+    )
     tests = math.log(len(sizes) * (len(sizes) - 1))
     chances = np.where(pairs, np.minimum(same, _agreeing(seen.agree, counts)), np.inf)
     worst = np.unravel_index(int(chances.argmin()), chances.shape)
@@ -57,7 +62,8 @@ def between_rounds(seen: Seen, level: float) -> Check:
     if seen.rounds < 2:
         return Check(name, "passed", claim, "there is one round")
     signs = np.sign(seen.rows("sketch")).astype(np.float32)
-    found = [_twins(np.abs(seen.rows("marks"))), _pair(signs), _lag(signs, seen)]
+    step = on_a_grid(seen).step
+    found = [_twins(np.abs(seen.rows("marks")), step), _pair(signs), _lag(signs, seen)]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
     sure = (one for one in found if one[0] + tests < math.log(level))
     chance, rho, measured = next(sure, min(found))
@@ -73,12 +79,50 @@ def seed(seen: Seen, level: float) -> Check:
     claim, chance, measured, how = "nobody can guess the noise", 0.0, f"none of {len(texts):,}", ""
     if len(heads):
         apart, which = tree.query(heads, p=np.inf, distance_upper_bound=_NEAR)
-        chance = float(_near(apart.min(), PREFIX, 2 * math.sqrt(2)))
+        chance = float(_near(max(apart.min(), on_a_grid(seen).step), PREFIX, 2 * math.sqrt(2)))
         if (best := int(which[apart.argmin()])) < len(texts):
             how, measured = texts[best], f"first values of an array are those of {texts[best]}"
     why = "Whoever tries seeds finds the noise and subtracts it: ε is infinite"
     tests = math.log(max(len(heads), 1) * len(texts))
     return judged("seed", chance + tests, level, (claim, measured, why), 0.0, how)
+
+
+def copies(seen: Seen, level: float) -> Check:
+    """Sizes of values that are used again: in another order, with another sign, or elsewhere.
+
+    The chance that a size is within a relative distance of r of another is at most r for both laws.
+    So many matches of n and m values are binomial with a mean of at most n·m·r (Chernoff).
+    """
+    name, claim = "values used once", "no value of the noise is used again"
+    groups = len(seen.layout.sizes) * np.arange(len(seen.rows("sketch")))[:, None]
+    groups = (groups + seen.layout.groups).ravel()
+    values = np.abs(seen.rows("sketch")).ravel()
+    groups, values = groups[values > 0], values[values > 0]
+    if on_a_grid(seen).repeats:
+        return Check(name, "passed", claim, "not looked for, as values on a grid repeat")
+    order = np.argsort(values, kind="stable")
+    groups, values = groups[order], values[order]
+    again = np.flatnonzero(np.diff(values) <= _ALIKE * values[1:])
+    if not len(again):
+        return Check(name, "passed", claim, f"none of {len(values):,}")
+    ends = np.sort([groups[again], groups[again + 1]], axis=0)
+    pairs, counts = np.unique(ends, axis=1, return_counts=True)
+    sizes = np.bincount(groups)[pairs].astype(np.float64)
+    means = _ALIKE * sizes[0] * sizes[1]
+    chances = np.where(counts > means, counts - means - counts * np.log(counts / means), 0.0)
+    worst = int(chances.argmin())
+    places = [_place(seen, int(group)) for group in pairs[:, worst]]
+    most = int(sizes[:, worst].min())
+    measured = f"{counts[worst]:,} of {most:,} sizes in {places[0]} are also in {places[1]}"
+    why = "Whoever matches values that are used twice subtracts one from the other"
+    tests = 2 * math.log(max(len(np.unique(groups)), 2))
+    left = 0.0 if counts[worst] > most / 4 else math.nan
+    return judged(name, float(chances[worst]) + tests, level, (claim, measured, why), left)
+
+
+def _place(seen: Seen, group: int) -> str:
+    number, array = divmod(group, len(seen.layout.sizes))
+    return f"{seen.layout.names[array]} of round {number + 1}"
 
 
 def _near(apart: Any, counts: Any, factor: float) -> Floats:
@@ -101,7 +145,7 @@ def _left(rho: float) -> float:
     return math.sqrt(max(1 - abs(rho), 0.0))
 
 
-def _twins(marks: Floats) -> tuple[float, float, str]:
+def _twins(marks: Floats, step: float) -> tuple[float, float, str]:
     """The two rounds of all whose chosen entries are the nearest."""
     here = np.flatnonzero(marks.any(axis=1))
     if len(here) < 2:
@@ -112,7 +156,7 @@ def _twins(marks: Floats) -> tuple[float, float, str]:
     if not math.isfinite(apart[first, 1]):
         return 0.0, 0.0, "no two rounds have the same noise"
     pair = sorted((here[first], *(here[i] for i in other[first] if i != first)))[:2]
-    chance = float(_near(apart[first, 1], marks.shape[1], math.sqrt(2)))
+    chance = float(_near(max(apart[first, 1], step), marks.shape[1], math.sqrt(2)))
     return chance, 1.0, f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
 
 
