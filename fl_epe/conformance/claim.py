@@ -1,8 +1,8 @@
 """What a claim says of error rates, and what error rates say of a claim.
 
-A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair, of
-Gaussian mechanisms with a noise multiplier, sampled or not, it is the whole curve δ(ε), which is
-how few trials disprove a claim of ε = 4 at δ = 1e-5.
+A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair. Where
+the noise is said to be Gaussian, sampled or not, it is the whole curve δ(ε) of the noise multiplier
+that is claimed, or that the claimed ε needs: so do few trials disprove ε = 4 at δ = 1e-5.
 
 Examples:
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
@@ -20,12 +20,14 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon
+from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
 _GRID = np.linspace(0.0, 12.0, 61)
+_STEP, _STEPS = 0.85, 30  # of the noise, by which less of it is tried
+_EACH = math.sqrt(0.8)  # probability that each error rate is as low as needed
 
 
 def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tuple[Floats, Floats]:
@@ -68,21 +70,27 @@ class Profile:
     delta: float | None
 
     @classmethod
-    def of(cls, target: Target) -> Profile:
-        """What a target claims."""
-        z = target.noise_multiplier
+    def of(cls, target: Target, part: float = 1.0) -> Profile:
+        """What a target claims, or would claim with this part of its noise."""
+        z = target.multiplier
+        epsilon = target.claimed
         epsilons: ArrayLike = ()
         deltas: ArrayLike = ()
-        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
-            epsilons, deltas = _GRID, _sampled(z, target.sampling_rate, target.taken)
-        elif z is not None and target.sampling_rate == 1:
-            shift = math.sqrt(target.taken) / z
-            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
-        elif target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
-            epsilons = _GRID[target.claimed > _GRID]
-            deltas = -np.expm1((epsilons - target.claimed) / 2)
-        stated = np.append(epsilons, target.claimed), np.append(deltas, target.delta)
         gaussian = z is not None and target.sampling_rate == 1
+        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
+            epsilons, deltas = _GRID, _sampled(part * z, target.sampling_rate, target.taken)
+        elif z is not None and gaussian:
+            shift = math.sqrt(target.taken) / (part * z)
+            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
+        if z is not None and part < 1:
+            rate, steps = target.sampling_rate, target.taken
+            epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
+        elif z is None:
+            epsilon = epsilon / part
+            if target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
+                epsilons = _GRID[epsilon > _GRID]
+                deltas = -np.expm1((epsilons - epsilon) / 2)
+        stated = np.append(epsilons, epsilon), np.append(deltas, target.delta)
         return cls(*stated, target.delta if gaussian else None)
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
@@ -98,3 +106,45 @@ class Profile:
         if self.delta is None or not mu > 0:
             return found
         return max(found, gaussian_epsilon(1 / mu, self.delta))
+
+
+def proved(target: Target, fpr: float, fnr: float) -> float:
+    """ε at the claim's δ that error rates beyond a claim prove, if its law holds.
+
+    It is that of the smallest part of the claimed noise, in steps, that the rates contradict.
+    """
+    epsilon = target.claimed
+    for step in range(1, _STEPS):
+        less = Profile.of(target, _STEP**step)
+        if not less.excess(fpr, fnr) > 0:
+            break
+        epsilon = float(less.epsilons[-1])
+    return epsilon
+
+
+def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
+    """The smallest ε that a game finds in 4 of 5 runs, infinite if it finds none.
+
+    It is of a mechanism with Gaussian noise, or with δ = 0 with Laplace noise, against which the
+    game has the best statistic.
+
+    Args:
+        target: with its claim.
+        profile: that claim.
+        count: trials of each world that prove.
+        level: of a false alarm of the game.
+    """
+    strengths = np.geomspace(0.05, 12, 100)[:, None]
+    if target.delta:
+        at = np.linspace(-2.0, 8.0, 101)
+        fpr, fnr = scipy.special.ndtr(-at), scipy.special.ndtr(at - strengths)
+    else:
+        at = np.linspace(0.0, 1.0, 21)
+        fpr, fnr = (np.exp(-strengths * part) / 2 for part in (at, 1 - at))
+    false, missed = (scipy.stats.binom.ppf(_EACH, count, rate) for rate in (fpr, fnr))
+    excess = profile.excess(*limits(false, missed, count, level)).max(axis=1)
+    found = np.flatnonzero(excess > 0)
+    if not len(found):
+        return math.inf
+    least = float(strengths[found[0], 0])
+    return gaussian_epsilon(1 / least, target.delta) if target.delta else least
