@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import scipy
@@ -26,7 +27,7 @@ from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
 _GRID = np.linspace(0.0, 12.0, 61)
-_STEP, _STEPS = 0.85, 30  # of the noise, by which less of it is tried
+_STEP, _STEPS = 0.9, 40  # of the noise, by which less of it is tried
 _EACH = math.sqrt(0.8)  # probability that each error rate is as low as needed
 
 
@@ -99,6 +100,13 @@ class Profile:
         ratios = error_rates.log_ratio(np.log(one), other, self.deltas)
         return np.asarray((ratios - self.epsilons).max(axis=-1))
 
+    def fnr(self, fpr: Floats) -> Floats:
+        """The lowest FNR at each FPR that is possible (Kairouz et al. 2015)."""
+        ratios, rest = np.exp(np.minimum(self.epsilons, 700.0)), 1 - self.deltas
+        members = rest - ratios * fpr[:, None]
+        others = (rest - fpr[:, None]) / ratios
+        return np.asarray(np.maximum(members, others).max(axis=1).clip(0, 1))
+
     def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
         """ε that the rates prove; of a claim of Gaussian mechanisms, read as of one."""
         found = float(error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta))
@@ -123,10 +131,10 @@ def proved(target: Target, fpr: float, fnr: float) -> float:
 
 
 def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
-    """The smallest ε that a game finds in 4 of 5 runs, infinite if it finds none.
+    """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
 
-    It is of a mechanism with Gaussian noise, or with δ = 0 with Laplace noise, against which the
-    game has the best statistic.
+    It is of mechanisms that have less of the claimed noise. Where the law of that is not said, it
+    is taken for Gaussian, or with δ = 0 for Laplace's. The game has the best statistic against it.
 
     Args:
         target: with its claim.
@@ -134,17 +142,14 @@ def detectable(target: Target, profile: Profile, count: int, level: float) -> fl
         count: trials of each world that prove.
         level: of a false alarm of the game.
     """
-    strengths = np.geomspace(0.05, 12, 100)[:, None]
-    if target.delta:
-        at = np.linspace(-2.0, 8.0, 101)
-        fpr, fnr = scipy.special.ndtr(-at), scipy.special.ndtr(at - strengths)
-    else:
-        at = np.linspace(0.0, 1.0, 21)
-        fpr, fnr = (np.exp(-strengths * part) / 2 for part in (at, 1 - at))
-    false, missed = (scipy.stats.binom.ppf(_EACH, count, rate) for rate in (fpr, fnr))
-    excess = profile.excess(*limits(false, missed, count, level)).max(axis=1)
-    found = np.flatnonzero(excess > 0)
-    if not len(found):
-        return math.inf
-    least = float(strengths[found[0], 0])
-    return gaussian_epsilon(1 / least, target.delta) if target.delta else least
+    if target.noise is None and target.multiplier is None:
+        law: Any = "gaussian" if target.delta else "laplace"
+        target = dataclasses.replace(target, noise=law, norm="l1")
+    fpr = np.geomspace(0.1 / count, 0.5, 60)
+    for step in range(1, _STEPS):
+        less = Profile.of(target, _STEP**step)
+        false = scipy.stats.binom.ppf(_EACH, count, fpr)
+        missed = scipy.stats.binom.ppf(_EACH, count, less.fnr(fpr))
+        if (profile.excess(*limits(false, missed, count, level)) > 0).any():
+            return float(less.epsilons[-1])
+    return math.inf

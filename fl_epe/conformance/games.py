@@ -22,6 +22,7 @@ ORDINARY = "no longer than the clip norm"
 _SMALL, _SHORT, _SOME_WAY, _LONG = 0.1, 0.999, 3.0, 100.0  # lengths in clip norms
 _THRESHOLDS = 60
 _NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
+_FEW = 100  # values of a release that is one of a few
 _STRICTER = 0.2  # level at which a statistic is chosen
 
 
@@ -82,7 +83,10 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     }
     if len(rows):
         found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], scaled(rest, against)])
-    if target.others is None:
+    if target.categories:
+        half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
+        found["half of all entries"] = every(scaled(half)), rows
+    elif target.others is None:
         halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[:, None]
         lengths = np.minimum(halves, against / target.clip_norm)
         found["others of two lengths"] = (
@@ -166,12 +170,14 @@ def cause(target: Target, game: Game, statistic: str, present: Floats, absent: F
         present: released with the canary, shape (m, s, d).
         absent: released without it, shape (m, s, d).
     """
-    if target.categories:
-        values, places = np.unique(np.vstack([present, absent])[:, -1, 0], return_inverse=True)
+    values, places = np.unique(
+        np.concatenate([present, absent]).reshape(2 * len(present), -1), axis=0, return_inverse=True
+    )
+    if len(values) <= _FEW:
         sides = np.split(places.ravel(), 2)
         one, other = (np.bincount(side, minlength=len(values)) / len(side) for side in sides)
-        worst = int(np.abs(np.log((one + 1e-9) / (other + 1e-9))).argmax())
-        words = f"category {values[worst]:g} has probability {one[worst]:.3g} with the canary"
+        worst = int(np.abs(np.log((one + 1e-4) / (other + 1e-4))).argmax())
+        words = f"{values[worst]} has probability {one[worst]:.3g} with the canary"
         words = f"{words} and {other[worst]:.3g} without it, which are more than e^ε apart"
         return f"{words}: probabilities are not those of this ε, sensitivity, number of categories"
     if statistic == DIGITS:
@@ -195,10 +201,10 @@ def cause(target: Target, game: Game, statistic: str, present: Floats, absent: F
         return (
             "some values are released in one world alone: noise is bounded, missing, or on a grid"
         )
-    if RATIO in statistic:
-        return "noise of entries, arrays or steps is not independent, or missing in some of them"
     if target.sampling_rate < 1:
         return "the canary is in more steps than the sampling rate says, or batches are not random"
+    if RATIO in statistic:
+        return "noise of entries, arrays or steps is not independent, or missing in some of them"
     if statistic == ALONG:
         return "noise is too small for this change, or is not what is accounted for"
     return "how much the release varies depends on the canary"

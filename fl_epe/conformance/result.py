@@ -19,7 +19,8 @@ class ConformanceResult:
         delta: δ of the claim.
         checks: in the order in which they were made.
         detectable_epsilon: the smallest ε at δ that a game of so many trials finds in 4 of 5 runs,
-            of a mechanism with Gaussian noise, or with δ = 0 with Laplace noise; infinite if none.
+            of a mechanism with less of the claimed noise, or where the claim says no law with
+            Gaussian noise, or with δ = 0 with Laplace noise; infinite if it finds none.
         trials: runs of each world in each game.
     """
 
@@ -43,9 +44,8 @@ class ConformanceResult:
     @property
     def summary(self) -> str:
         """The result in a sentence or two."""
-        law = "Gaussian" if self.delta else "Laplace"
         could = f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on"
-        could = f"{could}, of {law} noise, in 4 of 5 runs"
+        could = f"{could} in 4 of 5 runs, where noise is too small"
         if math.isinf(self.detectable_epsilon):
             could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
         words = {"unknown": "could not tell", "not handled": "found inputs that are not handled"}

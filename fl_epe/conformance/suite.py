@@ -55,7 +55,8 @@ def conform(
     found += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
         found.append(_clip_rule(target, *target.clip_rule, _RULE * level, seed))
-    each = _GAMES * level / len(games)
+    share = _GAMES if alone is not None else _GAMES + _NOISE
+    each = share * level / len(games)
     for i, game in enumerate(games):
         found.append(play(target, game, profile, each, generator(seed, 2, i)))
     again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"

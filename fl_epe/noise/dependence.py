@@ -39,17 +39,17 @@ def between_arrays(seen: Seen, level: float) -> Check:
     if not pairs.any():
         return Check(name, "passed", claim, "no two arrays have noise")
     counts = np.minimum(common, HEAD) * seen.rounds
-    step = on_a_grid(seen).step
-    same = _near(
-        np.maximum(seen.apart, step), np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2)
-    )
+    scales = _scales(seen)[layout.compared]
+    apart = seen.apart / np.minimum(scales[:, None], scales)
+    alike = np.maximum(apart, on_a_grid(seen).step)
+    same = _near(alike, np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2))
     tests = math.log(len(sizes) * (len(sizes) - 1))
     chances = np.where(pairs, np.minimum(same, _agreeing(seen.agree, counts)), np.inf)
     worst = np.unravel_index(int(chances.argmin()), chances.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
     rho = _correlation(seen.agree[worst] / counts[worst])
     measured = f"least likely correlation: {rho:.2g}, of {names}"
-    equal = pairs & (seen.apart <= _NEAR) & (same + tests < math.log(level))
+    equal = pairs & (apart <= _NEAR) & (same + tests < math.log(level))
     if equal.any():
         rho, measured = 1.0, f"equal in {equal.sum()} pairs of arrays, such as {names}"
     texts = claim, measured, _LESS.format("array")
@@ -63,7 +63,11 @@ def between_rounds(seen: Seen, level: float) -> Check:
         return Check(name, "passed", claim, "there is one round")
     signs = np.sign(seen.rows("sketch")).astype(np.float32)
     step = on_a_grid(seen).step
-    found = [_twins(np.abs(seen.rows("marks")), step), _pair(signs), _lag(signs, seen)]
+    found = [
+        _twins(np.abs(seen.rows("marks")) / _scales(seen).min(), step),
+        _pair(signs),
+        _lag(signs, seen),
+    ]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
     sure = (one for one in found if one[0] + tests < math.log(level))
     chance, rho, measured = next(sure, min(found))
@@ -123,6 +127,12 @@ def copies(seen: Seen, level: float) -> Check:
 def _place(seen: Seen, group: int) -> str:
     number, array = divmod(group, len(seen.layout.sizes))
     return f"{seen.layout.names[array]} of round {number + 1}"
+
+
+def _scales(seen: Seen) -> Floats:
+    """Of the noise of each array, at most 1: less noise is nearer to each other."""
+    scales = seen.law.scales(seen.amounts, seen.layout.sizes * seen.rounds)
+    return np.where(scales > 0, np.minimum(scales, 1.0), 1.0)
 
 
 def _near(apart: Any, counts: Any, factor: float) -> Floats:

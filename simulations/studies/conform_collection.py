@@ -14,12 +14,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from sys import path
+from typing import TypeVar
 
 path.insert(0, str(Path(__file__).parents[1] / "audits"))
 
 from mechanism_collection import BROKEN, HARMLESS, KNOWN, SOUND
 
 from fl_epe.conformance import ConformanceResult, Target, conform
+
+Kind = TypeVar("Kind")
 
 
 def names_it(found: ConformanceResult, words: str) -> bool:
@@ -56,6 +59,10 @@ def accuse(right: Mapping[str, Target], trials: int, seeds: Collection[int]) -> 
     return accused
 
 
+def _chosen(mechanisms: Mapping[str, Kind], names: Collection[str]) -> Mapping[str, Kind]:
+    return {name: one for name, one in mechanisms.items() if not names or name in names}
+
+
 def main() -> None:
     """Print all four tables."""
     parser = argparse.ArgumentParser(
@@ -67,18 +74,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="names of mechanisms")
     options = parser.parse_args()
 
-    def chosen(which):
-        return {k: v for k, v in which.items() if not options.only or k in options.only}
-
     seeds = range(options.first, options.first + options.seeds)
     print("Broken, that the suite was changed for")
-    find(chosen(KNOWN), options.trials, options.first)
+    find(_chosen(KNOWN, options.only), options.trials, options.first)
     print("Broken, written afterwards")
-    find(chosen(BROKEN), options.trials, options.first)
+    find(_chosen(BROKEN, options.only), options.trials, options.first)
     print("Right, that the suite was changed for")
-    accuse(chosen(HARMLESS), options.trials, seeds)
+    accuse(_chosen(HARMLESS, options.only), options.trials, seeds)
     print("Right, written afterwards")
-    accuse(chosen(SOUND), options.trials, seeds)
+    accuse(_chosen(SOUND, options.only), options.trials, seeds)
 
 
 if __name__ == "__main__":
