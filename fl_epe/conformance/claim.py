@@ -46,12 +46,12 @@ def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tup
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(noise: float, rate: float, steps: int) -> Floats:
-    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling."""
+def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
+    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling, rounded up."""
     from dp_accounting.pld import privacy_loss_distribution  # slow to import
 
     one = privacy_loss_distribution.from_gaussian_mechanism(
-        noise, sampling_prob=rate, value_discretization_interval=1e-3
+        noise, sampling_prob=rate, value_discretization_interval=interval
     )
     return np.asarray(one.self_compose(steps).get_delta_for_epsilon(_GRID))
 
@@ -79,7 +79,9 @@ class Profile:
         deltas: ArrayLike = ()
         gaussian = z is not None and target.sampling_rate == 1
         if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
-            epsilons, deltas = _GRID, _sampled(part * z, target.sampling_rate, target.taken)
+            interval = 1e-3 if part == 1 else 1e-2
+            of_step = part * z, target.sampling_rate, target.taken
+            epsilons, deltas = _GRID, _sampled(*of_step, interval)
         elif z is not None and gaussian:
             shift = math.sqrt(target.taken) / (part * z)
             epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)

@@ -79,13 +79,12 @@ def added(target: Target, seed: int) -> Added:
     zeros = target.zeros
     if target.others is None:
         zeros = np.repeat(zeros, _TIMES, axis=0)
-    equal = np.full_like(
-        zeros, target.clip_norm / np.linalg.norm(zeros[0] + 1, ORDERS[target.norm])
-    )
+    length = float(np.linalg.norm(np.ones(target.dim), ORDERS[target.norm]))
+    equal = np.full_like(zeros, _UNEVEN * target.clip_norm / length)
     try:
         sides = [[released(target, x, seed, i) for x in (equal, zeros)] for i in range(_MORE)]
         changes = np.array([one - other for one, other in sides])
-    except ValueError:
+    except Exception:  # noqa: BLE001 (whatever the target raises)
         return Added(to_noise=False, moves=True)
     slack = _SAME * float(np.abs(sides).max())
     parts = [changes]

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from typing import Any, get_args
 
-from fl_epe.noise import Check, Severity
+from fl_epe.noise import Check, Outcome, Severity
 from fl_epe.reporting import render_page
 
 
@@ -48,7 +48,10 @@ class ConformanceResult:
         could = f"{could} in 4 of 5 runs, where noise is too small"
         if math.isinf(self.detectable_epsilon):
             could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
-        words = {"unknown": "could not tell", "not handled": "found inputs that are not handled"}
+        words: dict[Outcome, str] = {
+            "unknown": "could not tell",
+            "not handled": "found inputs that are not handled",
+        }
         counts = Counter(one.outcome for one in self.checks)
         rest = "".join(f", of which {counts[x]} {word}" for x, word in words.items() if counts[x])
         if self.passed:
