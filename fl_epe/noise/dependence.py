@@ -18,11 +18,11 @@ from fl_epe.checks import Floats
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, Seen
-from fl_epe.noise.shape import on_a_grid
+from fl_epe.noise.shape import more_than, on_a_grid
 
 _SAME = 0.01  # difference of equal noise: what rounding to a grid may make
 _NEAR = 0.05  # largest difference that is looked for
-_ALIKE = 1e-6  # relative difference of values that are the same but for float32
+_ALIKE = 2e-7  # relative difference of values that are the same but for float32
 _LAGS = 16  # rounds apart, for which all pairs are taken together
 _LESS = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
 
@@ -94,39 +94,19 @@ def seed(seen: Seen, level: float) -> Check:
 def copies(seen: Seen, level: float) -> Check:
     """Sizes of values that are used again: in another order, with another sign, or elsewhere.
 
-    The chance that a size is within a relative distance of r of another is at most r for both laws.
-    So many matches of n and m values are binomial with a mean of at most n·m·r (Chernoff).
+    For both laws, the chance that a size is within a relative distance of r of another one is at
+    most r, so that among n of them up to r·n²/2 are by chance (Chernoff).
     """
     name, claim = "values used once", "no value of the noise is used again"
-    groups = len(seen.layout.sizes) * np.arange(len(seen.rows("sketch")))[:, None]
-    groups = (groups + seen.layout.groups).ravel()
-    values = np.abs(seen.rows("sketch")).ravel()
-    groups, values = groups[values > 0], values[values > 0]
+    sizes = np.sort(np.abs(seen.rows("sketch")), axis=None)
+    sizes = sizes[sizes > 0]
     if on_a_grid(seen).repeats:
         return Check(name, "passed", claim, "not looked for, as values on a grid repeat")
-    order = np.argsort(values, kind="stable")
-    groups, values = groups[order], values[order]
-    again = np.flatnonzero(np.diff(values) <= _ALIKE * values[1:])
-    if not len(again):
-        return Check(name, "passed", claim, f"none of {len(values):,}")
-    ends = np.sort([groups[again], groups[again + 1]], axis=0)
-    pairs, counts = np.unique(ends, axis=1, return_counts=True)
-    sizes = np.bincount(groups)[pairs].astype(np.float64)
-    means = _ALIKE * sizes[0] * sizes[1]
-    chances = np.where(counts > means, counts - means - counts * np.log(counts / means), 0.0)
-    worst = int(chances.argmin())
-    places = [_place(seen, int(group)) for group in pairs[:, worst]]
-    most = int(sizes[:, worst].min())
-    measured = f"{counts[worst]:,} of {most:,} sizes in {places[0]} are also in {places[1]}"
-    why = "Whoever matches values that are used twice subtracts one from the other"
-    tests = 2 * math.log(max(len(np.unique(groups)), 2))
-    left = 0.0 if counts[worst] > most / 4 else math.nan
-    return judged(name, float(chances[worst]) + tests, level, (claim, measured, why), left)
-
-
-def _place(seen: Seen, group: int) -> str:
-    number, array = divmod(group, len(seen.layout.sizes))
-    return f"{seen.layout.names[array]} of round {number + 1}"
+    again = int(np.sum(np.diff(sizes) <= _ALIKE * sizes[1:]))
+    expected = _ALIKE * len(sizes) ** 2 / 2
+    measured = f"{again:,} of {len(sizes):,} sizes are used again; by chance up to {expected:,.0f}"
+    texts = claim, measured, "Whoever matches values that are used twice subtracts them"
+    return judged(name, more_than(again, expected), level, texts, 0.0)
 
 
 def _scales(seen: Seen) -> Floats:

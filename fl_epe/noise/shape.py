@@ -142,12 +142,15 @@ def tails(seen: Seen, level: float) -> Check:
     return judged("tails", float(chances[worst]) + math.log(len(counts)), level, texts)
 
 
+def more_than(count: int, expected: float) -> float:
+    """Logarithm of the probability of so large a count, at most (Chernoff)."""
+    return count - expected - count * math.log(count / expected) if count > expected else 0.0
+
+
 def grid(seen: Seen, level: float) -> Check:
     """Values that are equal, against those on a grid of floating-point numbers (Chernoff)."""
-    found, log_chance = on_a_grid(seen), 0.0
-    if found.repeats:
-        ratio = math.log(found.count / found.expected)
-        log_chance = found.count - found.expected - found.count * ratio
+    found = on_a_grid(seen)
+    log_chance = more_than(found.count, found.expected)
     measured = f"{found.count:,} values of the sketch repeat another one"
     measured = f"{measured}; on a fine grid, up to {found.expected:.3g}"
     texts = (
