@@ -23,6 +23,7 @@ _RUNS = 400  # of a world that seems to have no noise
 _TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
 _FAR = 15.0  # deviations of the noise, for each entry
+_LONG = 100.0  # clip norms
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _HUGE, _TINY = 1e30, 1e-300
 
@@ -179,6 +180,9 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         one, other = beside(*whole)
         found["integers"] = one.astype(np.int64), other.astype(np.int64)
         found["huge entries"] = beside(unit * _HUGE)
+        for number, end in enumerate(np.cumsum(target.arrays)):
+            alone = np.where(np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0)
+            found[f"array {number + 1} alone"] = beside(alone[None])
     if target.inputs == "any":
         for name, value in (("NaN", np.nan), ("infinity", np.inf)):
             found[name] = beside(np.where(np.arange(dim) == 0, value, unit))

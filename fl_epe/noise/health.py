@@ -13,7 +13,7 @@ Examples:
     'as claimed'
     >>> found = check_noise({"weights": weights, "bias": weights[0]}, std=2.0)
     >>> [(check.name, check.severity) for check in found if check.outcome == "failed"]
-    [('independence of arrays', 'critical')]
+    [('independence of arrays', 'critical'), ('values used once', 'critical')]
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -12,7 +12,7 @@ from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
 
-_FINEST = 2.0**-15  # probability of one value on the finest grid that is found
+_FINEST = 2.0**-13.5  # probability of one value on the finest grid that is found: float16's
 _DENSITY = (
     0.36  # probability of a pair of equal values on a grid, over its step: Laplace's, at most
 )
