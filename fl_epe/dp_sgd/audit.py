@@ -215,7 +215,7 @@ class DPSGDAudit:
                 untouched_square=float(np.dot(there, there)),
             )
         )
-        self._movement.begin(self._steps.model(), noise, gradient, self._steps.replay)
+        self._movement.begin(self._steps.model(), noise, self._steps.replay)
 
     @property
     def findings(self) -> StepFindings:

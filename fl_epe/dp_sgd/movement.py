@@ -1,8 +1,8 @@
 """Whether the noisy gradient is what moves the model.
 
 Each step is replayed: a copy of the optimizer takes it from the noisy gradient alone. Where a model
-ends elsewhere, its movement is compared with noise and canaries, which are random directions. By
-Stein's lemma whatever is computed from the noisy gradient responds to both alike.
+ends elsewhere, it is tested whether its movement is independent of the noise. Movement that is not
+replayed and not independent may be computed from the noisy gradient, or from more.
 """
 
 import math
@@ -13,39 +13,10 @@ import numpy as np
 from fl_epe.checks import Vector
 
 _TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
-_KEPT = 0.5  # of the vectors of earlier steps: an optimizer may use a gradient later
-_DEVIATIONS = 4  # of a response, within which it is compared
+_KEPT = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
+_MOST_CORRELATED = (1 - _KEPT**2) / (1 - _KEPT) ** 2  # variance of sums over such noise
+_DEVIATIONS = 3
 _LEAST_SHARE = 0.1  # of the replay's response to noise: a model with less does not move by it
-_LEAST_OF_CANARIES = 0.8  # of the response to canaries: noise with less is too little
-
-
-class Response:
-    """How much movements respond to random directions: the slope of their regression on these.
-
-    Args:
-        dim: of the model.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self._recent: Vector = np.zeros(dim, np.float32)  # direction of this and earlier steps
-        self._along = self._square = 0.0
-
-    def turn(self, direction: Vector) -> None:
-        """Take in the direction of a step, shape ``(dim,)``."""
-        self._recent = direction + _KEPT * self._recent
-
-    def add(self, movement: Vector) -> None:
-        """Take in the movement of that step, shape ``(dim,)``."""
-        if length := _norm(movement):
-            self._along += float(np.dot(movement, self._recent)) / length
-            self._square += _norm(self._recent) ** 2
-
-    def size(self, deviations: float = 0.0) -> float:
-        """The slope without its sign, and so many standard deviations of an independent one."""
-        if not self._square:
-            return 0.0
-        deviation = math.sqrt(self._square / len(self._recent))
-        return (abs(self._along) + deviations * deviation) / self._square
 
 
 class Movement:
@@ -67,24 +38,20 @@ class Movement:
         self._start: Vector | None = None  # the model of the step that is going on
         self._end: Vector | None = None  # that after the last step
         self._replay: Vector | None = None
-        self._canaries, self._noise, self._replayed = (Response(dim) for _ in range(3))
+        self._noise: Vector = np.zeros(dim, np.float32)  # of this and earlier steps
+        self._moved_by_noise = self._replayed_by_noise = self._variance = 0.0
 
-    def begin(
-        self, model: Vector, noise: Vector, canaries: Vector, replay: Callable[[], Vector]
-    ) -> None:
+    def begin(self, model: Vector, noise: Vector, replay: Callable[[], Vector]) -> None:
         """Note the model before it moves.
 
         Args:
             model: of shape ``(dim,)``.
             noise: of this step, shape ``(dim,)``.
-            canaries: the sum of their gradients, shape ``(dim,)``.
             replay: the model after the step; an error means that it cannot be replayed.
         """
         self._count_change(model)
         self._start, self._replay = model, None
-        self._canaries.turn(canaries)
-        self._noise.turn(noise)
-        self._replayed.turn(noise)
+        self._noise = noise + _KEPT * self._noise
         try:
             self._replay = replay()
         except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
@@ -104,10 +71,16 @@ class Movement:
             if _norm(movement - replayed) <= _TOLERANCE * _norm(replayed) < math.inf:
                 self.unexplained -= 1
                 return
-            self._canaries.add(movement)
-            self._noise.add(movement)
-            self._replayed.add(replayed)
+            self._compare(movement, replayed)
         self.reason = self.reason or "they do not end where the noisy gradient alone takes them"
+
+    def _compare(self, movement: Vector, replayed: Vector) -> None:
+        """Take in how two movements respond to the noise, in units of their lengths."""
+        lengths = _norm(movement), _norm(replayed)
+        if min(lengths) > 0:
+            self._moved_by_noise += float(np.dot(movement, self._noise)) / lengths[0]
+            self._replayed_by_noise += float(np.dot(replayed, self._noise)) / lengths[1]
+            self._variance += _norm(self._noise) ** 2 / len(self._noise)
 
     def finish(self, model: Vector) -> None:
         """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
@@ -121,19 +94,17 @@ class Movement:
             self.changes += 1
 
     @property
-    def noise_share(self) -> float:
-        """Share of the noise that moves the model in the unexplained steps; 1 if not known.
+    def has_no_noise(self) -> bool:
+        """Whether the unexplained movements are independent of the noise.
 
-        It is 0 where nothing of the noise is seen to move the model, though much of it should.
+        The sum of their inner products with it then has mean 0. As the noise of a step is kept
+        with weights 1, 1/2, 1/4, …, its variance is at most 4 / (4/3) times that of movements
+        which are independent of each other.
         """
-        least, most = self._noise.size(-_DEVIATIONS), self._noise.size(_DEVIATIONS)
-        if not most:  # without noise, or without a movement
-            return 1.0
-        if least <= 0 and most < _LEAST_SHARE * self._replayed.size():
-            return 0.0
-        if most < _LEAST_OF_CANARIES * self._canaries.size(-_DEVIATIONS):
-            return self._noise.size() / self._canaries.size()
-        return 1.0
+        deviation = math.sqrt(_MOST_CORRELATED * self._variance)
+        moved, most = abs(self._moved_by_noise), _DEVIATIONS * deviation
+        share = _LEAST_SHARE * abs(self._replayed_by_noise)
+        return most > 0 and moved <= most and moved + most < share
 
 
 def _norm(vector: Vector) -> float:

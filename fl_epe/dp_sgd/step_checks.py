@@ -98,7 +98,7 @@ def check_steps(
     unmoved, unseen_movement = _movement(movement)
     if is_silent:
         infinite += untouched
-    if not movement.noise_share:
+    if movement.has_no_noise:
         infinite += unmoved
     found = [*clipping, *sampling, fault(noise), *untouched, *unmoved]
     return StepFindings(
@@ -164,9 +164,10 @@ def _movement(movement: Movement) -> tuple[list[str], list[str]]:
     if not movement.unexplained:
         return [], unseen
     which = f"in {movement.unexplained} of {movement.steps} steps"
-    share = movement.noise_share
-    if share < 1:
-        return [f"the noise moves the model {share:.2g} times as far as it should, {which}"], unseen
+    if movement.has_no_noise:
+        return [
+            f"the model does not move by the noisy gradient, but without noise, {which}"
+        ], unseen
     return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
 
 
