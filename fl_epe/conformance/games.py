@@ -22,6 +22,7 @@ ORDINARY = "no longer than the clip norm"
 _SMALL, _SHORT, _SOME_WAY, _LONG = 0.1, 0.999, 3.0, 100.0  # lengths in clip norms
 _THRESHOLDS = 60
 _NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
+_LESS = 0.9  # of the claimed noise, where noise is the cause
 _ERRORS = 4.0  # standard errors
 _FEW = 100  # values of a release that is one of a few
 _STRICTER = 0.2  # level at which a statistic is chosen
@@ -185,12 +186,16 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
     if statistic != DIGITS and size - error > target.allowed:
         words = f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}"
         return f"{words}: clipping does not bound it, or weights or sensitivity are others"
+    needed, spread = target.noise_std(target.allowed), float(absent.std(axis=0).min())
+    if needed is not None and spread < _LESS * needed:
+        return f"noise has a standard deviation of {spread:.3g}, and the claim needs {needed:.3g}"
     sampled = "the canary is in more steps than the sampling rate says, or batches are not random"
     causes = {
         DIGITS: "noise is on a coarse grid, and what it is added to is not: the last digits tell",
         VALUES: "one world alone releases some values: noise is bounded, missing, or on a grid",
         "": sampled if target.sampling_rate < 1 else "",
-        RATIO: "noise of entries, arrays or steps is not independent, or missing in some of them",
+        RATIO: "noise of entries, arrays or steps is missing in some or not independent, or a"
+        " record is in more steps than is claimed",
         ALONG: "noise is too small for this change, or is not what is accounted for",
     }
     fits = (words for name, words in causes.items() if words and statistic.startswith(name))

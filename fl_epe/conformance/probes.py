@@ -6,6 +6,7 @@ a change counts as too large only if it is far beyond the noise too.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ _TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
 _FAR = 15.0  # deviations of the noise, for each entry
 _LONG = 100.0  # clip norms
+_ERRORS = 4.0  # standard errors
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _HUGE, _TINY = 1e30, 1e-300
 
@@ -76,24 +78,28 @@ class Added:
 
 
 def added(target: Target, seed: int) -> Added:
-    """Compare releases of zeros and of updates with equal entries, with the same random numbers."""
+    """Compare releases of zeros and of equal updates, with the same random numbers."""
     zeros = target.zeros
     if target.others is None:
         zeros = np.repeat(zeros, _TIMES, axis=0)
-    length = float(np.linalg.norm(np.ones(target.dim), ORDERS[target.norm]))
-    equal = np.full_like(zeros, _UNEVEN * target.clip_norm / length)
+    drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
+    larger = drawn * (
+        _UNEVEN * target.clip_norm / float(np.linalg.norm(drawn, ORDERS[target.norm]))
+    )
+    updates = np.repeat(larger[None], len(zeros), axis=0)
     try:
-        sides = [[released(target, x, seed, i) for x in (equal, zeros)] for i in range(_MORE)]
+        sides = [[released(target, x, seed, i) for x in (updates, zeros)] for i in range(_MORE)]
         changes = np.array([one - other for one, other in sides])
     except Exception:  # noqa: BLE001 (whatever the target raises)
         return Added(to_noise=False, moves=True)
     slack = _SAME * float(np.abs(sides).max())
-    parts = [changes]
-    if changes.shape[1] == target.dim:
-        parts = np.split(changes, np.cumsum(target.arrays)[:-1], axis=1)
     same = float(np.ptp(changes, axis=0).max()) <= slack
-    level = min(target.arrays) > 1 and max(float(np.ptp(x, axis=1).max()) for x in parts) <= slack
-    return Added(same or level, bool(np.abs(changes).max() > slack))
+    if (
+        not same and changes.shape[1] == target.dim > 1
+    ):  # as many updates as a batch happens to have
+        parts = np.split(changes / larger, np.cumsum(target.arrays)[:-1], axis=1)
+        same = max(float(np.ptp(x, axis=1).max()) for x in parts) * larger.max() <= slack
+    return Added(same, bool(np.abs(changes).max() > slack))
 
 
 def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
@@ -156,7 +162,7 @@ def probes(
             yield Check(name, "passed", claim, "a category was released")
         else:
             slack = 0.0 if exact else _FAR * spread * target.dim
-            yield _judged(name, target, size, slack, "" if exact else ", noise included")
+            yield _judged(name, target, pair, size, slack, seed)
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
@@ -190,24 +196,54 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     return found
 
 
-def _judged(name: str, target: Target, size: float, slack: float, how: str) -> Check:
+def _judged(name: str, target: Target, pair: Pair, size: float, slack: float, seed: int) -> Check:
+    """Whether a change is within the claim, or as much larger as the noise is."""
     claim = f"a change of at most {target.allowed:.4g} ({target.norm})"
+    how = ", noise included" if slack else ""
     if size <= target.allowed * (1 + _SAME) + slack:
         return Check(name, "passed", claim, f"{size:.4g}{how}")
+    times = size / target.allowed if slack else _over_noise(target, pair, seed)
+    if np.isnan(times):
+        why = "no law of the noise and no sensitivity is claimed: games are played instead"
+        return Check(name, "unknown", claim, f"{size:.4g}", why)
+    if times <= 1:
+        return Check(name, "passed", claim, f"{size:.4g}, and noise is as much larger")
     why = "the noise is for a smaller sensitivity than there is"
-    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(target.allowed / size))
+    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / times))
+
+
+def _over_noise(target: Target, pair: Pair, seed: int) -> float:
+    """A change beside the noise that is there, over what the claim allows; NaN if it says neither.
+
+    A release that is scaled after noise was added has larger changes and as much more noise.
+    """
+    alone = np.array([released(target, pair[1], seed, i) for i in range(_RUNS // 2)])
+    change = released(target, pair[0], seed, 0) - alone[0]
+    noise = np.where(change == 0, np.inf, alone.std(axis=0))
+    noise *= 1 + _ERRORS / math.sqrt(2 * alone.size)
+    with np.errstate(divide="ignore"):
+        if target.multiplier is not None:
+            return target.multiplier * float(np.linalg.norm(change / noise))
+        if (needed := target.noise_std(1.0)) is not None:
+            return needed * float(np.abs(change / noise).sum())
+    stated = target.sensitivity is not None
+    return float(np.linalg.norm(change, ORDERS[target.norm])) / target.allowed if stated else np.nan
 
 
 def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Check]:
     """The largest change between the two worlds of any game, where the noise cancels; or 0."""
-    largest, reason = 0.0, "batches are sampled, or noise does not cancel: games are played instead"
+    largest, worst = 0.0, games[0].worlds(target)
+    reason = "batches are sampled, or noise does not cancel: games are played instead"
     for game in games:
         step = int(np.abs(game.canary).sum(axis=1).argmax())
+        pair = game.worlds(target, step)
         try:
-            size, exact = change(target, game.worlds(target, step), seed)
-            largest = max(largest, size if exact else 0.0)
+            size, exact = change(target, pair, seed)
         except Exception as error:  # noqa: BLE001 (whatever the target raises)
             reason = f"refused: {describe(error)}"
+            continue
+        if exact and size > largest:
+            largest, worst = size, pair
     if largest:
-        return largest, _judged("sensitivity", target, largest, 0.0, "")
+        return largest, _judged("sensitivity", target, worst, largest, 0.0, seed)
     return 0.0, Check("sensitivity", "unknown", f"{target.allowed:.4g} at most", "nothing", reason)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 path.insert(0, str(Path(__file__).parents[1] / "audits"))
 
-from mechanism_collection import BROKEN, HARMLESS, KNOWN, SOUND
+from mechanism_collection import BROKEN, HARMLESS, KNOWN, MORE_BROKEN, MORE_SOUND, SOUND
 
 from fl_epe.conformance import ConformanceResult, Target, conform
 
@@ -78,11 +78,11 @@ def main() -> None:
     print("Broken, that the suite was changed for")
     find(_chosen(KNOWN, options.only), options.trials, options.first)
     print("Broken, written afterwards")
-    find(_chosen(BROKEN, options.only), options.trials, options.first)
+    find(_chosen({**BROKEN, **MORE_BROKEN}, options.only), options.trials, options.first)
     print("Right, that the suite was changed for")
     accuse(_chosen(HARMLESS, options.only), options.trials, seeds)
     print("Right, written afterwards")
-    accuse(_chosen(SOUND, options.only), options.trials, seeds)
+    accuse(_chosen({**SOUND, **MORE_SOUND}, options.only), options.trials, seeds)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def test_flowers_wrapper_weighs_by_examples_and_lets_0_d_arrays_and_nan_through(
 
 def test_a_mod_whose_noise_does_not_follow_the_clip_norm():
     def mod(clip_norm):
-        return of_flower_mod(lambda: LocalDpMod(clip_norm, 1.0, 4.0, 1e-5), epsilon=4.0, delta=1e-5)
+        claim = {"epsilon": 4.0, "delta": 1e-5, "noise": "gaussian"}
+        return of_flower_mod(lambda: LocalDpMod(clip_norm, 1.0, 4.0, 1e-5), **claim)
 
     assert "sensitivity" not in failed(conform(mod(1.0), trials=40))
     assert "sensitivity" in failed(conform(mod(10.0), trials=40))
