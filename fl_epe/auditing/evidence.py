@@ -342,7 +342,7 @@ def _test_by_record(
     client = AuditedClient.of(record, adversary, most=True)
     of_run = {
         "faults": record.findings.step_faults,
-        "unseen": unseen_of(record),
+        "unseen": record.findings.unseen,
         "adversary": adversary,
         "participations": client.participations,
     }
@@ -427,16 +427,6 @@ def evidence_against_theory(
         return find_evidence(record, limit, delta, confidence, adversary=adversary)
     except ValueError:  # too few canaries, or no null
         return None
-
-
-_NOT_CHECKED = "Not checked: "
-
-
-def unseen_of(record: AuditRecord) -> tuple[str, ...]:
-    """What the accounting of a run assumes and its audit did not look at, as clauses."""
-    plan = record.findings.plan
-    texts = (text.removeprefix(_NOT_CHECKED) for text in plan if text.startswith(_NOT_CHECKED))
-    return tuple(text.rstrip(".") for text in texts)
 
 
 def _check_measured(scores: Scores, method: str) -> None:

@@ -238,8 +238,7 @@ def test_few_nodes_and_rounds_leave_a_claim_undecided():
 
 def test_what_nobody_saw_is_not_judged():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
-    plan = ("About 50 canaries join.", "Not checked: clipping in 60 of 60 steps.")
-    record = _poisson(1.0).with_values(**{"findings.plan": plan})
+    record = _poisson(1.0).with_values(**{"findings.unseen": ("clipping in 60 of 60 steps",)})
     with pytest.raises(Undecided, match="not judged: nobody saw clipping in 60 of 60 steps"):
         assert_private(record, claim, DELTA)
     evidence = assert_private(record, claim, DELTA, allow_unseen=True)
