@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.composed_gaussians import poisson_epsilon
-from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
+from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
@@ -64,7 +64,9 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
         return most
     if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
         losses.append(_loss(((known, 1),), tail))
-    return _solved(_added(losses), delta, most)
+    if len(losses) == 1:
+        return _solved(losses[0], delta, most)
+    return _solved(_composed([(loss, 1) for loss in losses], tail), delta, most)
 
 
 def secret_coins_epsilon(signals: Floats, rate: float, delta: float) -> float:
@@ -93,9 +95,8 @@ def secret_coins_epsilon(signals: Floats, rate: float, delta: float) -> float:
         return most
     tail = max(_LOST * delta / len(signals), _SMALLEST_TAIL)
     groups = _groups(signals)
-    coins = [_coin(signal, rate, tail) for signal, _ in groups]
-    counts = np.array([count for _, count in groups])
-    found = _solved(_composed(coins, counts, _LOST * delta), delta, most)
+    coins = [(_coin(signal, rate, tail), count) for signal, count in groups]
+    found = _solved(_composed(coins, tail), delta, most)
     if len(groups) > 1 or found > _MOST_EXPONENT:
         return found
     return min(found, poisson_epsilon(1 / groups[0][0], rate, len(signals), delta))
@@ -123,7 +124,7 @@ def partly_known_epsilon(
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
     most = float(epsilon_of_shift(largest, delta))
-    return _solved(_added(losses), delta, most)
+    return _solved(_composed([(loss, 1) for loss in losses], tail), delta, most)
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -131,29 +132,23 @@ Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each
 
 @dataclasses.dataclass(frozen=True)
 class _Loss:
-    """Privacy loss of an epoch: its probabilities at ``low + step·i``.
+    """Privacy loss of a round, an epoch or a run.
 
     Attributes:
-        low: smallest loss.
-        step: distance of losses.
+        losses: ascending, ``(n,)``.
         others: probabilities if the client did not take part.
-        members: if it did; the rest of their sum to 1 has an infinite loss.
+        members: if it may have; the rest of their sum to 1 has an infinite loss.
         lost: that rest.
     """
 
-    low: float
-    step: float
+    losses: Floats
     others: Floats
     members: Floats
     lost: float
 
-    def at(self) -> Floats:
-        return np.asarray(self.low + self.step * np.arange(float(len(self.others))))
-
     def delta(self, epsilon: float) -> float:
-        losses = self.at()
-        removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
-        added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
+        removed = self.members @ -np.expm1(np.minimum(epsilon - self.losses, 0.0))
+        added = self.others @ -np.expm1(np.minimum(epsilon + self.losses, 0.0))
         return float(max(removed, added) + self.lost)
 
 
@@ -191,77 +186,57 @@ def _loss(groups: Groups, tail: float) -> _Loss:
         pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
         laws = [plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs]
     (total,) = laws
-    low = total.step * total.first - math.log(count)
-    return _Loss(low, total.step, total.null, total.mean / count, total.lost / count)
+    losses = total.logs() - math.log(count)
+    return _Loss(losses, total.null, total.mean / count, total.lost / count)
 
 
-def _added(losses: list[_Loss]) -> _Loss:
-    """The loss of all epochs together: they are independent, so their distributions convolve."""
-    if len(losses) == 1:
-        return losses[0]
-    step = math.fsum(loss.step * len(loss.others) for loss in losses) / _CELLS
-    first, kept = 0, 1.0
-    others = members = np.ones(1)
-    for loss in losses:
-        law = split(loss.at(), loss.others, loss.members, step)
-        first += law.first
-        others = np.maximum(scipy.signal.fftconvolve(others, law.null), 0.0)
-        members = np.maximum(scipy.signal.fftconvolve(members, law.mean), 0.0)
-        kept *= 1 - loss.lost
-    return _Loss(first * step, step, others, members, 1 - kept)
-
-
-def _coin(signal: float, rate: float, tail: float) -> tuple[Floats, LogLaw]:
-    """Losses of a round that a coin decides, and the law of its likelihood ratio.
-
-    That is 1 − q + q·X, with X of a client who takes part for sure. The losses, ``(n,)``, are not
-    evenly spaced.
-    """
+def _coin(signal: float, rate: float, tail: float) -> _Loss:
+    """Of a round that a coin decides: 1 − q + q·X, with X of a client who takes part for sure."""
     law = lognormal(np.array([signal]), np.ones(1), tail)
     losses = np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs())
-    members = (1 - rate) * law.null + rate * law.mean
-    return losses, dataclasses.replace(law, mean=members, lost=rate * law.lost)
+    return _Loss(losses, law.null, (1 - rate) * law.null + rate * law.mean, rate * law.lost)
 
 
-def _composed(coins: list[tuple[Floats, LogLaw]], counts: Floats, tail: float) -> _Loss:
-    """The loss of ``counts`` rounds of each coin, by a discrete Fourier transform.
+def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
+    """The loss of so many of each part, which are independent, by a discrete Fourier transform.
 
     Losses outside of the grid's range come back at its other end. They have at most the probability
     ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
     """
-    slopes = np.geomspace(1e-3, 1e3, 61)
-    above, below = np.zeros(61), np.zeros(61)  # logarithms of E[exp(±slope·loss)]
-    for (losses, law), count in zip(coins, counts, strict=True):
-        turned = slopes[:, None] * losses
-        above += count * scipy.special.logsumexp(turned, axis=1, b=law.mean)
-        below += count * scipy.special.logsumexp(-turned, axis=1, b=law.null)
+    slopes = np.geomspace(1e-3, 1e5, 81)
+    above, below = np.zeros(81), np.zeros(81)  # logarithms of E[exp(±slope·loss)]
+    for part, count in parts:
+        turned = slopes[:, None] * part.losses
+        above += count * scipy.special.logsumexp(turned, axis=1, b=part.members)
+        below += count * scipy.special.logsumexp(-turned, axis=1, b=part.others)
     high = float(np.min((above - math.log(tail)) / slopes))
     low = -float(np.min((below - math.log(tail)) / slopes))
-    # A loss is rounded by less than a step either way: all together by a few √T steps (Hoeffding).
-    margin = _ROUNDED * math.ceil(math.sqrt(counts.sum()))
+    # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
+    margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
     first, kept = 0, 1.0
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
-    for (losses, law), count in zip(coins, counts.tolist(), strict=True):
-        rounded = split(losses, law.null, law.mean, step)
-        places = np.arange(len(rounded.null)) % _CELLS
-        for transform, masses in zip(transforms, (rounded.null, rounded.mean), strict=True):
+    for part, count in parts:
+        law = split(part.losses, part.others, part.members, step)
+        places = np.arange(len(law.null)) % _CELLS
+        for transform, masses in zip(transforms, (law.null, law.mean), strict=True):
             transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
-        first += count * rounded.first
-        kept *= (1 - law.lost) ** count
+        first += count * law.first
+        kept *= (1 - part.lost) ** count
     start = math.floor(low / step) - margin
     found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
-    return _Loss(start * step, step, found[0], found[1], 1 - kept + 2 * tail)
+    losses = step * np.arange(float(start), start + _CELLS)
+    return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
 
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
     """The loss ``one`` with this probability, else ``other``; the adversary is told which."""
-    step = max(one.step, other.step)
-    laws = [split(loss.at(), loss.others, loss.members, step) for loss in (one, other)]
+    step = max(float(loss.losses[1] - loss.losses[0]) for loss in (one, other))
+    laws = [split(loss.losses, loss.others, loss.members, step) for loss in (one, other)]
     first = min(law.first for law in laws)
     masses = np.zeros((2, max(law.first + len(law.null) for law in laws) - first))
     for law, share in zip(laws, (chance, 1 - chance), strict=True):
         at = slice(law.first - first, law.first - first + len(law.null))
         masses[:, at] += share * np.array([law.null, law.mean])
     lost = chance * one.lost + (1 - chance) * other.lost
-    return _Loss(first * step, step, masses[0], masses[1], lost)
+    return _Loss(step * np.arange(first, first + masses.shape[1]), masses[0], masses[1], lost)

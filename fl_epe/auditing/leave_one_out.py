@@ -15,8 +15,8 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
@@ -241,7 +241,7 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
     length, whole = norms.displacement, norms.part
     # Of a sum of canaries each has its own part, and by chance that of the others over √d.
     error = float(np.sum((observed.part * whole - own) ** 2)) * record.dim / float(own @ own)
-    if error > chi2.isf(_BY_CHANCE, len(own)):
+    if error > scipy.special.chdtri(len(own), _BY_CHANCE):
         raise NotMeasured(
             "what canaries should have added to the final model was changed after they were "
             "projected out of it; hand it to RunAuditor.record"

@@ -281,10 +281,14 @@ class Precision:
     @classmethod
     def of(cls, reach: float, dim: int, parts: int) -> Precision:
         """Of a factor with this `reach_of`, from sketches of so many parts, or 0 of the vectors."""
-        if reach <= 1:
-            return EXACT
         few = min(parts or dim, dim)
-        unit, own = math.sqrt(max(few - reach, 1) / few), _widening(few, reach)
+        if reach <= 1:  # the rounds' norms are measured, in all dimensions
+            few = dim
+        # Of an inverse Wishart matrix, in the dimensions without the canaries' sum.
+        unit = math.sqrt(max(few - max(reach, 1.0) - 2, 1) / few)
+        if reach <= 1:
+            return cls(unit=unit)
+        own = _widening(few, reach)
         if few == dim:
             return cls(1.0, own, unit, few)
         samples = few * dim / (dim - few)  # random directions that tell as much

@@ -1,5 +1,7 @@
 """`fl_epe.auditing.whitening`: the factor of the rounds' products, and what it does to scores."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -72,7 +74,8 @@ def test_rounds_beyond_the_window_are_forgotten():
     assert declared.factor is None
     values = np.ones((ROUNDS, 2))
     assert declared.whiten(values) is values
-    assert Precision.of(declared.window, DIM, declared.parts) is EXACT
+    known = Precision.of(declared.window, DIM, declared.parts)
+    assert known == dataclasses.replace(EXACT, unit=np.sqrt((DIM - 3) / DIM))
     np.testing.assert_array_equal(declared.alone(np.full(3, 2.0)), np.full(3, 4.0))
 
 
@@ -185,3 +188,13 @@ def test_pairs_of_rounds_lose_what_they_share():
     assert correlation.loss_by_pairs(np.full(8, 3.0), 10**9) == pytest.approx(7 / 8)
     assert correlation.loss_by_pairs(np.zeros(8), 10**9) == 0
     assert RoundCorrelation(np.ones((8, 1))).loss_by_pairs(np.ones(8), 10**9) == 0
+
+
+@pytest.mark.parametrize("dim", [12, 20, 50])
+def test_few_dimensions_do_not_enlarge_a_signal(dim):
+    """A residual is short by chance, and 1/‖h‖² too large: ε was 21% too large in 12 dimensions."""
+    residual = np.random.default_rng(0).standard_normal((100_000, dim - 1))  # but for the canaries
+    energies = dim / np.sum(residual**2, axis=1)
+    error = energies.std() / np.sqrt(len(energies))
+    unit = Precision.of(1, dim, 0).unit
+    assert abs(unit**2 * energies.mean() - 1) < 4 * error
