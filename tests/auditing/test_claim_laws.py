@@ -8,6 +8,7 @@ import scipy
 
 from fl_epe.accounting import epsilon_of_shift, poisson_epsilon
 from fl_epe.auditing import (
+    EVERY_ROUND,
     EarlyStop,
     Scores,
     Undecided,
@@ -246,6 +247,10 @@ def test_what_nobody_saw_is_not_judged():
     assert evidence.verdict == "not judged"
     with pytest.raises(AssertionError, match="violated"):
         assert_private(record, claim / 2, DELTA, allow_unseen=True)
+    batches = record.with_values(**{"findings.plan": ("Not checked: batch sizes.",)})
+    assert find_evidence(batches, claim, DELTA, power=False).unseen == ("batch sizes",)
+    knowing = find_evidence(batches, claim, DELTA, adversary=EVERY_ROUND, power=False)
+    assert knowing.unseen == ()  # who knows the rounds needs no sampling
 
 
 def test_a_fault_is_no_pass():
