@@ -4,9 +4,10 @@ Importing this package loads nothing; a name brings its room when it is first us
 brings Flower, and PyTorch when something of it that trains models is asked for.
 
 Examples:
+    >>> from statistics import NormalDist
     >>> from fl_epe import epsilon_from_scores
-    >>> observed = [5.0 + i / 100 for i in range(-50, 50)]  # of canaries that took part
-    >>> unobserved = [i / 50 for i in range(-50, 50)]  # of others that did not
+    >>> observed = NormalDist(5, 1).samples(100, seed=1)  # of canaries that took part
+    >>> unobserved = NormalDist(0, 1).samples(100, seed=2)  # of others that did not
     >>> epsilon_from_scores(observed, unobserved, delta=1e-5).epsilon > 1
     True
 """

@@ -24,7 +24,7 @@ from fl_epe.accounting.two_gaussians import (
     epsilon_of_shift,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import unknown_rounds_epsilon
+from fl_epe.accounting.unknown_rounds import secret_coins_epsilon, unknown_rounds_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "gaussian_epsilon",
     "known_expected_score_epsilon",
     "poisson_epsilon",
+    "secret_coins_epsilon",
     "sensitivity",
     "strategy_bounds",
     "tightest",

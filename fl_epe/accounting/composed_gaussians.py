@@ -10,6 +10,7 @@ Examples:
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -144,13 +145,46 @@ def _pld_epsilon(
     noise: float, rate: float, rounds: int, delta: float, replaced: bool, step: float
 ) -> float:
     import dp_accounting  # slow to import
-    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.pld import privacy_loss_distribution
 
-    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
-    neighbours = dp_accounting.NeighboringRelation[relation]
-    accountant = PLDAccountant(neighbours, value_discretization_interval=step)
-    return float(accountant.compose(event, rounds).get_epsilon(delta))
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        noise,
+        value_discretization_interval=step,
+        sampling_prob=rate,
+        neighboring_relation=dp_accounting.NeighboringRelation[relation],
+    )
+    return epsilon_of_losses(one.self_compose(rounds), delta)
+
+
+def epsilon_of_losses(distribution: Any, delta: float) -> float:
+    """The smallest ε ≥ 0 of a privacy-loss distribution of dp-accounting.
+
+    Its own ``get_epsilon_for_delta`` takes e^−loss, which vanishes for losses above 745 nats, and
+    then answers infinity or a loss nearby. Here logarithms are added.
+
+    δ(ε) is the largest P[L ≥ l] − e^ε·E[e^−L; L ≥ l] of all losses l. So ε is the largest of
+    ln((P[L ≥ l] − δ)/E[e^−L; L ≥ l]).
+
+    Args:
+        distribution: a ``PrivacyLossDistribution``, of both directions.
+        delta: in (0, 1).
+    """
+    directions = distribution._pmf_remove, distribution._pmf_add
+    return max(_one_direction(direction.to_dense_pmf(), delta) for direction in directions)
+
+
+def _one_direction(direction: Any, delta: float) -> float:
+    if direction._infinity_mass > delta:
+        return math.inf
+    losses = (np.arange(direction.size) + direction._lower_loss) * direction._discretization
+    losses = losses[::-1]
+    probabilities = np.maximum(direction._probs[::-1], 0.0)  # a Fourier transform's may be negative
+    excess = direction._infinity_mass + np.cumsum(probabilities) - delta
+    with np.errstate(divide="ignore"):  # ln 0 = −∞
+        log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)
+    above = excess > 0
+    return float(np.max(np.log(excess[above]) - log_weights[above], initial=0.0))
 
 
 def _check(noise_multiplier: float, delta: float, **counts: int) -> None:

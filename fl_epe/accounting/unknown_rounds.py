@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
-from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
+from fl_epe.accounting.composed_gaussians import poisson_epsilon
+from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
@@ -29,6 +30,8 @@ _LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows wit
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
+_ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
+_MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
 
@@ -62,6 +65,40 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
     if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
         losses.append(_loss(((known, 1),), tail))
     return _solved(_added(losses), delta, most)
+
+
+def secret_coins_epsilon(signals: Floats, rate: float, delta: float) -> float:
+    """ε of a client who is in each round by a secret coin, in rounds of different signals.
+
+    The rounds' privacy losses are independent, so their distributions are convolved on one grid.
+    All rounding is upwards, but that signals within 1% count as one. It was by at most 0.03% in all
+    cases of docs/notes/unknown-rounds.md. Where all signals are equal it is at most that of
+    `poisson_epsilon`. Adjacency: add-or-remove.
+
+    Args:
+        signals: expected score ``a_t`` of each round, ``(T,)``.
+        rate: probability of being in a round, in (0, 1].
+        delta: target δ in (0, 1).
+
+    Raises:
+        ValueError: if a score is not positive and finite, or an argument is out of range.
+    """
+    check_probability("delta", delta)
+    if not (len(signals) and np.all(np.isfinite(signals) & (signals > 0))):
+        raise_invalid("signals", signals, "to hold at least one, positive and finite")
+    if not 0 < rate <= 1:
+        raise_invalid("rate", rate, "in (0, 1]")
+    most = float(epsilon_of_shift(float(np.linalg.norm(signals)), delta))
+    if rate == 1 or most == 0:
+        return most
+    tail = max(_LOST * delta / len(signals), _SMALLEST_TAIL)
+    groups = _groups(signals)
+    coins = [_coin(signal, rate, tail) for signal, _ in groups]
+    counts = np.array([count for _, count in groups])
+    found = _solved(_composed(coins, counts, _LOST * delta), delta, most)
+    if len(groups) > 1 or found > _MOST_EXPONENT:
+        return found
+    return min(found, poisson_epsilon(1 / groups[0][0], rate, len(signals), delta))
 
 
 def partly_known_epsilon(
@@ -117,7 +154,7 @@ class _Loss:
         losses = self.at()
         removed = self.members @ -np.expm1(np.minimum(epsilon - losses, 0.0))
         added = self.others @ -np.expm1(np.minimum(epsilon + losses, 0.0))
-        return float(max(removed + self.lost, added))
+        return float(max(removed, added) + self.lost)
 
 
 def _solved(loss: _Loss, delta: float, most: float) -> float:
@@ -172,6 +209,49 @@ def _added(losses: list[_Loss]) -> _Loss:
         members = np.maximum(scipy.signal.fftconvolve(members, law.mean), 0.0)
         kept *= 1 - loss.lost
     return _Loss(first * step, step, others, members, 1 - kept)
+
+
+def _coin(signal: float, rate: float, tail: float) -> tuple[Floats, LogLaw]:
+    """Losses of a round that a coin decides, and the law of its likelihood ratio.
+
+    That is 1 − q + q·X, with X of a client who takes part for sure. The losses, ``(n,)``, are not
+    evenly spaced.
+    """
+    law = lognormal(np.array([signal]), np.ones(1), tail)
+    losses = np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs())
+    members = (1 - rate) * law.null + rate * law.mean
+    return losses, dataclasses.replace(law, mean=members, lost=rate * law.lost)
+
+
+def _composed(coins: list[tuple[Floats, LogLaw]], counts: Floats, tail: float) -> _Loss:
+    """The loss of ``counts`` rounds of each coin, by a discrete Fourier transform.
+
+    Losses outside of the grid's range come back at its other end. They have at most the probability
+    ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
+    """
+    slopes = np.geomspace(1e-3, 1e3, 61)
+    above, below = np.zeros(61), np.zeros(61)  # logarithms of E[exp(±slope·loss)]
+    for (losses, law), count in zip(coins, counts, strict=True):
+        turned = slopes[:, None] * losses
+        above += count * scipy.special.logsumexp(turned, axis=1, b=law.mean)
+        below += count * scipy.special.logsumexp(-turned, axis=1, b=law.null)
+    high = float(np.min((above - math.log(tail)) / slopes))
+    low = -float(np.min((below - math.log(tail)) / slopes))
+    # A loss is rounded by less than a step either way: all together by a few √T steps (Hoeffding).
+    margin = _ROUNDED * math.ceil(math.sqrt(counts.sum()))
+    step = (high - low) / (_CELLS - 2 * margin)
+    first, kept = 0, 1.0
+    transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
+    for (losses, law), count in zip(coins, counts.tolist(), strict=True):
+        rounded = split(losses, law.null, law.mean, step)
+        places = np.arange(len(rounded.null)) % _CELLS
+        for transform, masses in zip(transforms, (rounded.null, rounded.mean), strict=True):
+            transform *= np.fft.rfft(np.bincount(places, masses, _CELLS)) ** count
+        first += count * rounded.first
+        kept *= (1 - law.lost) ** count
+    start = math.floor(low / step) - margin
+    found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
+    return _Loss(start * step, step, found[0], found[1], 1 - kept + 2 * tail)
 
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:

@@ -32,6 +32,7 @@ from fl_epe.auditing.estimators import (
     epsilon_from_record,
     epsilon_from_scores,
     epsilon_of,
+    epsilon_of_thresholds,
 )
 from fl_epe.auditing.evidence import (
     Evidence,
@@ -125,6 +126,7 @@ __all__ = [
     "epsilon_lower_bound",
     "epsilon_metrics",
     "epsilon_of",
+    "epsilon_of_thresholds",
     "evidence_against_theory",
     "find_evidence",
     "installed_versions",

@@ -41,6 +41,8 @@ from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
+_MOST_CORRELATED = 0.05  # relative error of signals at secret rounds
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -189,7 +191,8 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     Two Gaussians at known rounds; at secret ones the mixture over all that the client may have had.
 
     Raises:
-        NotMeasured: if the law of the secret rounds is not known.
+        NotMeasured: if the law of the secret rounds is not known, or what hides the client in them
+            is correlated.
     """
     secret, weights = client.secret, view.sizes.weights
     if scale <= 0 or not weights.any():
@@ -206,10 +209,14 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
             raise NotMeasured("the law of the client's secret rounds is not known")
         scores = scale * law.expected_scores
         return accounting.unknown_expected_score_epsilon(scores, delta, weights=law.shares)
+    if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
+        raise NotMeasured(
+            "what hides a client is correlated between rounds, and ε of secret rounds is computed "
+            "for independent ones alone"
+        )
     signal = np.maximum(view.sizes.unit * np.sqrt(view.record.correlation.alone(weights)), 1e-9)
     if secret.law == "coins":
-        strength = scale * float(np.sqrt(np.mean(signal**2)))
-        return accounting.poisson_epsilon(1 / strength, secret.rate, view.record.rounds, delta)
+        return accounting.secret_coins_epsilon(scale * signal, secret.rate, delta)
     return accounting.unknown_rounds_epsilon(
         [scale * signal[block] for block in secret.blocks], delta
     )

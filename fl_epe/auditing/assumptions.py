@@ -22,6 +22,7 @@ from fl_epe.checks import Floats
 LEAST_FOR_NULL = 20
 """Unobserved canaries whose scores find a null that is 1.5 times too wide."""
 
+_LEAST_FOR_TEST = 8
 _LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
 _LEAST_CERTAINTY = 0.999  # one-sided, that scores are wider than their law; else they stay
 _WRONG_SIGN = 1e-6  # probability of observed scores so far below unobserved ones by chance
@@ -51,7 +52,7 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     """
     values = np.asarray(scores, np.float64)
     count = len(values)
-    if count < 8 or np.ptp(values) == 0:
+    if count < _LEAST_FOR_TEST or np.ptp(values) == 0:
         return None
     statistic = anderson_darling(*in_moderate_units(values))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
@@ -131,6 +132,28 @@ def check_known_variance(scores: Scores) -> None:
         raise NotMeasured(f"the cosines are in {scores.dim} dimensions; {least}")
     if reason := wider_than_known(scores):
         raise NotMeasured(reason)
+
+
+def not_gaussian(scores: Scores) -> str | None:
+    """That scores are certainly not Gaussian, in words, where an estimate takes them to be.
+
+    Anderson–Darling tests of each side, and of both together, in units of their deviations, have
+    the level 1 − 0.999 together. Unobserved scores that are N(0, 1) by design are not tested, and
+    neither are sides of fewer than eight scores. False alarms and power:
+    ``simulations/studies/any_law.py``.
+    """
+    sides = [scores.deviates(scores.shift())] if scores.standard_null else list(scores.both())
+    sides = [side for side in in_moderate_units(*sides) if len(side) >= _LEAST_FOR_TEST]
+    if any(np.ptp(side) == 0 for side in sides):
+        return "these scores are not Gaussian (all of a side are equal)"
+    standard = [(side - side.mean()) / side.std(ddof=1) for side in sides]
+    if len(sides) > 1:
+        standard.append(np.concatenate(standard))
+    tests = [test for test in map(gaussian_test, standard) if test is not None]
+    if all(test.p_value >= (1 - _LEAST_CERTAINTY) / len(tests) for test in tests):
+        return None
+    statistic = max(test.statistic for test in tests)
+    return f"these scores are not Gaussian (Anderson–Darling A² = {statistic:.3g})"
 
 
 def check_sign(scores: Scores) -> None:

@@ -17,6 +17,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
@@ -120,6 +121,19 @@ class AuditedClient:
         if self.patterns.shape[1]:
             return float(np.mean(view.sizes.of(self.patterns)))
         return view.sizes.of_rounds(self.participations)
+
+    def error_of_secret_rounds(self, view: View) -> float:
+        """Relative error of its signals, as its secret rounds are taken to be independent.
+
+        It is that of a client with as many rounds as decide δ.
+        """
+        record, most = view.record, self.participations
+        if self.secret is None or view.adversary.sees == "final":
+            return 0.0
+        if self.secret.law == "coins":
+            most = float(scipy.stats.binom.isf(record.delta, record.rounds, self.secret.rate))
+        loss = record.correlation.loss_by_pairs(view.sizes.weights, record.dim)
+        return most / record.rounds * loss / 2
 
 
 def claim_adversary(record: AuditRecord) -> Adversary:

@@ -143,9 +143,10 @@ class CanaryLoad:
         if self.kept < 1:
             here = [np.flatnonzero(place) for place in places.T]
             places = np.zeros_like(places)
+            count = math.floor(self.kept * self.place_participations + _ROUNDING)
             for place, rounds in enumerate(here):
-                count = math.floor(self.kept * len(rounds) + _ROUNDING)
-                places[rng.choice(rounds, count, replace=False), place] = True
+                chosen = rng.choice(rounds, min(count, len(rounds)), replace=False)
+                places[chosen, place] = True
         return ladder(places, rng)
 
     def sentences(self) -> list[str]:
@@ -164,8 +165,8 @@ class CanaryLoad:
             seen = "the final model" if found.sees == "final" else "every round's model"
             ends = f"{found.low:.3g} – {found.high:.3g} (95%)"
             lines.append(
-                f"If nothing is wrong, ε from {seen} is about {found.epsilon:.3g}, and will be "
-                f"measured within {ends}."
+                f"If nothing is wrong, ε from {seen} is at most about {found.epsilon:.3g}: that if "
+                f"real updates hid nothing, and measured within {ends}."
             )
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"

@@ -6,12 +6,8 @@ far times the expected score of that client. `EpsilonSoFar` is the only implemen
 `epsilon_by_round` says the same numbers again. After the last round ε is the answer of the run
 (`fl_epe.auditing.answer`), with its interval for one look.
 
-Its intervals are a confidence sequence. A 95% interval that is computed anew after every round
-excludes the truth in some round far more often than in 5% of runs. A confidence sequence does so in
-at most 5% of runs, over all rounds together, and one may stop when it says enough. Scores must have
-variance 1 and come one after the other; each has a mean of its own given those before, so that
-their sum less its mean is a random walk. `boundary` says how far the walk strays. Derivation and
-cost: docs/notes/watching.md.
+Its intervals are a confidence sequence (`fl_epe.auditing.confidence_sequence`): one may stop when
+they say enough.
 
 Examples:
     >>> so_far = EpsilonSoFar(dim=10_000, count=2, planned=4.0)
@@ -21,113 +17,28 @@ Examples:
 """
 
 import dataclasses
-import functools
 import math
 from collections import deque
 from collections.abc import Collection
 from typing import Literal
 
 import numpy as np
-import scipy
-from numpy.typing import ArrayLike
 
-from fl_epe.accounting import epsilon_of_shift, poisson_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting import epsilon_of_shift, secret_coins_epsilon, unknown_rounds_epsilon
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
+from fl_epe.auditing.confidence_sequence import PLAN_MARGIN, boundary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
-from fl_epe.checks import Floats, check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_count, check_probability
 
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
-
-SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
 UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how many there will be
 
-_PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
-_BEYOND = 0.04  # share of the error that is left for what comes after the planned end
 _FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
-_STEPS = 400  # of the integral equation for c
-_INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
-_NEVER = 9.0  # standard deviations that a walk is not above before the first step
-
-
-def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAPE) -> float:
-    """How likely it is that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
-
-    Solves the integral equation of the first crossing's density (Buonocore, Nobile and Ricciardi
-    1987) on a grid of times. Error: below `_INEXACT` of the result, which a test shows.
-
-    Args:
-        height: c.
-        steps: of the grid.
-        shape: Δ, below ½.
-    """
-    first = min((_NEVER / height) ** (1 / (shape - 0.5)), 0.01)  # no crossing before
-    logs, gap = np.linspace(math.log(first), 0.0, steps + 1, retstep=True)
-    times = np.exp(logs)
-    tops = height * times**shape
-    slopes = shape * tops / times
-    found = (tops / times - slopes) * _density(tops, times)
-    for now in range(1, steps + 1):
-        left, rise = times[now] - times[:now], tops[now] - tops[:now]
-        again = (slopes[now] - rise / left) * _density(rise, left)
-        found[now] += gap * np.sum(again * found[:now] * times[:now])
-    return float(gap * (np.sum(found * times) - found[-1] / 2))
-
-
-def _density(values: Floats, variances: Floats) -> Floats:
-    return np.asarray(np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances))
-
-
-@functools.cache
-def boundary_height(error: float) -> float:
-    """The c for which c·t^Δ is crossed with probability at most ``error``, from above.
-
-    Raises:
-        ValueError: if ``error`` is not in [1e-9, 0.4].
-    """
-    if not 1e-9 <= error <= 0.4:
-        raise_invalid("error", error, "in [1e-9, 0.4]")
-    wanted = error * (1 - _INEXACT)
-    low, high = max(0.5, -float(scipy.special.ndtri(error))), 8.0
-    found = scipy.optimize.brentq(lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6)
-    return float(found) + 1e-6
-
-
-def boundary(information: ArrayLike, error: float, horizon: float, planned: bool = True) -> Floats:
-    """How far above its mean a sum of scores may be, once there is so much ``information``.
-
-    It is exceeded at any information > 0, with any number of looks, with probability at most
-    ``error``, whatever ``horizon`` is. That decides where the boundary is tight, and must be chosen
-    before the scores are seen. It is infinite where nothing is known.
-
-    Args:
-        information: the number of scores so far, or the sum of squared weights.
-        error: probability, one-sided.
-        horizon: information at the planned end, after which the boundary is wider.
-        planned: whether the end is planned; else ``horizon`` is where the boundary is tightest,
-            and there is no end.
-    """
-    check_probability("error", error)
-    check_positive("horizon", horizon)
-    known = np.asarray(information, np.float64)
-    if not planned:
-        return np.where(known > 0, _mixture(known, error, horizon), np.inf)
-    share = known / horizon
-    height = boundary_height((1 - _BEYOND) * error)
-    until = height * math.sqrt(horizon) * np.minimum(share, 1.0) ** SHAPE
-    after = _mixture(known, _BEYOND * error, horizon)
-    return np.where(known > 0, np.where(share <= 1, until, after), np.inf)
-
-
-def _mixture(known: Floats, error: float, horizon: float) -> Floats:
-    """Valid for ever: Robbins' mixture over a half-normal law, from above."""
-    log = 2 * math.log(1 / (2 * error))
-    rho = horizon / (log + math.log1p(log))
-    odds = np.sqrt((known + rho) / rho) / (2 * error)
-    return np.asarray(np.sqrt(2 * (known + rho) * np.log(odds + 0.5)))
+_LEAST_SIGNAL = 1e-9  # of the mean one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +62,8 @@ class EpsilonSoFar:
     its expected score plus N(0, 1). κ is fitted over all canaries, as by `LadderFit`. What one
     participation of the client adds to its squared expected score is the canaries' mean so far.
     ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
-    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone.
+    it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone, as if
+    rounds were independent (`client_epsilon` says where they are not).
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
@@ -179,6 +91,7 @@ class EpsilonSoFar:
         self._counts = np.zeros(count, np.int64)  # participations
         self._variance = self._first = 0.0  # of the sum of gains, and of its first participation
         self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
+        self._each: list[float] = []  # squared signal of a participation, by round; NaN: not seen
         self._signals: deque[Floats] = deque(maxlen=window - 1)
         self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
 
@@ -197,6 +110,7 @@ class EpsilonSoFar:
         self._counts[list(present)] += 1
         self._pairs += energy_of_pairs(signals, np.array(self._signals).reshape(-1, len(signals)))
         self._signals.append(signals)
+        self._each.append(math.nan)
         if not signals.any():
             return
         # Exact sums do not depend on the canaries' order.
@@ -206,6 +120,8 @@ class EpsilonSoFar:
         self._energy += energy
         self._variance += variance
         self._by_round += energy**2
+        if len(present):
+            self._each[-1] = energy / len(present)
         self._first = self._first or variance / max(len(present), 1)
 
     @property
@@ -255,10 +171,12 @@ class EpsilonSoFar:
             return 0.0
         if self._client is None or self._client.law is None:
             return float(epsilon_of_shift(signal * math.sqrt(times), delta))
+        mean = self._energy / int(self._counts.sum())
+        each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
+        signals = signal * np.maximum(each, _LEAST_SIGNAL)
         if self._client.law == "coins":
-            return poisson_epsilon(1 / signal, min(times / rounds, 1.0), rounds, delta)
-        parts = np.array_split(np.arange(rounds), max(1, round(times)))
-        return unknown_rounds_epsilon([np.full(len(part), signal) for part in parts], delta)
+            return secret_coins_epsilon(signals, min(times / rounds, 1.0), delta)
+        return unknown_rounds_epsilon(np.array_split(signals, max(1, round(times))), delta)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.
@@ -268,7 +186,7 @@ class EpsilonSoFar:
         precision = Precision.of(reach_of(self._rounds, self._window), self._dim, SKETCH_PARTS)
         unit_error = precision.unit_error(self._pairs, self._by_round, self._energy)
         signal = precision.unit * math.sqrt(self._energy / int(self._counts.sum()))
-        length = UNPLANNED if self._planned is None else _PLAN_MARGIN * self._planned
+        length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
         known = self._variance * precision.own**2
         error, planned = (1 - confidence) / 2, self._planned is not None
         half = float(boundary(known, error, length * self._first, planned)) / self._energy

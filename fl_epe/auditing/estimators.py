@@ -19,8 +19,21 @@ from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.answer import answer
-from fl_epe.auditing.assumptions import check_known_variance, check_sign, wider_than_known
+from fl_epe.auditing.assumptions import (
+    check_known_variance,
+    check_sign,
+    not_gaussian,
+    wider_than_known,
+)
 from fl_epe.auditing.audited_client import claim_adversary
+from fl_epe.auditing.bounds.error_rates import (
+    Sample,
+    UpperLimit,
+    count_errors,
+    epsilon_from_rates,
+    upper_rates,
+)
+from fl_epe.auditing.bounds.thresholds import band_upper
 from fl_epe.auditing.epsilon_estimate import (
     Adversary,
     EpsilonEstimate,
@@ -35,6 +48,8 @@ from fl_epe.auditing.view import STATISTICS, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
+_SCORES_FOR_ANY_LAW = 10  # over δ, at the very least
+ANY_LAW = "best threshold, any law"
 _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many still fit
 
 
@@ -61,13 +76,17 @@ def epsilon_from_cosines(
         NotMeasured: a `ValueError`, for cosines that are wider than known variance allows, far
             below 0, or in fewer than 10 dimensions.
     """
-    return epsilon_of(Scores.from_cosines(cosines, dim), delta, variance, confidence, refuse=True)
+    scores = Scores.from_cosines(cosines, dim)
+    return epsilon_of(scores, delta, variance, confidence, refuse=variance != "fitted")
 
 
 def epsilon_from_scores(
     observed: ArrayLike, unobserved: ArrayLike, delta: float, *, confidence: float = 0.95
 ) -> EpsilonEstimate:
     """ε between two fitted Gaussians (Andrew et al. 2024, Algorithm 3).
+
+    Scores that are certainly not Gaussian (`not_gaussian`) have `epsilon_of_thresholds` instead,
+    which needs no law and at least 10/δ scores of each side.
 
     Args:
         observed: shape ``(k,)``, score of each canary that took part.
@@ -77,10 +96,51 @@ def epsilon_from_scores(
 
     Raises:
         ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
-        NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
+        NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones, and for
+            too few scores that are not Gaussian. `epsilon_lower_bound` needs no law.
     """
     scores = Scores(np.asarray(observed), np.asarray(unobserved))
-    return epsilon_of(scores, delta, confidence=confidence)
+    return epsilon_of(scores, delta, confidence=confidence, refuse=True)
+
+
+def epsilon_of_thresholds(
+    scores: Scores, delta: float, confidence: float = 0.95
+) -> EpsilonEstimate:
+    """ε that the best threshold on the scores shows, whatever their law.
+
+    The largest of ln((P[S ≥ t] − δ)/Q[S ≥ t]) and ln((Q[S < t] − δ)/P[S < t]) over all thresholds
+    t, with P the law of observed scores and Q of unobserved ones (Kairouz, Oh, Viswanath 2015). It
+    is ε of the scores where their likelihood ratio rises with the score, and less elsewhere. The
+    interval is from limits of both rates that hold at all thresholds together, so it covers for
+    every law. Coverage and width: ``simulations/studies/any_law.py``.
+
+    Raises:
+        ValueError: if an argument is out of range, or unobserved scores are missing.
+        NotMeasured: a `ValueError`, for too few scores: what was never seen may have a probability
+            above δ, so that no ε is too large.
+    """
+    check_probability("confidence", confidence)
+    check_probability("delta", delta)
+    observed, unobserved = in_moderate_units(*scores.both())
+    sample = Sample(observed, unobserved, 0, delta, alpha=(1 - confidence) / 4)  # of four bands
+    thresholds = np.append(np.unique(np.concatenate([observed, unobserved])), math.inf)
+    errors = count_errors(sample, thresholds)
+
+    def largest(limit: UpperLimit) -> float:
+        with np.errstate(divide="ignore"):  # a rate may be 0
+            rates = upper_rates(errors, limit, sample.alpha)
+        return float(np.max(epsilon_from_rates(*rates, delta)))
+
+    low = largest(band_upper)
+    high = largest(lambda count, total, alpha: 1 - band_upper(total - count, total, alpha))
+    value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
+    if math.isinf(high):
+        need = f"at least {math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
+        raise NotMeasured(f"without a law, an ε at δ = {delta:.2g} needs {need}")
+    method = f"{scores.statistic}, {ANY_LAW}"
+    return EpsilonEstimate(
+        min(max(value, low), high), low, high, delta, confidence, method, scores.adversary
+    )
 
 
 def epsilon_from_record(
@@ -148,18 +208,25 @@ def epsilon_of(
 
     The other arguments are as in `epsilon_from_record`; ``variance`` is used only with the null
     N(0, 1). Where scores are `wider_than_known`, no number of them is ε: the estimate is that of
-    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error.
+    the fitted variance, and its interval has no upper end; with ``refuse=True`` it is an error. So
+    is a Gaussian that is fitted to scores which are not Gaussian, unless there are enough of them
+    for `epsilon_of_thresholds`.
 
     Raises:
         ValueError: if an argument is out of range, or unobserved scores are needed and missing.
         NotMeasured: a `ValueError`, for observed scores far below unobserved ones, cosines in fewer
-            than 10 dimensions, or where ``refuse`` says so.
+            than 10 dimensions, or as ``refuse`` says.
     """
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     if not scores.standard_null:
         observed, unobserved = in_moderate_units(*scores.both())
         check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+        if refuse and (reason := not_gaussian(scores)):
+            try:
+                return epsilon_of_thresholds(scores, delta, confidence)
+            except NotMeasured as error:
+                raise NotMeasured(f"{reason}; {error}") from None
         alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method, scores.adversary)
@@ -169,6 +236,8 @@ def epsilon_of(
     if variance not in ("known", "fitted"):
         raise_invalid("variance", variance, "to be 'known' or 'fitted'")
     wide = variance == "known" and wider_than_known(scores)
+    if variance == "fitted" and refuse and (reason := not_gaussian(scores)):
+        raise NotMeasured(reason)
     if variance == "known" and (refuse or not wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)

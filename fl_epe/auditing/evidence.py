@@ -342,7 +342,7 @@ def _test_by_record(
     client = AuditedClient.of(record, adversary, most=True)
     of_run = {
         "faults": record.findings.step_faults,
-        "unseen": unseen_of(record, adversary),
+        "unseen": record.findings.unseen,
         "adversary": adversary,
         "participations": client.participations,
     }
@@ -427,21 +427,6 @@ def evidence_against_theory(
         return find_evidence(record, limit, delta, confidence, adversary=adversary)
     except ValueError:  # too few canaries, or no null
         return None
-
-
-_NOT_CHECKED, _OF_SAMPLING = "Not checked: ", "batch sizes"
-
-
-def unseen_of(record: AuditRecord, adversary: Adversary) -> tuple[str, ...]:
-    """What the accounting of a run assumes and its audit did not look at, as clauses.
-
-    How batches were drawn does not matter to an adversary who knows the rounds.
-    """
-    plan = record.findings.plan
-    texts = [text.removeprefix(_NOT_CHECKED) for text in plan if text.startswith(_NOT_CHECKED)]
-    if adversary.knows_rounds:
-        texts = [text for text in texts if not text.startswith(_OF_SAMPLING)]
-    return tuple(text.rstrip(".") for text in texts)
 
 
 def _check_measured(scores: Scores, method: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing.audited_client import AuditedClient
+from fl_epe.auditing.confidence_sequence import widening
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
@@ -118,6 +119,9 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
 def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
+    That of a record of fewer rounds than were planned holds after every round at once, whoever or
+    whatever ended the run (`fl_epe.auditing.confidence_sequence`).
+
     Where it depends on how the others react to canaries (`fl_epe.auditing.reaction`), that has an
     error of its own; if it was fitted, κ and the client's expected score move together by it.
 
@@ -130,6 +134,12 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         NotMeasured: if that error is larger than the score.
     """
     fit = ladder_fit(view, None, confidence)
+    if (share := view.record.share_done) < 1:
+        wider = widening(share, confidence)
+        low = fit.scale - wider * (fit.scale - fit.low)
+        fit = dataclasses.replace(fit, low=low, high=fit.scale + wider * (fit.high - fit.scale))
+    if client.secret is not None:
+        return _widened(fit, client.error_of_secret_rounds(view) * fit.scale, confidence)
     if view.reaction is None:
         return fit
     if view.reaction.rate is None:

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi2
 
+from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
 from fl_epe.auditing.scores import cosines_of
@@ -30,6 +32,7 @@ SMALLEST_SHARE = 1e-3
 _LEAST_HIDDEN = 1e-6  # of a mean; a residual that is less is rounding
 _MEMORY = SCORE_MEMORY // 4  # bytes for sums of canaries that are scored at once
 _LARGEST = 1e15
+_BY_CHANCE = 1e-9
 _PARTS = ("observed", "unobserved", "norms")
 
 
@@ -236,6 +239,13 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
     if not norms.part or own is None or observed.part is None or unobserved.part is None:
         return record
     length, whole = norms.displacement, norms.part
+    # Of a sum of canaries each has its own part, and by chance that of the others over √d.
+    error = float(np.sum((observed.part * whole - own) ** 2)) * record.dim / float(own @ own)
+    if error > chi2.isf(_BY_CHANCE, len(own)):
+        raise NotMeasured(
+            "what canaries should have added to the final model was changed after they were "
+            "projected out of it; hand it to RunAuditor.record"
+        )
     sum_dot = float(own @ observed.displacement) * length
 
     def alone(side: CanaryCosines, part: Floats, weights: Floats) -> tuple[Floats, Floats]:

@@ -122,6 +122,12 @@ class AuditRecord:
         return len(self.observed.means)
 
     @property
+    def share_done(self) -> float:
+        """Share of the planned rounds; 1 if nobody said how many those are."""
+        planned = self.design.num_rounds or self.rounds
+        return min(1.0, self.rounds / planned) if self.rounds else 1.0
+
+    @property
     def num_canaries(self) -> int:
         """Number of observed canaries k."""
         return self.observed.count
@@ -176,6 +182,10 @@ class AuditRecord:
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
 
+        Canaries were projected out of the final model by what they should have added to it. Who
+        changes that (the server's steps, contributions, weights) has no ε of the final model, but
+        from `RunAuditor.record`, which is told in time.
+
         Args:
             values: by name, or by the end of a name that no other value has: ``delta``,
                 ``noise_multiplier``, ``**{"norms.means": …}``; parts likewise.
@@ -190,7 +200,15 @@ class AuditRecord:
                 raise_invalid("name", name, f"to be that of one value of a record, found {found}")
             given[found[0]] = value
         changed: AuditRecord = _with_values(self, given)
-        return changed
+        if self.running.signals is None or changed.running is not self.running:
+            return changed
+        added = self.mechanism.added, changed.mechanism.added
+        if np.allclose(*added, atol=0.0, equal_nan=True) and np.array_equal(
+            self.shares(), changed.shares()
+        ):
+            return changed
+        # They were of what canaries added by the values before.
+        return dataclasses.replace(changed, running=dataclasses.replace(self.running, signals=None))
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.

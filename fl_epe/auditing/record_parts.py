@@ -222,6 +222,7 @@ class Findings:
         not_measured: why fewer canaries took part than were meant to.
         unbounded: why ε of every round is infinite.
         step_faults: what is wrong with the rounds' clipping, sampling or noise.
+        unseen: what of the rounds was not looked at, though privacy accounting assumes it.
         noise: what the checks of the noise say, in sentences.
         last_model_is_finite: whether the last model of the strategy was; the record has the last
             finite one.
@@ -238,6 +239,7 @@ class Findings:
     not_measured: str | None = None
     unbounded: str | None = None
     step_faults: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
     last_model_is_finite: bool = True
     last_model_is_final: bool = True

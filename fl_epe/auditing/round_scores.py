@@ -74,7 +74,10 @@ def score_round(
         vectors: the canaries that are present, shape ``(K, dim)``, if they are at hand; else they
             are made again.
         has_canaries: whether they are in the mean; otherwise each is scored as if it were.
-        everybody: whether to score those that are not present, too.
+        everybody: whether to score those that are not present, too, as rounds are whitened. Then
+            canaries are projected out however little they added, in a model of few parameters:
+            those that stayed in would be part of the estimated correlations, which lowers their
+            scores by the part that the rounds are of the dimension.
 
     Returns:
         Scores of the canaries that may take part, N(0, 1) without their own part, and their means:
@@ -93,7 +96,8 @@ def score_round(
     dim, part = len(mean), facts.contribution if known else 0.0
     along = float(weights @ scores[present])  # the sum of the canaries
     energy = along**2 / float(weights @ weights) if present else 0.0
-    if has_canaries and energy > 0 and energy >= SMALLEST_SHARE * square:
+    least = 0.0 if everybody and dim <= _FEW_PARAMETERS else SMALLEST_SHARE * square
+    if has_canaries and energy > 0 and energy >= least:
         if vectors is None:
             total = canaries.combine(weights[None], numbers=present)[0]
         else:
@@ -115,6 +119,7 @@ def score_round(
     return scores, signals, residual
 
 
+_FEW_PARAMETERS = 100_000  # more rounds than a hundredth of that are not followed
 _FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
 
@@ -231,6 +236,7 @@ def record_from_scorer(
     delta_norms: Floats,
     delta_series: str = "delta",
     released: str = "mean",
+    values: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
@@ -239,7 +245,8 @@ def record_from_scorer(
     where they are known "residual" and the model updates, whose series is ``delta_series`` and
     whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
     are unobserved. ``start`` and ``final`` are the initial and the final model; ``fields`` are the
-    other fields of `AuditRecord`.
+    other fields of `AuditRecord`, and ``values`` those that are known better, by name
+    (`AuditRecord.with_values`): canaries are projected out by them.
 
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
@@ -281,7 +288,7 @@ def record_from_scorer(
         ),
         **fields,
     )
-    record = measure_others(record, scorer.canaries)
+    record = measure_others(record.with_values(**(values or {})), scorer.canaries)
     return _with_own(record) if released == OTHERS else record
 
 

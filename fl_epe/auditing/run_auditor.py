@@ -319,31 +319,28 @@ class RunAuditor:
         scorer, rounds, presence = self._whole_rounds(), self._rounds, self._rounds["presence"]
         scorer.flush()  # so that a second record of the same rounds is the same to the last bit
         ids = np.flatnonzero(presence.any(axis=0)) if observed is None else observed
-        parts: dict[str, Any] = {
-            "mechanism": rounds.mechanism(self._server, ids),
-            "clients": ClientLog(absent=rounds["absent"].astype(np.int64)),
-            "provenance": Provenance({"canary": self._seed}, self._kind, installed_versions()),
-        }
-        parts |= {name: facts.pop(name) for name in parts.keys() & facts.keys()}
-        record = record_from_scorer(
+        running = RunningScores()
+        if self._follow:
+            scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
+            rate = None if self._client is None else self._client.rate
+            running = RunningScores(scores, signals, self._planned, rate)
+        return record_from_scorer(
             scorer,
             ids,
             start=self._start,
             final=self._last if final is None else final,
             delta_norms=rounds["update_norms"],
             delta_series="delta" if isinstance(self._server, ServerSGD) else self._series[-1],
+            released=self._series[0],
+            values=facts,
             presence=presence[:, ids],
             delta=self.delta,
-            released=self._series[0],
+            mechanism=rounds.mechanism(self._server, ids),
+            clients=ClientLog(absent=rounds["absent"].astype(np.int64)),
+            provenance=Provenance({"canary": self._seed}, self._kind, installed_versions()),
             correlation=RoundCorrelation.of(rounds.factor, len(self._start)),
-            **parts,
+            running=running,
         )
-        if self._follow:
-            scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            rate = None if self._client is None else self._client.rate
-            running = RunningScores(scores, signals, self._planned, rate)
-            record = dataclasses.replace(record, running=running)
-        return record.with_values(**facts)
 
     def _started(self) -> CanaryScorer:
         if self._scorer is None:

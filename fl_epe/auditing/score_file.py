@@ -24,7 +24,7 @@ from fl_epe.archive import json_object, read_archive, read_npy
 from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
 from fl_epe.auditing.bounds import all_bounds, method_by_design
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.estimators import ANY_LAW, epsilon_of
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import Floats, raise_invalid
@@ -188,7 +188,7 @@ class ScoreSummary:
         confidence: of the interval (two-sided) and of the proof (one-sided).
         dim: dimension of the cosines; ``None`` if the scores are not cosines.
         observed, unobserved: number of scores in each group.
-        estimates: every estimate that applies; the first is the answer's.
+        estimates: every estimate that applies; the first is the answer's. Empty if there is none.
         proved: ε is above this; ``None`` without a bound.
         proof: the bound's method, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
@@ -196,7 +196,8 @@ class ScoreSummary:
         claim: the ε that is claimed; ``None`` if none is.
         overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
             what was released, if they share it; ``None`` if the scores are not cosines.
-        refused: why there is no estimate with known variance, where the scores refute it.
+        refused: why the first estimate that would have applied does not, where the scores refute
+            its law.
     """
 
     delta: float
@@ -214,9 +215,18 @@ class ScoreSummary:
     refused: str | None = None
 
     @property
-    def estimate(self) -> EpsilonEstimate:
-        """The answer's."""
-        return self.estimates[0]
+    def estimate(self) -> EpsilonEstimate | None:
+        """The answer's; ``None`` if the scores have no law that an estimate takes them to have."""
+        return self.estimates[0] if self.estimates else None
+
+    @property
+    def if_gaussian(self) -> bool:
+        """Whether the estimate holds only if the scores are Gaussian, which few scores hardly tell.
+
+        Cosines have a known law.
+        """
+        estimate = self.estimate
+        return self.dim is None and estimate is not None and not estimate.method.endswith(ANY_LAW)
 
     @property
     def refuted(self) -> bool:
@@ -267,17 +277,18 @@ def summarize_scores(
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
     check_sign(scores)
-    bare, shared, refused = Scores(scores.observed, scores.unobserved), None, None
-    estimates: list[EpsilonEstimate] = []
+    bare, shared = Scores(scores.observed, scores.unobserved), None
+    asked = [(bare, "fitted")] if bare.unobserved is not None else []
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
+        asked = [(scores, "known"), (scores, "fitted"), *asked]
+    estimates: list[EpsilonEstimate] = []
+    refused = None
+    for each, variance in asked:
         try:
-            estimates.append(epsilon_of(scores, delta, "known", confidence, refuse=True))
+            estimates.append(epsilon_of(each, delta, variance, confidence, refuse=True))
         except NotMeasured as error:
-            refused = str(error)
-        estimates.append(epsilon_of(scores, delta, "fitted", confidence))
-    if bare.unobserved is not None:
-        estimates.append(epsilon_of(bare, delta, confidence=confidence))
+            refused = refused or str(error)
     groups = {"observed": bare.observed, "unobserved": bare.unobserved}
     tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
     bounds = all_bounds(scores, delta, confidence, coins=coins)

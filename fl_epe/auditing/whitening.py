@@ -43,6 +43,7 @@ _LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too 
 _MEASURED = 2.0  # errors of a residual, 1/√d of it, from the canaries' part that is taken out
 _BLOCK = 512
 _SEED = 0
+_CHANCE = 4.0  # scales of the largest eigenvalue's law, that noise alone does not reach
 _NOTHING = np.ones(1)  # the factor's row of a round without a residual, and of the first
 
 
@@ -207,6 +208,43 @@ class RoundCorrelation:
         for t, (row, value) in enumerate(zip(self.factor, values, strict=False)):
             found[t] = whitened_row(row, value, found[:t])
         return found
+
+    def independent(self, dim: int) -> bool:
+        """Whether the rounds are no more alike than independent noise in ``dim`` dimensions.
+
+        Then no eigenvalue of G is outside the range of those of a Wishart matrix: the edges of
+        Marchenko and Pastur (1967), and four of the scales of Johnstone (2001, equation 1.3) more.
+        """
+        if self.factor is None or self.window == 1:
+            return True
+        rounds = len(self.factor)
+        lower = np.zeros((rounds, rounds))
+        for t, row in enumerate(self.factor):
+            back = min(t + 1, self.window)
+            lower[t, t + 1 - back : t + 1] = row[:back][::-1]
+        energies = np.linalg.eigvalsh(lower @ lower.T)
+        few = math.sqrt(min(self.parts or dim, dim))
+        reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
+        above, below = few + reach, few - reach
+        most = above**2 + _CHANCE * above * (1 / few + 1 / reach) ** (1 / 3)
+        least = below**2 - _CHANCE * below * abs(1 / few - 1 / reach) ** (1 / 3)
+        return bool(least / few**2 < energies[0] and energies[-1] < most / few**2)
+
+    def loss_by_pairs(self, signal: Floats, dim: int) -> float:
+        """Share of ``Σ_t f_t²(G⁻¹)_tt`` by which ``fᵀG⁻¹f`` of a client in all rounds differs.
+
+        It is 0 where rounds are independent. Of a client in a random part p of them it is p times
+        as much.
+
+        Args:
+            signal: expected score f_t of each round, ``(T,)``.
+            dim: dimension of the rounds.
+        """
+        if self.independent(dim):
+            return 0.0
+        own = float(self.alone(signal).sum())
+        together = float(np.sum(self.whiten(signal) ** 2))
+        return abs(together - own) / own if own > 0 else 0.0
 
     def alone(self, signal: Floats) -> Floats:
         """``fᵀG⁻¹f`` of who adds its ``signal`` to one round alone, of each round, ``(T,)``."""

@@ -174,7 +174,8 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
     kind, words = kinds[0], tuple(part for part in kinds if isinstance(part, str))
     if kind is bool:
-        return {"action": argparse.BooleanOptionalAction if default is True else "store_true"}
+        both = default is True or default is None
+        return {"action": argparse.BooleanOptionalAction if both else "store_true"}
     if typing.get_origin(kind) is Mapping:
         return {"action": "append", "type": name_and_value, "metavar": "NAME=VALUE"}
     if typing.get_origin(kind) is tuple:

@@ -1,8 +1,8 @@
 """What a claim says of error rates, and what error rates say of a claim.
 
-A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair, of
-Gaussian mechanisms with a noise multiplier, sampled or not, it is the whole curve δ(ε), which is
-how few trials disprove a claim of ε = 4 at δ = 1e-5.
+A claim is a privacy profile: pairs (ε, δ) that hold together. Of one (ε, δ) that is one pair. Where
+the noise is said to be Gaussian, sampled or not, it is the whole curve δ(ε) of the noise multiplier
+that is claimed, or that the claimed ε needs: so do few trials disprove ε = 4 at δ = 1e-5.
 
 Examples:
     >>> claim = Profile(np.array([1.0]), np.array([0.0]), None)
@@ -15,17 +15,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon
+from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
 _GRID = np.linspace(0.0, 12.0, 61)
+_STEP, _STEPS = 0.9, 40  # of the noise, by which less of it is tried
+_EACH = math.sqrt(0.8)  # probability that each error rate is as low as needed
 
 
 def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tuple[Floats, Floats]:
@@ -43,12 +46,12 @@ def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tup
 
 
 @functools.lru_cache(maxsize=64)
-def _sampled(noise: float, rate: float, steps: int) -> Floats:
-    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling."""
+def _sampled(noise: float, rate: float, steps: int, interval: float) -> Floats:
+    """δ at the grid's ε of Gaussian mechanisms with Poisson sampling, rounded up."""
     from dp_accounting.pld import privacy_loss_distribution  # slow to import
 
     one = privacy_loss_distribution.from_gaussian_mechanism(
-        noise, sampling_prob=rate, value_discretization_interval=1e-3
+        noise, sampling_prob=rate, value_discretization_interval=interval
     )
     return np.asarray(one.self_compose(steps).get_delta_for_epsilon(_GRID))
 
@@ -68,21 +71,29 @@ class Profile:
     delta: float | None
 
     @classmethod
-    def of(cls, target: Target) -> Profile:
-        """What a target claims."""
-        z = target.noise_multiplier
+    def of(cls, target: Target, part: float = 1.0) -> Profile:
+        """What a target claims, or would claim with this part of its noise."""
+        z = target.multiplier
+        epsilon = target.claimed
         epsilons: ArrayLike = ()
         deltas: ArrayLike = ()
-        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
-            epsilons, deltas = _GRID, _sampled(z, target.sampling_rate, target.taken)
-        elif z is not None and target.sampling_rate == 1:
-            shift = math.sqrt(target.taken) / z
-            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
-        elif target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
-            epsilons = _GRID[target.claimed > _GRID]
-            deltas = -np.expm1((epsilons - target.claimed) / 2)
-        stated = np.append(epsilons, target.claimed), np.append(deltas, target.delta)
         gaussian = z is not None and target.sampling_rate == 1
+        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
+            interval = 1e-3 if part == 1 else 1e-2
+            of_step = part * z, target.sampling_rate, target.taken
+            epsilons, deltas = _GRID, _sampled(*of_step, interval)
+        elif z is not None and gaussian:
+            shift = math.sqrt(target.taken) / (part * z)
+            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
+        if z is not None and part < 1:
+            rate, steps = target.sampling_rate, target.taken
+            epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
+        elif z is None:
+            epsilon = epsilon / part
+            if target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
+                epsilons = _GRID[epsilon > _GRID]
+                deltas = -np.expm1((epsilons - epsilon) / 2)
+        stated = np.append(epsilons, epsilon), np.append(deltas, target.delta)
         return cls(*stated, target.delta if gaussian else None)
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
@@ -91,6 +102,13 @@ class Profile:
         ratios = error_rates.log_ratio(np.log(one), other, self.deltas)
         return np.asarray((ratios - self.epsilons).max(axis=-1))
 
+    def fnr(self, fpr: Floats) -> Floats:
+        """The lowest FNR at each FPR that is possible (Kairouz et al. 2015)."""
+        ratios, rest = np.exp(np.minimum(self.epsilons, 700.0)), 1 - self.deltas
+        members = rest - ratios * fpr[:, None]
+        others = (rest - fpr[:, None]) / ratios
+        return np.asarray(np.maximum(members, others).max(axis=1).clip(0, 1))
+
     def epsilon(self, fpr: float, fnr: float, delta: float) -> float:
         """ε that the rates prove; of a claim of Gaussian mechanisms, read as of one."""
         found = float(error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), delta))
@@ -98,3 +116,42 @@ class Profile:
         if self.delta is None or not mu > 0:
             return found
         return max(found, gaussian_epsilon(1 / mu, self.delta))
+
+
+def proved(target: Target, fpr: float, fnr: float) -> float:
+    """ε at the claim's δ that error rates beyond a claim prove, if its law holds.
+
+    It is that of the smallest part of the claimed noise, in steps, that the rates contradict.
+    """
+    epsilon = target.claimed
+    for step in range(1, _STEPS):
+        less = Profile.of(target, _STEP**step)
+        if not less.excess(fpr, fnr) > 0:
+            break
+        epsilon = float(less.epsilons[-1])
+    return epsilon
+
+
+def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
+    """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
+
+    It is of mechanisms that have less of the claimed noise. Where the law of that is not said, it
+    is taken for Gaussian, or with δ = 0 for Laplace's. The game has the best statistic against it.
+
+    Args:
+        target: with its claim.
+        profile: that claim.
+        count: trials of each world that prove.
+        level: of a false alarm of the game.
+    """
+    if target.noise is None and target.multiplier is None:
+        law: Any = "gaussian" if target.delta else "laplace"
+        target = dataclasses.replace(target, noise=law, norm="l1")
+    fpr = np.geomspace(0.1 / count, 0.5, 60)
+    for step in range(1, _STEPS):
+        less = Profile.of(target, _STEP**step)
+        false = scipy.stats.binom.ppf(_EACH, count, fpr)
+        missed = scipy.stats.binom.ppf(_EACH, count, less.fnr(fpr))
+        if (profile.excess(*limits(false, missed, count, level)) > 0).any():
+            return float(less.epsilons[-1])
+    return math.inf

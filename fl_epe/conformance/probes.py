@@ -5,20 +5,28 @@ cancels and the change is exact. Where it does not cancel, as of a target that d
 a change counts as too large only if it is far beyond the noise too.
 """
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fl_epe.checks import Floats
+from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.games import Game, describe
 from fl_epe.conformance.target import ORDERS, Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
-_STREAMS = 3  # of random numbers that a change must not depend on
+_STREAMS, _MORE = 3, 20  # of random numbers that a change must not depend on
+_RUNS = 400  # of a world that seems to have no noise
+_TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
 _FAR = 15.0  # deviations of the noise, for each entry
+_LONG = 100.0  # clip norms
+_ERRORS = 4.0  # standard errors
+_UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _HUGE, _TINY = 1e30, 1e-300
 
 
@@ -28,13 +36,14 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     The size is in the claim's norm; NaN if something that is not finite was released, infinite if
     not the same arrays were.
     """
+    size, exact = _change(target, pair, seed, _STREAMS)
+    if exact and target.allowed < size < np.inf:  # chance, where noise is rounded
+        return _change(target, pair, seed, _MORE)
+    return size, exact
 
-    def released(updates: Any, stream: int) -> Floats:
-        target.restart()
-        with np.errstate(all="ignore"):
-            return target(updates.copy(), generator(seed, 3, stream))
 
-    sides = [[released(updates, i) for updates in pair] for i in range(_STREAMS)]
+def _change(target: Target, pair: Pair, seed: int, streams: int) -> tuple[float, bool]:
+    sides = [[released(target, x, seed, i) for x in pair] for i in range(streams)]
     if len({x.shape for side in sides for x in side}) > 1:
         return np.inf, True
     changes = [one - other for one, other in sides]
@@ -46,31 +55,114 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     return (sizes[0], True) if exact else (min(sizes), False)
 
 
-def probes(target: Target, spread: float, seed: int) -> Iterator[Check]:
+def released(target: Target, updates: Any, seed: int, stream: int) -> Floats:
+    """What a first step releases with this stream of random numbers."""
+    target.restart()
+    with np.errstate(all="ignore"):
+        return target(updates.copy(), generator(seed, 3, stream))
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """What larger updates do to a release.
+
+    Attributes:
+        to_noise: whether they are added to noise that stays the same, so that a release of zeros is
+            the noise; not so where a sum and its noise are clamped, rounded or multiplied, or where
+            the target draws its own noise.
+        moves: whether they change it at all.
+    """
+
+    to_noise: bool
+    moves: bool
+
+
+def added(target: Target, seed: int) -> Added:
+    """Compare releases of zeros and of equal updates, with the same random numbers."""
+    zeros = target.zeros
+    if target.others is None:
+        zeros = np.repeat(zeros, _TIMES, axis=0)
+    drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
+    larger = drawn * (
+        _UNEVEN * target.clip_norm / float(np.linalg.norm(drawn, ORDERS[target.norm]))
+    )
+    updates = np.repeat(larger[None], len(zeros), axis=0)
+    try:
+        sides = [[released(target, x, seed, i) for x in (updates, zeros)] for i in range(_MORE)]
+        changes = np.array([one - other for one, other in sides])
+    except Exception:  # noqa: BLE001 (whatever the target raises)
+        return Added(to_noise=False, moves=True)
+    slack = _SAME * float(np.abs(sides).max())
+    same = float(np.ptp(changes, axis=0).max()) <= slack
+    if (
+        not same and changes.shape[1] == target.dim > 1
+    ):  # as many updates as a batch happens to have
+        parts = np.split(changes / larger, np.cumsum(target.arrays)[:-1], axis=1)
+        same = max(float(np.ptp(x, axis=1).max()) for x in parts) * larger.max() <= slack
+    return Added(same, bool(np.abs(changes).max() > slack))
+
+
+def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
+    """In how many runs a world without any noise is told apart from the other one.
+
+    Args:
+        target: releases.
+        pair: the updates of both worlds.
+        profile: what is claimed.
+        seed: of the random numbers.
+        level: of a false alarm.
+
+    Returns:
+        Their number, or 0 if the claim allows it or each world has noise.
+    """
+    for one, other in (pair, pair[::-1]):
+        first = released(target, one, seed, 0)
+        runs = range(1, 1 + _RUNS)
+        if any(np.any(released(target, one, seed, i) != first) for i in runs):
+            continue
+        apart = sum(bool(np.any(released(target, other, seed, i) != first)) for i in runs)
+        if profile.excess(*limits(0, _RUNS - apart, _RUNS, level / 2)) > 0:
+            return apart
+    return 0
+
+
+def probes(
+    target: Target, spread: float, profile: Profile, level: float, seed: int
+) -> Iterator[Check]:
     """A check of each odd input that suits the target.
 
     Args:
         target: meets them.
         spread: standard deviation of what it releases of zeros.
+        profile: what is claimed.
+        level: probability of a false alarm of all.
         seed: of the random numbers.
     """
-    for odd, pair in {**_inputs(target, seed), **target.probes}.items():
+    pairs = {**_inputs(target, seed), **target.probes}
+    for odd, pair in pairs.items():
         name, claim = f"input: {odd}", "refused, or within the sensitivity"
         try:
             size, exact = change(target, pair, seed)
         except Exception as error:  # noqa: BLE001 (whatever the target raises)
             yield Check(name, "passed", claim, f"refused: {describe(error)}")
             continue
-        if not np.isfinite(size):
-            form = np.isinf(size)
-            words = "an array more, less or longer was" if form else "NaN or infinity was"
+        if np.isnan(size):
+            why = "such an update is neither refused nor clipped: it ends the training, and shows"
+            why = f"{why} that its sender took part, unless the caller refuses it (inputs='finite')"
+            yield Check(name, "not handled", claim, "NaN or infinity was released", why)
+        elif np.isinf(size):
             why = "what is released shows for certain who took part"
-            yield Check(name, "failed", claim, f"{words} released", why, "critical")
+            words = "an array more, less or longer was released"
+            yield Check(name, "failed", claim, words, why, "critical")
+        elif known := noiseless(target, pair, profile, seed, level / len(pairs)):
+            measured = f"told apart in {known} of {_RUNS} runs, as one of the two has no noise"
+            why = "no noise is added to such updates: ε is infinite"
+            yield Check(name, "failed", claim, measured, why, "critical", infinite=True)
         elif target.categories:
             yield Check(name, "passed", claim, "a category was released")
         else:
             slack = 0.0 if exact else _FAR * spread * target.dim
-            yield _judged(name, target, size, slack, "" if exact else ", noise included")
+            yield _judged(name, target, pair, size, slack, seed)
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
@@ -94,6 +186,9 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         one, other = beside(*whole)
         found["integers"] = one.astype(np.int64), other.astype(np.int64)
         found["huge entries"] = beside(unit * _HUGE)
+        for number, end in enumerate(np.cumsum(target.arrays)):
+            alone = np.where(np.arange(dim) == end - 1, _LONG * target.clip_norm, 0.0)
+            found[f"array {number + 1} alone"] = beside(alone[None])
     if target.inputs == "any":
         for name, value in (("NaN", np.nan), ("infinity", np.inf)):
             found[name] = beside(np.where(np.arange(dim) == 0, value, unit))
@@ -101,24 +196,54 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     return found
 
 
-def _judged(name: str, target: Target, size: float, slack: float, how: str) -> Check:
+def _judged(name: str, target: Target, pair: Pair, size: float, slack: float, seed: int) -> Check:
+    """Whether a change is within the claim, or as much larger as the noise is."""
     claim = f"a change of at most {target.allowed:.4g} ({target.norm})"
+    how = ", noise included" if slack else ""
     if size <= target.allowed * (1 + _SAME) + slack:
         return Check(name, "passed", claim, f"{size:.4g}{how}")
+    times = size / target.allowed if slack else _over_noise(target, pair, seed)
+    if np.isnan(times):
+        why = "no law of the noise and no sensitivity is claimed: games are played instead"
+        return Check(name, "unknown", claim, f"{size:.4g}", why)
+    if times <= 1:
+        return Check(name, "passed", claim, f"{size:.4g}, and noise is as much larger")
     why = "the noise is for a smaller sensitivity than there is"
-    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(target.allowed / size))
+    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / times))
 
 
-def sensitivity(target: Target, games: list[Game], seed: int) -> Check:
-    """The largest change between the two worlds of any game, where the noise cancels."""
-    largest, reason = 0.0, "batches are sampled, or noise does not cancel: games are played instead"
+def _over_noise(target: Target, pair: Pair, seed: int) -> float:
+    """A change beside the noise that is there, over what the claim allows; NaN if it says neither.
+
+    A release that is scaled after noise was added has larger changes and as much more noise.
+    """
+    alone = np.array([released(target, pair[1], seed, i) for i in range(_RUNS // 2)])
+    change = released(target, pair[0], seed, 0) - alone[0]
+    noise = np.where(change == 0, np.inf, alone.std(axis=0))
+    noise *= 1 + _ERRORS / math.sqrt(2 * alone.size)
+    with np.errstate(divide="ignore"):
+        if target.multiplier is not None:
+            return target.multiplier * float(np.linalg.norm(change / noise))
+        if (needed := target.noise_std(1.0)) is not None:
+            return needed * float(np.abs(change / noise).sum())
+    stated = target.sensitivity is not None
+    return float(np.linalg.norm(change, ORDERS[target.norm])) / target.allowed if stated else np.nan
+
+
+def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Check]:
+    """The largest change between the two worlds of any game, where the noise cancels; or 0."""
+    largest, worst = 0.0, games[0].worlds(target)
+    reason = "batches are sampled, or noise does not cancel: games are played instead"
     for game in games:
         step = int(np.abs(game.canary).sum(axis=1).argmax())
+        pair = game.worlds(target, step)
         try:
-            size, exact = change(target, game.worlds(target, step), seed)
-            largest = max(largest, size if exact else 0.0)
+            size, exact = change(target, pair, seed)
         except Exception as error:  # noqa: BLE001 (whatever the target raises)
             reason = f"refused: {describe(error)}"
+            continue
+        if exact and size > largest:
+            largest, worst = size, pair
     if largest:
-        return _judged("sensitivity", target, largest, 0.0, "")
-    return Check("sensitivity", "unknown", f"{target.allowed:.4g} at most", "nothing", reason)
+        return largest, _judged("sensitivity", target, worst, largest, 0.0, seed)
+    return 0.0, Check("sensitivity", "unknown", f"{target.allowed:.4g} at most", "nothing", reason)

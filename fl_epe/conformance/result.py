@@ -1,9 +1,11 @@
 """What a conformance suite found, as a table, JSON and HTML."""
 
 import dataclasses
+import math
+from collections import Counter
 from typing import Any, get_args
 
-from fl_epe.noise import Check, Severity
+from fl_epe.noise import Check, Outcome, Severity
 from fl_epe.reporting import render_page
 
 
@@ -16,8 +18,9 @@ class ConformanceResult:
         claimed: ε of the claim.
         delta: δ of the claim.
         checks: in the order in which they were made.
-        largest_epsilon: the largest ε at δ that a game of so many trials could have shown, of an
-            attack that is never wrong.
+        detectable_epsilon: the smallest ε at δ that a game of so many trials finds in 4 of 5 runs,
+            of a mechanism with less of the claimed noise, or where the claim says no law with
+            Gaussian noise, or with δ = 0 with Laplace noise; infinite if it finds none.
         trials: runs of each world in each game.
     """
 
@@ -25,7 +28,7 @@ class ConformanceResult:
     claimed: float
     delta: float
     checks: list[Check]
-    largest_epsilon: float
+    detectable_epsilon: float
     trials: int
 
     @property
@@ -41,18 +44,25 @@ class ConformanceResult:
     @property
     def summary(self) -> str:
         """The result in a sentence or two."""
-        could = f"{self.trials:,} trials could have shown ε up to {self.largest_epsilon:.2f}"
+        could = f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on"
+        could = f"{could} in 4 of 5 runs, where noise is too small"
+        if math.isinf(self.detectable_epsilon):
+            could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
+        words: dict[Outcome, str] = {
+            "unknown": "could not tell",
+            "not handled": "found inputs that are not handled",
+        }
+        counts = Counter(one.outcome for one in self.checks)
+        rest = "".join(f", of which {counts[x]} {word}" for x, word in words.items() if counts[x])
         if self.passed:
-            unknown = sum(one.outcome == "unknown" for one in self.checks)
-            rest = f", of which {unknown} could not tell" if unknown else ""
             return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
         worst = self.ranked[0].severity
-        return f"{len(self.failed)} of {len(self.checks)} checks failed (worst: {worst}); {could}."
+        return f"{counts['failed']} of {len(self.checks)} checks failed (worst: {worst}); {could}."
 
     @property
     def ranked(self) -> list[Check]:
         """The checks, the most severe failures first, then what is unknown, then what passed."""
-        ranks = [*get_args(Severity), "unknown", "passed"]
+        ranks = [*get_args(Severity), "not handled", "unknown", "passed"]
         return sorted(self.checks, key=lambda one: ranks.index(one.severity or one.outcome))
 
     def table(self) -> str:

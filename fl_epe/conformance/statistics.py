@@ -11,9 +11,12 @@ import numpy as np
 from fl_epe.checks import Floats
 
 Score = Callable[[Floats], Floats]
+VALUES, DIGITS, RATIO = "counts of values", "entries with more digits", "likelihood ratio"
+ALONG = "along the canary"
 _MOST = 160  # features of a likelihood ratio
 _RIDGE = 1e-12  # of the mean square
 _ROUNDING = 1e-9  # below which values are the same
+_FEW = 14  # binary digits of a coarse grid
 
 
 def fitted(
@@ -28,9 +31,10 @@ def fitted(
         arrays: number of entries of each array of an update.
         categories: whether what is released are categories.
     """
-    yield "counts of values", _counts(present, absent, _flat)
+    yield VALUES, _counts(present, absent, _flat)
     if categories:
         return
+    yield DIGITS, _few_digits
     base = absent.mean(axis=0)
     yield "largest entry", lambda x: np.abs(x - base).max(axis=(1, 2))
     yield "norm", lambda x: np.linalg.norm(_flat(x - base), axis=1)
@@ -42,12 +46,18 @@ def fitted(
         def parts(x: Floats) -> Floats:
             return _flat(np.add.reduceat(x * units, cuts, axis=2))
 
-        yield "along the canary", lambda x: (x * units).sum(axis=(1, 2))
-        yield "values of one entry", _counts(present, absent, lambda x: x[:, step, entry, None])
+        yield ALONG, lambda x: (x * units).sum(axis=(1, 2))
+        yield f"{VALUES} of one entry", _counts(present, absent, lambda x: x[:, step, entry, None])
         if len(canary) * len(arrays) > 1:
-            yield "likelihood ratio of arrays and steps", _ratio(present, absent, parts)
+            yield f"{RATIO} of arrays and steps", _ratio(present, absent, parts)
     if 1 < present[0].size <= min(_MOST, len(present)):
-        yield "likelihood ratio of all entries", _ratio(present, absent, _flat)
+        yield f"{RATIO} of all entries", _ratio(present, absent, _flat)
+
+
+def _few_digits(x: Floats) -> Floats:
+    """Share of entries with more binary digits than numbers of a coarse grid have."""
+    digits = np.frexp(x)[0] * 2.0**_FEW
+    return np.asarray((digits != np.rint(digits)).mean(axis=(1, 2)))
 
 
 def _flat(x: Floats) -> Floats:

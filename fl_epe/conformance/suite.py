@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import scipy
 
-from fl_epe.auditing.bounds import error_rates
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
-from fl_epe.conformance.claim import Profile, limits
+from fl_epe.conformance.claim import Profile, detectable
 from fl_epe.conformance.games import describe, games_of, play, quarters
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
-_GAMES, _NOISE, _REST = 0.7, 0.2, 0.1  # shares of the level
-_RUNS = 4000  # of noise alone, at most
+_GAMES, _NOISE, _PROBES, _RULE = 0.7, 0.2, 0.05, 0.05  # shares of the level
+_RUNS, _CALLS = 16_000, 4000  # of noise alone, at most, and those compared with each other
+_TIMES = 4  # as many runs of noise alone as trials of a game
+_OTHER = 1.1  # times the noise of another entry, from which on entries have noise of their own
+_OF_ALL = ("scale", "scale by array", "shape", "tails", "grid", "values used once")
 _CLIP_RUNS, _CLIP_STEPS = 20, 20
 
 
@@ -42,18 +44,19 @@ def conform(
     check_probability("level", level)
     _try(target, seed)
     profile, found = Profile.of(target), list(_accounted(target))
-    quiet, spread = 0, 0.0
+    quiet, spread, alone = 0, 0.0, None
     if not target.categories:
         alone = _noise_alone(target, seed)
-        found += _noise_checks(target, alone, _NOISE * level)
         quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
     games = games_of(target, quiet, seed)
-    if not target.categories:
-        found.append(probes.sensitivity(target, games, seed))
-    found += probes.probes(target, spread, seed)
+    if alone is not None:
+        change, sensitive = probes.sensitivity(target, games, seed)
+        found += [*_noise_checks(target, alone, change, seed, _NOISE * level), sensitive]
+    found += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
-        found.append(_clip_rule(target, *target.clip_rule, _REST * level, seed))
-    each = _GAMES * level / len(games)
+        found.append(_clip_rule(target, *target.clip_rule, _RULE * level, seed))
+    share = _GAMES if alone is not None else _GAMES + _NOISE
+    each = share * level / len(games)
     for i, game in enumerate(games):
         found.append(play(target, game, profile, each, generator(seed, 2, i)))
     again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
@@ -61,10 +64,10 @@ def conform(
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
     shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
-    fpr, fnr = limits(0, 0, target.trials - quarters(target.trials)[1], each)
-    largest = float(error_rates.epsilon_from_rates(np.log(fpr), fnr, target.delta))
+    proving = target.trials - quarters(target.trials)[1]
+    least = detectable(target, profile, proving, each)
     name, claimed, delta = target.where, target.claimed, target.delta
-    return ConformanceResult(name, claimed, delta, shown, largest, target.trials)
+    return ConformanceResult(name, claimed, delta, shown, least, target.trials)
 
 
 def _try(target: Target, seed: int) -> None:
@@ -97,31 +100,58 @@ def _accounted(target: Target) -> Iterator[Check]:
 def _noise_alone(target: Target, seed: int) -> Floats:
     """What runs release of zeros, shape (m, s, d)."""
     rng, runs = generator(seed, 6), []
-    for _ in range(min(_RUNS, target.trials)):
+    for _ in range(min(_RUNS, _TIMES * target.trials)):
         target.restart()
         runs.append([target(target.zeros.copy(), rng) for _ in range(target.steps)])
     return np.array(runs)
 
 
-def _noise_checks(target: Target, noise: Floats, level: float) -> Iterator[Check]:
-    """Whether the noise is that of the claim, and fresh in each entry, step and call."""
+def _noise_checks(
+    target: Target, noise: Floats, change: float, seed: int, level: float
+) -> Iterator[Check]:
+    """Whether the noise is that of the claim, and fresh in each entry, step and call.
+
+    Args:
+        target: with its claim.
+        noise: what it releases of zeros, shape (m, s, d).
+        change: of a release between neighbours that was seen, 0 if none was.
+        seed: of random numbers.
+        level: of a false alarm.
+    """
     rows = noise.reshape(-1, noise.shape[2])
     different = len(np.unique(rows, axis=0))
+    added = probes.added(target, seed)
     name, claim = "noise: fresh in each call", "no two releases share their noise"
     measured = f"{different} different ones of {len(rows)} releases of zeros"
-    if different == 1 or (target.noise is not None and different < len(rows)):
+    again = target.noise is not None and added.to_noise and different < len(rows)
+    if (different == 1 and added.moves) or again:
         why = "the difference of two releases with the same noise has none: ε is infinite"
         yield Check(name, "failed", claim, measured, why, "critical")
     else:
         yield Check(name, "passed", claim, measured)
-    if target.noise is None or target.noise_std is None:
+    most = target.allowed
+    if target.sensitivity is None and change > 0:
+        most = min(change, most)
+    std, spread = target.noise_std(most), rows.std(axis=0)
+    if target.noise is None or std is None:
         return
+    if not added.to_noise:
+        why = "what is released is not a sum and its noise alone, as after rounding, or noise does"
+        claim, why = f"the noise is {target.noise}", f"{why} not cancel: games are played instead"
+        yield Check("noise: law", "unknown", claim, "releases of zeros are not the noise", why)
+        return
+    if target.noise_multiplier is None and spread.max() > _OTHER * spread.min():
+        rows = rows[:, spread > 0] / spread[spread > 0]  # each entry has noise for its own change
+        std, spread = 1.0, spread[spread > 0]
     cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
-    parts = [np.split(row, cuts) for row in rows]
-    for one in check_noise(parts, target.noise_std, distribution=target.noise, level=level):
-        short = one.name == "tails" and one.outcome == "failed"  # released in one world alone
-        severity = "critical" if short else one.severity
-        yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
+    by_call = [np.split(row, cuts) for row in rows[:_CALLS]]
+    whole = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
+    for parts, names in ((by_call, None), ([whole], _OF_ALL)):
+        for one in check_noise(parts, std, distribution=target.noise, level=level / 2):
+            if (one.name in _OF_ALL) == (names is not None):
+                short = one.name == "tails" and one.outcome == "failed"  # in one world alone
+                severity = "critical" if short else one.severity
+                yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
 
 
 def _quietest(target: Target, spread: Floats) -> tuple[int, float]:

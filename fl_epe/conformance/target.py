@@ -6,7 +6,7 @@ Examples:
     ...     total = (updates / np.maximum(norms, 1.0)).sum(axis=0)
     ...     return total + rng.normal(0, 1.0, total.size)
     >>> target = Target(noisy_sum, noise_multiplier=1.0, delta=1e-5, noise="gaussian")
-    >>> round(target.claimed, 2), target.noise_std
+    >>> round(target.claimed, 2), target.noise_std(target.allowed)
     (4.38, 1.0)
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import poisson_epsilon
@@ -28,6 +29,22 @@ Norm = Literal["l1", "l2", "linf"]
 Inputs = Literal["any", "finite", "clipped"]
 Pair = tuple[Any, Any]
 ORDERS: Mapping[str, float] = {"l1": 1, "l2": 2, "linf": math.inf}
+_NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
+
+
+@functools.lru_cache(maxsize=64)
+def _needed(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The noise multiplier that gives this ε, or slightly less."""
+
+    def excess(log_noise: float) -> float:
+        return poisson_epsilon(math.exp(log_noise), rate, steps, delta) - epsilon
+
+    low, high = 0.0, 0.0
+    while excess(low) < 0:
+        low -= 0.5
+    while excess(high) > 0:
+        high += 0.5
+    return math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-6) - 1e-5)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,14 +69,16 @@ class Target:
         others: updates of the other records, shape (n, d); nine random ones where ``None``.
         categories: whether a category is released.
         noise: law of the noise in each entry, independent between entries and steps; ``None`` if
-            it is another or there is none to be had alone.
+            it is another or there is none to be had alone. Its scale follows from the claim:
+            Gaussian noise hides a change in L2 (``norm`` "l1" or "l2"), Laplace noise one in L1.
         noise_multiplier: z of a claim of Gaussian mechanisms, sampled or not.
         sensitivity: claimed change of a step's release between neighbours, in ``norm``; where
             ``None``, the clip norm, and twice that for "substitute".
         steps: of one run, which is what ε is of.
         participations: in how many of these steps a record may be; all where ``None``.
         sampling_rate: probability of a record to be in a step.
-        draws_batches: whether the mechanism samples the updates itself; if not, this is done here.
+        draws_batches: whether the mechanism samples the updates itself; if not, its caller does,
+            which is played here. It has to be said where ``sampling_rate`` is below 1.
         adversary: sees the release of "every" step, or of the "last" one alone.
         reset: called before each run, for a mechanism with a state.
         probes: odd inputs of its own by name: the input of `release` with something odd and that
@@ -88,7 +107,7 @@ class Target:
     steps: int = 1
     participations: int | None = None
     sampling_rate: float = 1.0
-    draws_batches: bool = False
+    draws_batches: bool | None = None
     adversary: Literal["every", "last"] = "every"
     reset: Callable[[], object] | None = None
     probes: Mapping[str, Pair] = dataclasses.field(default_factory=dict)
@@ -107,6 +126,16 @@ class Target:
             raise_invalid("clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40")
         check_count("steps", self.steps)
         check_rate("sampling_rate", self.sampling_rate)
+        if self.sampling_rate < 1 and self.draws_batches is None:
+            wanted = "to be said with sampling_rate < 1: true if the target samples its updates"
+            raise_invalid("draws_batches", None, f"{wanted}, false if its caller does")
+        norms = _NORMS.get(self.noise or "", (self.norm,))
+        if self.norm not in norms and self.dim > 1:
+            wanted = f"{' or '.join(norms)} for {self.noise} noise: its scale follows from the"
+            wanted = (
+                f"to be {wanted} sensitivity in that norm, which is up to √d or d times as large"
+            )
+            raise_invalid("norm", self.norm, wanted)
 
     @property
     def dim(self) -> int:
@@ -125,6 +154,15 @@ class Target:
             return None
         return poisson_epsilon(self.noise_multiplier, self.sampling_rate, self.taken, self.delta)
 
+    @functools.cached_property
+    def multiplier(self) -> float | None:
+        """The claimed z, or that which the claimed ε needs of Gaussian noise; else ``None``."""
+        if self.noise_multiplier is not None or self.noise != "gaussian":
+            return self.noise_multiplier
+        if not self.delta or not 0 < self.claimed < math.inf:
+            return None
+        return _needed(self.claimed, self.delta, self.sampling_rate, self.taken)
+
     @property
     def claimed(self) -> float:
         """The claimed ε of all steps."""
@@ -136,13 +174,16 @@ class Target:
         twice = 1 + (self.adjacency == "substitute")
         return self.clip_norm * twice if self.sensitivity is None else self.sensitivity
 
-    @property
-    def noise_std(self) -> float | None:
-        """Claimed standard deviation of the noise in each entry; ``None`` if none is claimed."""
-        if self.noise == "gaussian" and self.noise_multiplier is not None:
-            return self.noise_multiplier * self.allowed
+    def noise_std(self, sensitivity: float) -> float | None:
+        """Standard deviation of the noise in each entry that the claim needs, if its law is told.
+
+        Args:
+            sensitivity: change of a step's release between neighbours, in ``norm``.
+        """
+        if self.noise == "gaussian" and self.multiplier is not None:
+            return self.multiplier * sensitivity
         if self.noise == "laplace" and self.epsilon and self.sampling_rate == 1:
-            return math.sqrt(2) * self.allowed * self.taken / self.epsilon
+            return math.sqrt(2) * sensitivity * self.taken / self.epsilon
         return None
 
     @functools.cached_property

@@ -7,15 +7,19 @@ import contextlib
 import functools
 import logging
 import math
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl_epe import auditing
 from fl_epe.checks import Vector
+from fl_epe.dp_sgd.clipping import BatchSeen
+from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.loggers import Loggers
@@ -27,6 +31,8 @@ logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
 _FAULTS_KEPT = 100
+_UNTOUCHED_EVERY = 50  # steps: one in which canaries leave entries alone that no example touches
+_NOT_CLIPPED = BatchSeen(unseen="the optimizer does not clip by its method clip_and_accumulate")
 
 
 class DPSGDAudit:
@@ -60,9 +66,10 @@ class DPSGDAudit:
         self._stopped: str | None = None
         self._final: Vector | None = None  # once training has ended
         self._hooks: dict[str, tuple[Any, Callable[[], None]]] = {}
-        self._clipped: list[tuple[float, float]] = []  # batches of the step that is going on
+        self._clipped: list[BatchSeen] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
+        self._movement = Movement(int(steps.tensor_sizes.sum()))
         self._noise = NoiseHealth(
             {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
             level=RUN_LEVEL,
@@ -78,11 +85,17 @@ class DPSGDAudit:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._auditor.begin(self._steps.model())
         self._active, optimizer = True, self._steps.optimizer
-        hooks = {"add_noise": self._add_noise, "clip_and_accumulate": self._clip}
+        hooks: dict[str, Callable[..., Any]] = {
+            "add_noise": self._add_noise,
+            "clip_and_accumulate": self._clip,
+            "accumulate": self._clip,  # what ghost clipping calls instead
+            "step": self._step,
+        }
         for name, around in hooks.items():
-            mine = functools.partial(around, getattr(optimizer, name))
-            self._hooks[name] = vars(optimizer).get(name), mine
-            setattr(optimizer, name, mine)
+            if hasattr(optimizer, name):
+                mine = _method(optimizer, getattr(optimizer, name), around)
+                self._hooks[name] = vars(optimizer).get(name), mine
+                setattr(optimizer, name, mine)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
         logger.log(level, "Audit: %s", self._plan)
         return self
@@ -96,6 +109,7 @@ class DPSGDAudit:
                     del own[name]
                     own |= {} if before is None else {name: before}
             self._final = self._steps.model()
+            self._movement.finish(self._final)
             for fault in self.findings.faults:
                 logger.warning("Audit: %s", fault)
 
@@ -123,6 +137,13 @@ class DPSGDAudit:
         else:
             clip()
 
+    def _step(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        outcome = step(*args, **options)
+        if self._active:
+            with self._standing_back("what moved the model could not be found out"):
+                self._movement.end(self._steps.model())
+        return outcome
+
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
         """In the place of the optimizer's ``add_noise``: canaries join before it."""
         undo = None
@@ -132,6 +153,10 @@ class DPSGDAudit:
                 clipped, self._clipped = self._clipped, []
                 cohort = self._cohorts(facts.batches)
                 gradient = self._gradient(cohort, facts.clip_norm)
+                # Whether noise is added where no gradient is, canaries must not hide.
+                untouched = self._steps.clipped() == 0
+                untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
+                gradient[untouched] = 0
                 summed, undo = self._steps.join(gradient)
         try:
             add_noise()
@@ -141,7 +166,7 @@ class DPSGDAudit:
             raise
         if undo is not None:
             with self._standing_back("the step could not be scored"):
-                self._score(facts, cohort, clipped, gradient, summed)
+                self._score(facts, cohort, clipped, gradient, summed, untouched)
                 if self._loggers:
                     values = self._auditor.metrics_so_far() | {"clip_norm": facts.clip_norm}
                     values["canaries_seen"] = self._auditor.canaries_seen
@@ -157,9 +182,10 @@ class DPSGDAudit:
         self,
         facts: StepFacts,
         cohort: Cohort,
-        clipped: list[tuple[float, float]],
+        clipped: list[BatchSeen],
         gradient: Vector,
         summed: Vector,
+        untouched: NDArray[np.bool_],
     ) -> None:
         """Score what the adversary does not know: the noise, or all but the canaries."""
         noisy, n = self._steps.noisy(), self._steps.batch_size
@@ -177,17 +203,19 @@ class DPSGDAudit:
                 "the noisy gradient has NaN or infinite entries", auditing.FaultKind.NO_MODEL
             )
             return
-        counts, longest = np.array(clipped or [(math.nan, math.nan)]).T
-        scale = facts.sum_noise_multiplier * facts.clip_norm
-        self._noise.add(noise, scale)
+        deviation = facts.sum_noise_multiplier * facts.clip_norm
+        self._noise.add(noise, deviation)
+        there = noise[untouched] / deviation if deviation > 0 else noise[:0]
         self._seen.append(
             StepSeen(
-                largest=float(longest.max()) / facts.clip_norm,
-                examples=float(counts.sum()),
                 batches=facts.batches,
-                silent=scale == 0 and not noise.any(),
+                parts=tuple(clipped) or (_NOT_CLIPPED,),
+                silent=deviation == 0 and not noise.any(),
+                untouched=len(there),
+                untouched_square=float(np.dot(there, there)),
             )
         )
+        self._movement.begin(self._steps.model(), noise, self._steps.replay)
 
     @property
     def findings(self) -> StepFindings:
@@ -197,8 +225,14 @@ class DPSGDAudit:
     def _found(self, noise: list[Check]) -> StepFindings:
         steps = self._steps
         rate = steps.sample_rate or self._design["sample_rate"]
-        size = steps.batch_size if steps.batch_size > 1 else math.nan
-        return check_steps(self._seen, noise, rate=rate, batch_size=size)
+        return check_steps(
+            self._seen,
+            noise,
+            self._movement,
+            rate=rate,
+            batch_size=float(steps.optimizer.expected_batch_size or math.nan),
+            is_sampled=self._design["participations"] is None,
+        )
 
     def record(self) -> auditing.AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.
@@ -223,6 +257,7 @@ class DPSGDAudit:
                 step_faults=found.faults,
                 noise=sentences(noise),
                 unbounded=unbounded,
+                unseen=found.unseen,
             ),
         )
         fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
@@ -286,6 +321,18 @@ class DPSGDAudit:
             return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])
+
+
+def _method(
+    optimizer: Any, method: Callable[..., Any], around: Callable[..., Any]
+) -> types.MethodType:
+    """A bound method, as schedulers of the learning rate expect: ``around`` in its place."""
+
+    @functools.wraps(method)
+    def replaced(_: Any, *args: Any, **options: Any) -> Any:
+        return around(method, *args, **options)
+
+    return types.MethodType(replaced, optimizer)
 
 
 def _constant(values: list[float]) -> float | None:

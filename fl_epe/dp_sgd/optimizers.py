@@ -5,6 +5,7 @@ optimizer's own ``add_noise``, and the noisy sum after it.
 """
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
-from fl_epe.dp_sgd.step_checks import largest_clipped
+from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
 
 _REFUSED = {
@@ -205,23 +206,69 @@ class Steps:
         scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
         return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
 
-    def clip(self, clip: Callable[[], None]) -> tuple[float, float]:
-        """Let the optimizer clip a batch.
-
-        Returns:
-            Its number of examples, and the norm of the longest clipped gradient; NaN if that cannot
-            be seen.
-        """
-        before: dict[Any, Any] = {}
-        with contextlib.suppress(Exception):
-            before = {p: p.summed_grad.clone() for p in self._params if p.summed_grad is not None}
+    def clip(self, clip: Callable[[], None]) -> BatchSeen:
+        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen."""
+        before: dict[Any, Any] | None = None
+        with contextlib.suppress(Exception):  # such as no memory
+            sums = {p: getattr(p, "summed_grad", None) for p in self._params}
+            before = {p: total.clone() for p, total in sums.items() if total is not None}
         clip()
-        with contextlib.suppress(Exception):
-            totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
-            samples = [part.reshape(len(part), -1) for part in self.optimizer.grad_samples]
-            limit = float(self.optimizer.max_grad_norm)
-            return len(samples[0]), largest_clipped(samples, totals, limit)
-        return math.nan, math.nan
+        batch = BatchSeen(unseen="the sums before it could not be read")
+        try:
+            batch = dataclasses.replace(batch, examples=self._examples())
+            if before is not None:
+                batch = self._clipped(batch.examples, before)
+        except Exception as error:  # noqa: BLE001 - somebody's optimizer
+            batch = dataclasses.replace(batch, unseen=f"{type(error).__name__}: {error}")
+        return batch
+
+    def _examples(self) -> float:
+        """Number of examples of the batch that was just clipped; NaN if nothing says."""
+        gradients = self.optimizer.grad_samples[0]
+        if gradients is None:  # ghost clipping keeps their norms
+            gradients = getattr(self._params[0], "_norm_sample", None)
+        return math.nan if gradients is None else float(len(gradients))
+
+    def _clipped(self, examples: float, before: dict[Any, Any]) -> BatchSeen:
+        gradients = self.optimizer.grad_samples
+        if gradients[0] is None:
+            return BatchSeen(
+                examples, unseen="ghost clipping keeps no gradients of single examples"
+            )
+        pairs = zip(gradients, self._params, strict=True)
+        samples = [part.reshape(len(part), p.numel()) for part, p in pairs]
+        totals = [(p.summed_grad - before.get(p, 0)).reshape(-1) for p in self._params]
+        return clipping(samples, totals, float(self.optimizer.max_grad_norm))
+
+    def replay(self) -> Vector:
+        """The model after the step that is going on, if the noisy sum alone moves it.
+
+        A copy of the optimizer takes that step. Call it after noise was added, and before anything
+        divides the sum.
+
+        Raises:
+            Exception: whatever an optimizer raises that cannot be copied.
+        """
+        optimizer, inner = self.optimizer, self._inner
+        if inner is optimizer:  # PlainDPSGD
+            moved = optimizer.learning_rate * self.noisy() / self.batch_size
+            return np.asarray(self.model() - moved)
+        divisor = 1.0
+        if optimizer.loss_reduction == "mean":
+            divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
+        # A parameter that is not trained has no gradient, and need not be copied.
+        parameters = [p for group in inner.param_groups for p in group["params"]]
+        copies: dict[int, Any] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters}
+        for p in self._params:
+            copies[id(p)] = torch.nn.Parameter(p.detach().clone())
+            copies[id(p)].grad = p.grad / divisor
+        replica = copy.deepcopy(inner, dict(copies))
+        step = type(inner).step
+        step = getattr(step, "__wrapped__", step)  # without hooks, which are not for replicas
+        devices = {p.device.index for p in self._params if p.device.type == "cuda"}
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            step(replica)
+        return _flat(copies[id(p)] for p in self._params)
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
         """Add a vector of shape ``(dim,)`` to the clipped sum.
@@ -242,6 +289,10 @@ class Steps:
         whole = _flat(after)
         _put(sums, after)
         return whole, undo
+
+    def clipped(self) -> Vector:
+        """The clipped sum, shape ``(dim,)``."""
+        return _flat(p.summed_grad for p in self._params)
 
     def noisy(self) -> Vector:
         """The noisy sum, shape ``(dim,)``; not yet divided by anything."""

@@ -1,11 +1,12 @@
 """Whether the steps of DP-SGD did what their privacy accounting assumes.
 
-`check_steps` compares clipped gradients with the clip norm, and batch sizes with Poisson sampling;
-`fl_epe.noise` checks the noise. What cannot be seen is named.
+`check_steps` compares clipped gradients with the clip norm, batch sizes with Poisson sampling, the
+noise where no example has a gradient with that elsewhere, and the model's movement with the noisy
+gradient; `fl_epe.noise` checks the noise itself. What cannot be seen is named.
 
 Examples:
-    >>> steps = [StepSeen(largest=2.0, examples=50, batches=1)] * 20
-    >>> check_steps(steps, []).faults
+    >>> steps = [StepSeen(batches=1, parts=(BatchSeen(examples=50, largest=2.0),))] * 20
+    >>> check_steps(steps, [], Movement(dim=3)).faults
     ('clipped gradients are up to 2 times as long as the clip norm, in 20 of 20 steps',)
 """
 
@@ -15,33 +16,36 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
-import torch
 from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
+from fl_epe.dp_sgd.clipping import ROUNDING, BatchSeen
+from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
 
 _LEVEL = 1e-4
-"""Probability of a false alarm of the test of the batch sizes of a right run, at most."""
+"""Probability of a false alarm of a right run, at most: of the batch sizes; of untouched rows."""
 
-_ROUNDING = 1e-3  # relative difference of norms
+_MUCH_APART = 0.02  # relative difference of the factors of two batches
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class StepSeen:
     """What was seen of a step.
 
     Attributes:
-        largest: norm of the longest clipped gradient over the clip norm; NaN if it is not known.
-        examples: in the batch; NaN if it is not known.
         batches: that were accumulated for the step.
+        parts: what was clipped for it, one after the other.
         silent: whether no noise was claimed, and none added.
+        untouched: number of entries where neither an example nor a canary had a gradient.
+        untouched_square: sum of their squared noise, over the claimed variance.
     """
 
-    largest: float
-    examples: float
     batches: int
+    parts: tuple[BatchSeen, ...]
     silent: bool = False
+    untouched: int = 0
+    untouched_square: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +66,11 @@ class StepFindings:
 def check_steps(
     steps: Sequence[StepSeen],
     noise: Sequence[Check],
+    movement: Movement,
     *,
     rate: float | None = None,
     batch_size: float = math.nan,
+    is_sampled: bool = True,
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
@@ -74,91 +80,105 @@ def check_steps(
     Args:
         steps: of the run.
         noise: checks of their noise.
+        movement: how they moved the model.
         rate: sampling rate of the accounting; ``None`` if it is not known.
         batch_size: examples of a batch that the rate makes one expect, rounded down.
+        is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
     """
     if not steps:
         return StepFindings()
-    largest = np.array([step.largest for step in steps])
-    examples = np.array([step.examples for step in steps])
-    batches = np.array([step.batches for step in steps])
     silent = sum(step.silent for step in steps)
-    bare = [f"{silent} of {len(steps)} steps had no noise"] if silent else []
+    infinite = [f"{silent} of {len(steps)} steps had no noise"] if silent else []
     # Who seeds an experiment hides its noise from all who do not know of that.
-    infinite = (one for one in faults(noise) if one.infinite and one.name != "seed")
-    bare += [f"the noise: {one.measured}" for one in infinite]
-    clipping, sampling, unseen = "", "", []
-    if longer := int(np.sum(largest > 1 + _ROUNDING)):
-        clipping = (
-            f"clipped gradients are up to {np.nanmax(largest):.3g} times as long as the clip norm,"
-            f" in {longer} of {len(largest)} steps"
-        )
-    elif unknown := int(np.isnan(largest).sum()):
-        unseen.append(
-            f"clipping in {unknown} of {len(steps)} steps: their optimizer shows no gradients of"
-            " single examples, or clips them in another way"
-        )
-    if rate is None or not np.isfinite(batch_size + examples.sum()):
-        unseen.append("batch sizes, as they or the sampling rate of the accounting are not known")
-    else:
-        law = examples, batches, rate, batch_size
-        sampling = _average(*law) or _fixed(*law)
+    failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
+    infinite += [f"the noise: {one.measured}" for one in failed]
+    clipping, unseen_clipping = _clipping(steps)
+    sampling, unseen_sizes = _sampling(steps, rate, batch_size) if is_sampled else ([], [])
+    untouched, is_silent = ([], False) if infinite else _untouched(steps)
+    unmoved, unseen_movement = _movement(movement)
+    if is_silent:
+        infinite += untouched
+    if movement.has_no_noise:
+        infinite += unmoved
+    found = [*clipping, *sampling, fault(noise), *untouched, *unmoved]
     return StepFindings(
-        tuple(filter(None, (clipping, sampling, fault(noise)))),
-        tuple(unseen),
-        bare[0] if bare else None,
+        tuple(filter(None, found)),
+        (*unseen_clipping, *unseen_sizes, *unseen_movement),
+        infinite[0] if infinite else None,
     )
 
 
-def largest_clipped(
-    samples: Sequence[torch.Tensor], totals: Sequence[torch.Tensor], clip_norm: float
-) -> float:
-    """Norm of the longest clipped gradient; NaN if their sum is none of gradients cut to a length.
-
-    Args:
-        samples: the gradients of a batch, ``(n, entries)`` for each tensor.
-        totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
-        clip_norm: to which they should have been cut.
-    """
-    with torch.no_grad():
-        rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
-        norms = _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
-        along = sum(_host(part @ total) for part, total in zip(rows, totals, strict=True))
-        square = sum(float(total.norm()) ** 2 for total in totals)
-        tolerance = max(_ROUNDING, 10 * torch.finfo(samples[0].dtype).eps)
-        for limit in (clip_norm, math.inf, *_limits(norms, np.asarray(along), square)):
-            cut = np.minimum(norms, limit)
-            scale = torch.from_numpy(cut / np.where(norms > 0, norms, 1.0))
-            pairs = zip(totals, rows, strict=True)
-            apart = [float((total - scale.to(total) @ part).norm()) for total, part in pairs]
-            if math.hypot(*apart) <= tolerance * float(np.linalg.norm(cut)):
-                return float(cut.max(initial=0.0))
-    return math.nan
+def _clipping(steps: Sequence[StepSeen]) -> tuple[list[str], list[str]]:
+    """Of clipping that is not as claimed, and of clipping that is not known."""
+    found = []
+    largest = np.array([max(part.largest for part in step.parts) for step in steps])
+    if longer := int(np.sum(largest > 1 + ROUNDING)):
+        found.append(
+            f"clipped gradients are up to {largest.max():.3g} times as long as the clip norm,"
+            f" in {longer} of {len(steps)} steps"
+        )
+    parts = [part for step in steps for part in step.parts]
+    factors = [part.common_factor for part in parts if part.common_factor > 0]
+    if factors and min(factors) < (1 - _MUCH_APART) * max(factors):
+        found.append(
+            "not each gradient is clipped, but the sum or the mean of a batch: all its gradients"
+            f" have one factor, from {min(factors):.3g} to {max(factors):.3g} by batch"
+        )
+    reasons = [part.unseen for part in parts if part.unseen]
+    if not reasons:
+        return found, []
+    return found, [f"clipping of {len(reasons)} of {len(parts)} batches: {reasons[0]}"]
 
 
-def _host(vector: torch.Tensor) -> Floats:
-    return np.asarray(vector.cpu().double().numpy())
+def _sampling(
+    steps: Sequence[StepSeen], rate: float | None, batch_size: float
+) -> tuple[list[str], list[str]]:
+    """Of batch sizes that are not those of Poisson sampling, and of those that are not known."""
+    if rate is None or not np.isfinite(batch_size):
+        return [], ["batch sizes, as they or the sampling rate of the accounting are not known"]
+    examples = np.array([sum(part.examples for part in step.parts) for step in steps])
+    batches = np.array([step.batches for step in steps])
+    unseen = []
+    if unknown := int(np.isnan(examples).sum()):
+        unseen.append(f"batch sizes in {unknown} of {len(steps)} steps")
+    law = examples, batches, rate, batch_size
+    return [_average(*law) or _fixed(*law)], unseen
 
 
-def _limits(norms: Floats, along: Floats, square: float) -> list[float]:
-    """Lengths to which gradients may have been cut, other than the claimed one.
+def _untouched(steps: Sequence[StepSeen]) -> tuple[list[str], bool]:
+    """Of too little noise where no gradient is; and whether there is none."""
+    entries = sum(step.untouched for step in steps)
+    square = sum(step.untouched_square for step in steps)
+    if not entries or scipy.stats.chi2.cdf(square, entries) >= _LEVEL:
+        return [], False
+    share = math.sqrt(square / entries)
+    text = f"the noise has {share:.3g} times its scale in {entries:,} entries where no gradient is"
+    return [text], not square
 
-    ``along`` are their inner products with the clipped sum, whose square is ``square``.
-    """
-    order = np.argsort(norms)
-    norms, along = norms[order], along[order]
-    whole = np.cumsum(along) - along
-    cut = np.cumsum((along / np.where(norms > 0, norms, np.inf))[::-1])[::-1]
-    limits = (square - whole) / np.where(cut != 0, cut, np.nan)
-    below, slack = np.append(0.0, norms[:-1]), 1 + _ROUNDING
-    return list(limits[(limits * slack >= below) & (limits <= norms * slack)])
+
+def _movement(movement: Movement) -> tuple[list[str], list[str]]:
+    """Of a model that does not move by the noisy gradient, and of movement that is not known."""
+    unseen = []
+    if movement.changes:
+        unseen.append(f"what changed the model between steps, {movement.changes} times")
+    if not movement.unexplained:
+        return [], unseen
+    which = f"in {movement.unexplained} of {movement.steps} steps"
+    if movement.has_no_noise:
+        return [
+            f"the model does not move by the noisy gradient, but without noise, {which}"
+        ], unseen
+    return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
 
 
 def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
-    """The sum of the batch sizes against the binomial law that Poisson sampling gives it."""
-    total, count = examples.sum(), batches.sum()
+    """The sum of the batch sizes against the binomial law that Poisson sampling gives it.
+
+    Batches of unknown size may be empty or large.
+    """
+    total, count = np.nansum(examples), batches.sum()
     few, many = (np.floor(expected * count / rate) for expected in (size, size + 1))
-    less = scipy.stats.binom.cdf(total, few, rate)
+    less = 1.0 if np.isnan(examples).any() else scipy.stats.binom.cdf(total, few, rate)
     more = scipy.stats.binom.sf(total - 1, many, rate)
     text = (
         f"a batch has {total / count:.4g} examples on average, where a sampling rate of"
@@ -172,7 +192,7 @@ def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: floa
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)
     likeliest = float(scipy.stats.binom.pmf(mode, population, rate))
-    sizes, counts = np.unique(examples, return_counts=True)
+    sizes, counts = np.unique(examples, return_counts=True, equal_nan=False)
     chance = scipy.stats.binom.sf(counts.max() - 1, len(examples), likeliest)
     possible = 1 + 12 * math.sqrt(size * (1 - rate))  # other sizes hardly occur
     text = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +130,9 @@ def _design(run: AuditedRun) -> Design:
         name: getattr(settings, name)
         for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
-    known["max_share"] = settings.largest_share
+    known |= {"max_share": settings.largest_share, "rounds": run.rounds}
+    if run.early_stop is not None:
+        known["stop_when"] = run.stop_rule
     if plan.clients:
         known |= {
             "num_canaries": plan.number,
@@ -165,13 +167,18 @@ def _missing(run: AuditedRun) -> str | None:
 
 
 def _findings(run: AuditedRun) -> Findings:
-    noise, faults = Findings.noise, tuple[str, ...]()
+    noise, faults, plan = Findings.noise, tuple[str, ...](), run.plan.sentences()
+    if run.unmoved:
+        names = ", ".join(sorted(run.unmoved))
+        plan.append(f"In rounds in which no reply moves them canaries leave alone: {names}.")
+    if _on_the_server(run):
+        plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
     return Findings(
         step_faults=faults,
         noise=noise,
-        plan=(*run.plan.sentences(), *([_ON_THE_SERVER] if _on_the_server(run) else ())),
+        plan=tuple(plan),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,
         last_model_is_final=run.rounds in (None, run.index) and not run.is_longer,
@@ -179,6 +186,7 @@ def _findings(run: AuditedRun) -> Findings:
         client_participations=run.seen.participations(run.index),
         arrays_left_out=tuple(run.plan.left_out),
         resumed_after=tuple(run.resumed),
+        stopped=run.early_stop,
     )
 
 
@@ -241,13 +249,11 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     found, lost = run.record(), list[str]()
     summary = summarize(found)
     if folder is not None:
-        writers: dict[str, Callable[[], object]] = {
-            "record.npz": lambda: found.save(folder / "record.npz"),
-            "the report's files": lambda: write_report(summary, folder),
-        }
-        for name, write in writers.items():
+        save = functools.partial(found.save, folder / "record.npz")
+        write = functools.partial(write_report, summary, folder)
+        for name, written in (("record.npz", save), ("the report's files", write)):
             try:
-                write()
+                written()
             except OSError as error:  # what is measured is said, whatever the disk does
                 run.failed(f"{name} could not be written", error, run.index - 1)
                 lost.append(f"{name} could not be written: {error}")

@@ -13,12 +13,12 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fl_epe.archive import under
-from fl_epe.auditing import AuditRecord, FaultKind, RoundFacts, RunAuditor
+from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, pack
-from fl_epe.flower.audit_record import make_record
+from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import readable
@@ -52,6 +52,7 @@ class AuditedRun(AuditState):
         is_longer: whether the run went on then.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
         contributions: what each node added to the model.
+        stop_rule: by which a rule of `CanaryAudit.stop_when` ended the run, in words.
     """
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
@@ -66,6 +67,9 @@ class AuditedRun(AuditState):
         self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
         self.contributions = NodeContributions(settings.seed)
+        self._noise_fails: bool | None = None  # as it was seen last
+        self.stop_rule = ""
+        self._stopped: EarlyStop | None = None
         self._finished: AuditRecord | None = None
         self._is_again = False  # started again, with a model that was not looked at yet
         self._awaited: object = None  # a model with which a saved audit goes on
@@ -174,6 +178,17 @@ class AuditedRun(AuditState):
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
 
+    def noise_fails(self) -> bool:
+        """Whether the noise failed a check, as of the last look.
+
+        Each look may be wrong, and takes long after many rounds: there is one after 1, 2, 4, 8, …
+        rounds.
+        """
+        is_power_of_two = self.index & (self.index - 1) == 0
+        if is_power_of_two or self._noise_fails is None:
+            self._noise_fails = bool(self.noise.findings()[1])
+        return self._noise_fails
+
     def _is_last(self, arrays: object) -> bool:
         with contextlib.suppress(ValueError):
             if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
@@ -236,6 +251,7 @@ class AuditedRun(AuditState):
         unmoved = free_arrays.unmoved(before, models)
         state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
         state.unmoved = unmoved
+        self.unmoved |= unmoved
 
     def _settle(self, state: RoundState, left_out: Collection[str]) -> None:
         """Leave these arrays alone from now on; canaries have the dimension of the others."""
@@ -398,6 +414,24 @@ class AuditedRun(AuditState):
             return None
         self.last = theta
         return theta
+
+    def stops_above(self, epsilon: float, *_given: object, **_named: object) -> bool:
+        """Whether ε so far is shown to be above ``epsilon``; see `CanaryAudit.stop_when`."""
+        with self.goes_on("the rule to stop could not be asked"):
+            z, _ = noise_multipliers(self)
+            known = self.auditor.metrics_so_far(z, self.wrapped.expected_replies())
+            found = self.auditor.epsilon_so_far()
+            if found is not None and known["epsilon-all-low"] > epsilon:
+                self.stop_rule = f"epsilon-all-low > {epsilon:g}"
+                self._stopped, self._finished = EarlyStop(self.index, found), None
+                return True
+        return False
+
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """Where a rule ended the run before its last round; ``None`` if it went on."""
+        stop = self._stopped
+        return stop if stop and stop.after == self.index and self.index != self.rounds else None
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.

@@ -7,9 +7,10 @@ Hand ``CanaryAudit(strategy, delta=1e-5)`` to Flower in place of the strategy, a
 import contextlib
 import functools
 import inspect
+import math
 import operator
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.auditing import AuditRecord
+from fl_epe.checks import raise_invalid
 from fl_epe.flower import watching
 from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
@@ -51,7 +53,8 @@ class CanaryAudit(Strategy):
 
     Replies are added where any number will do. Flower's DP wrappers add noise for
     ``num_sampled_clients`` replies: canaries fill up to that number, and beyond it take the place
-    of clients drawn at random, none of the heaviest, who are not asked in that round.
+    of clients drawn at random, none of the heaviest, who are not asked in that round. In the first
+    of several rounds, in which it is not known who these are, nobody is replaced.
 
     A run with the audit ends whenever the run without it would. Whatever goes wrong inside, the
     strategy gets the round as if there were no audit (clients that a canary was to replace are
@@ -303,6 +306,21 @@ class CanaryAudit(Strategy):
             return all_faults(self._run)
         except Exception as error:  # noqa: BLE001 - what is known is said
             return [*self._run.faults, f"the faults are incomplete: {error}"]
+
+    def stop_when(self, *, epsilon: float) -> Callable[..., bool]:
+        """A rule that ends the run as soon as ε is shown to be above ``epsilon``.
+
+        Hand it to ``start(should_stop=…)`` where Flower's has that argument, or ask it in a loop of
+        your own: it takes any arguments, never raises an error, and is true once the lower end of
+        ``epsilon-all`` is above. That end holds after every round at once, and so does the interval
+        of a run that ended before its last round, whatever ended it.
+
+        Raises:
+            ValueError: for an ``epsilon`` that is not finite and at least 0.
+        """
+        if not 0 <= epsilon < math.inf:
+            raise_invalid("epsilon", epsilon, ">= 0 and finite")
+        return functools.partial(self._run.stops_above, epsilon)
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.

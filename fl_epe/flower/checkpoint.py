@@ -1,9 +1,11 @@
 """The audit of a run that may be killed: what is kept of it on disk after every round.
 
-A folder holds ``audit.npz``, replaced in one step before the first round and after each, and
-``start-….npz`` with the initial model, named by its hash and written once. Both have checksums and
-are readable by their owner alone, because the first holds the canary seed. Neither holds vectors
-that wait to be scored, nor a model other than the initial one: a model is known again by its hash.
+A folder holds ``audit.npz``, replaced in one step before the first round and after each,
+``rounds-….npz`` with the scores of a hundred rounds each, and ``start-….npz`` with the initial
+model, named by its hash. The last two are written once, so that what a round costs does not grow
+with a run. All have checksums and are readable by their owner alone, because the first holds the
+canary seed. None holds vectors that wait to be scored, nor a model other than the initial one: a
+model is known again by its hash.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +37,11 @@ SCHEMA = 1
 """Version of the files; a newer one is not read."""
 
 _WHAT = "an audit saved by CanaryAudit"
+_BLOCK = 100  # rounds whose scores are written once
+_GROWING = (  # arrays that get rows in each round, and keep those that they have
+    *("presence", "scores", "signals", "weights", "factor", "dots.mean", "dots.delta"),
+    *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
+)
 # Arguments that may differ.
 _FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed"}
 _JSON = pydantic.TypeAdapter(AuditState)
@@ -176,6 +184,12 @@ class Checkpoint:
                 return
             (found,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
             audit = _JSON.validate_python(found)
+            blocks = [
+                read_archive(self._path(name), _WHAT, schema=SCHEMA)[1] for name in audit.blocks
+            ]
+            for name in audit.kept_rows:
+                parts = [block[name] for block in blocks if name in block]
+                scores[name] = np.concatenate([*parts, scores[name]])
             path = self._path(f"start-{audit.models[0]}")
             (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
             start = ArrayRecord(
@@ -203,14 +217,28 @@ class Checkpoint:
                 names = {"model": {"names": list(run.start)}}
                 beside = self._path(f"start-{run.models[0]}")
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
-            texts = {"audit": _JSON.dump_python(run, mode="json")}
-            noise = {f"noise.{name}": values for name, values in run.noise.state().items()}
-            nodes = {f"nodes.{name}": values for name, values in run.contributions.state().items()}
-            arrays = run.auditor.state() | run.seen.state(run.index) | noise | nodes
-            write_archive(path, arrays, texts, schema=SCHEMA, compress=False)
+            arrays = self._without_blocks()
+            arrays["audit"] = np.frombuffer(_JSON.dump_json(run), np.uint8)
+            write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
             run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
+
+    def _without_blocks(self) -> dict[str, NDArray[Any]]:
+        """All arrays, without the rows that are in blocks; writes a block if it is full."""
+        run = self._run
+        arrays = run.auditor.state() | run.seen.state(run.index)
+        arrays |= {f"noise.{name}": values for name, values in run.noise.state().items()}
+        arrays |= {f"nodes.{name}": values for name, values in run.contributions.state().items()}
+        growing = {name: arrays[name] for name in _GROWING if name in arrays}
+        rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
+        if run.settled and len(rest["presence"]) >= _BLOCK:
+            name = f"rounds-{run.index}-{secrets.token_hex(4)}"
+            write_archive(self._path(name), rest, {}, schema=SCHEMA, compress=False)
+            run.blocks = [*run.blocks, name]
+            run.kept_rows = {name: len(rows) for name, rows in growing.items()}
+            rest = {name: rows[:0] for name, rows in growing.items()}
+        return arrays | rest
 
     def _set_aside(self, path: Path) -> None:
         if path.exists():

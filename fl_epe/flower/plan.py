@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -90,9 +91,18 @@ def canaries_that_fit(share: float, clients: int, room: float) -> float:
 
 
 def spread(
-    settings: CanaryAuditSettings, rounds: int, number: int, load: CanaryLoad | None
+    settings: CanaryAuditSettings,
+    rounds: int,
+    number: int,
+    load: CanaryLoad | None,
+    *,
+    replaces: bool,
 ) -> NDArray[np.bool_]:
-    """The rounds of each of so many canaries, or of those of a load, ``(T, k)``."""
+    """The rounds of each of so many canaries, or of those of a load, ``(T, k)``.
+
+    Where a canary ``replaces`` a client none is in the first round, unless it is the only one: what
+    clients weigh is not known before.
+    """
     places, often = number, settings.participations or 1.0
     if load is not None:
         places = load.places
@@ -100,7 +110,9 @@ def spread(
     if not places or not often:
         return np.zeros((rounds, 0), bool)
     rng = generator(settings.seed, _SCHEDULE)
-    here = presence(ShuffledEpochs(rounds, often), places, rng)
+    first = 1 if replaces and rounds > 1 else 0
+    schedule = ShuffledEpochs(rounds - first, min(often, rounds - first))
+    here = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))
     return here if load is None else load.presence(here, rng)
 
 
@@ -139,12 +151,14 @@ def make_plan(
     """
     number, share, reduced, load = settings.num_canaries, settings.largest_share, "", None
     room = wrapped.room(clients)
+    spread_of = functools.partial(spread, settings, rounds, replaces=room < 1)
     if number is None:
         load = _load(settings, wrapped, rounds, clients, nodes)
-        here = spread(settings, rounds, 0, load)
+        here = spread_of(0, load)
         number = here.shape[1]
     else:
-        here, fits = spread(settings, rounds, number, None), canaries_that_fit(share, clients, room)
+        here = spread_of(number, None)
+        fits = canaries_that_fit(share, clients, room)
         if (total := here.sum()) > rounds * (fits + _ROUNDING):
             fit = int((fits + _ROUNDING) * rounds * number / total)
             fit = fit if fit >= 2 else 0
@@ -153,7 +167,7 @@ def make_plan(
                 f"more than {share:.0%} of replies harm the model: ask for as many, or raise "
                 "max_share."
             )
-            number, here = fit, spread(settings, rounds, fit, None)
+            number, here = fit, spread_of(fit, None)
     most, planned = int(here.sum(axis=1).max(initial=0)), float(here.sum()) or None
     replaced = int(min(max(most - room, 0), clients))
     if load is not None and number and replaced == clients:

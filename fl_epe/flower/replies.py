@@ -196,14 +196,18 @@ def are_noise(
     )
 
 
-def median_norm(like: Sequence[Answer], state: RoundState, kind: ReplyKind | None) -> float:
+def median_norm(like: Sequence[Answer], before: Vector | None, *, noisy: bool) -> float:
     """The median norm of the updates in some answers that moved the model.
+
+    Args:
+        like: the answers.
+        before: what an update is the difference to; ``None`` if answers are updates.
+        noisy: see `are_noise`.
 
     Raises:
         ValueError: if they are noise of the clients' own, or all are 0.
     """
-    before = state.before if kind == "model" else None
-    if are_noise([answer.vector for answer in like], before):
+    if noisy:
         raise ValueError(
             "Expected updates, but what clients answer looks like noise of their own, which"
             " says nothing about how long an update is: let clients answer with canaries"

@@ -27,7 +27,8 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
     """ε after the round and what theory allows, as metrics; at last those of the report.
 
     Beside an ε "epsilon-unreliable" and "epsilon-faulty" are 1 if that is its status, else 0. What
-    only the scores of the whole run tell is known after the last round.
+    only the scores of the whole run tell is known after the last round, and noise is looked at
+    after 1, 2, 4, 8, … rounds.
     """
     z, _ = noise_multipliers(run)
     found = run.auditor.metrics_so_far(z, run.wrapped.expected_replies())
@@ -40,7 +41,7 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
         warned = {warning.status for warning in summary.warnings}
         statuses = {status: status in warned for status in _STATUSES}
     elif not math.isnan(found["epsilon-all"]):
-        statuses = {"unreliable": bool(run_doubts(run)), "faulty": bool(run.noise.findings()[1])}
+        statuses = {"unreliable": bool(run_doubts(run)), "faulty": run.noise_fails()}
     known = {name: value for name, value in found.items() if math.isfinite(value)}
     return known | {f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()}
 

@@ -1,5 +1,6 @@
 """`SeenClients`: which real clients took part in each round of an audited run, and their weight."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,8 @@ class SeenClients:
         self._last.update(weights)
 
     def last_weight(self, client: int) -> float:
-        """Of a client's last replies; 1 of one who never answered."""
-        return self._last.get(client, 1.0)
+        """Of a client's last replies; NaN of one who never answered."""
+        return self._last.get(client, math.nan)
 
     @property
     def count(self) -> int:
@@ -74,9 +75,9 @@ class SeenClients:
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds, self._weights, self._last = {}, {}, {}
-        ends = state["clients.offsets"][1:-1]
-        by_round = (np.split(state[f"clients.{name}"], ends) for name in ("ids", "weights"))
-        for index, (ids, weights) in enumerate(zip(*by_round, strict=True)):
-            if index < rounds:
-                clients = [names[number] for number in ids.tolist()]
-                self.note(index, dict(zip(clients, weights.tolist(), strict=True)))
+        ids, weights = state["clients.ids"].tolist(), state["clients.weights"].tolist()
+        offsets = state["clients.offsets"].tolist()
+        for index in range(rounds):
+            here = slice(offsets[index], offsets[index + 1])
+            clients = [names[number] for number in ids[here]]
+            self.note(index, dict(zip(clients, weights[here], strict=True)))

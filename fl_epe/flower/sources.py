@@ -14,6 +14,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
+from fl_epe.checks import Vector
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
@@ -45,6 +46,7 @@ _FAR = 2.0  # times the longest update, above which a clip norm is not what a cl
 _WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 _HEAVY = 2.0  # times the mean weight, above which a client is not replaced
+_MOSTLY = 0.5  # of a round's clients
 _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
@@ -78,8 +80,9 @@ class ServerCanaries:
     @functools.cached_property
     def _presence(self) -> NDArray[np.bool_]:
         """The rounds of each canary that is planned, ``(T, k)``."""
-        plan = self._run.plan
-        return spread(self._run.settings, self._rounds, plan.number, plan.load)
+        run, plan = self._run, self._run.plan
+        replaces = run.wrapped.room(plan.clients) < 1
+        return spread(run.settings, self._rounds, plan.number, plan.load, replaces=replaces)
 
     @property
     def _most(self) -> float:
@@ -130,33 +133,38 @@ class ServerCanaries:
             ValueError: if canaries would have more than their share of the round.
         """
         state.cohort = self._cohort(state, len(messages))
-        count = len(state.cohort)
         room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
+        if self._rounds > 1 and not self._run.seen.count:  # nobody knows what a client weighs
+            state.cohort = state.cohort[: int(min(room, len(state.cohort)))]
+        count = len(state.cohort)
         replaced = int(min(max(count - room, 0), len(messages)))
         # A canary of a ladder that few clients leave in may be half of this round.
         most = self._most if self._run.plan.load is None else max(self._most, 0.5)
         check_share(count, len(messages) - replaced, most)
         rng = generator(self._run.settings.seed, _WITHHELD, state.index)
         out = self._replaced(messages, replaced, rng)
-        state.sent = [m for i, m in enumerate(messages) if i not in out]
-        state.withheld = [messages[i] for i in sorted(out)]
+        state.sent = [message for message in messages if id(message) not in out]
+        state.withheld = [message for message in messages if id(message) in out]
 
     def _replaced(
         self, messages: Sequence[Message], count: int, rng: np.random.Generator
     ) -> set[int]:
-        """Positions of the messages that are not sent, as canaries answer in their place.
+        """The ``id`` of each message that is not sent, as a canary answers in its place.
 
         Drawn from those to all clients but the heaviest: a canary has the median weight, and
-        without one of them the others would weigh much more than in other rounds.
+        without one of them the others would weigh much more than in other rounds. So may a client
+        that never answered before, who is drawn only where most are such clients.
         """
         identity, seen = self._run.settings.identity or int, self._run.seen
-        nodes = [message.metadata.dst_node_id for message in messages]
-        by_node = sorted(range(len(messages)), key=lambda i: nodes[i])
-        weights = np.array([seen.last_weight(int(identity(nodes[i]))) for i in by_node])
+        by_node = sorted(messages, key=lambda message: message.metadata.dst_node_id)
+        nodes = [message.metadata.dst_node_id for message in by_node]
+        weights = np.array([seen.last_weight(int(identity(node))) for node in nodes])
+        unknown = np.isnan(weights)
+        weights[unknown] = 1.0 if np.mean(unknown) > _MOSTLY else math.inf
         lightest = np.argsort(weights, kind="stable")
-        light = int(np.count_nonzero(weights <= _HEAVY * weights.mean()))
+        light = int(np.count_nonzero(weights <= _HEAVY * weights[np.isfinite(weights)].mean()))
         drawn = rng.choice(lightest[: max(light, count)], count, replace=False)
-        return {by_node[i] for i in drawn}
+        return {id(by_node[i]) for i in drawn}
 
     def join(self, state: RoundState, replies: list[Message]) -> list[Message]:
         """The replies that the strategy is given, canaries' among them; notes who takes part.
@@ -197,24 +205,26 @@ class ServerCanaries:
         rng = generator(self._run.settings.seed, _NORMS, state.index)
         like, layout = some_answers(self._run, real, state, rng), state.layout
         kind = self._kind_of(like, state)
-        before = state.before if kind == "model" else None
-        self._run.note(state.index).noisy = are_noise([answer.vector for answer in like], before)
         self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         if state.layout is not layout:  # canaries leave more arrays alone from now on
             like = [answer.read(state.layout) for answer in like]
-        state.counted = self._length(like, state, kind)
+        before = state.before if kind == "model" else None
+        noisy = are_noise([answer.vector for answer in like], before)
+        self._run.note(state.index).noisy = noisy
+        state.counted = self._length(like, state, before, noisy=noisy)
         return like, kind
 
-    def _length(self, like: list[Answer], state: RoundState, kind: ReplyKind | None) -> float:
+    def _length(
+        self, like: Sequence[Answer], state: RoundState, before: Vector | None, *, noisy: bool
+    ) -> float:
         """The norm of a client's update after clipping, which a canary's has, too.
 
         That is the clip norm, unless it is far above the real updates and the noise: canaries of
         that norm alone would decide what becomes of the model.
         """
         if math.isnan(state.clip_norm):
-            return self._run.settings.canary_norm or median_norm(like, state, kind)
+            return self._run.settings.canary_norm or median_norm(like, before, noisy=noisy)
         noise = (noise_multipliers(self._run)[1] or 0.0) * math.sqrt(state.layout.dim)
-        before = state.before if kind == "model" else None
         longest = max(norm(answer.vector, before) for answer in like)
         hidden = max(longest, noise * state.clip_norm)
         return hidden if state.clip_norm > _FAR * hidden else state.clip_norm

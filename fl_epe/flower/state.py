@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -223,14 +223,19 @@ class AuditState:
         arguments: of the audit that is kept, see `fingerprint`.
         index: how many rounds are done.
         layout: of the model; ``None`` before the first round.
+        unmoved: names of arrays that canaries left alone in some later rounds, see `RoundState`.
         settled: whether replies have shown which arrays of it canaries leave alone for good.
         whole: the layout before that, in which models are known again.
         models: hash of the model after so many rounds, where there is a checkpoint.
+        blocks: names of the checkpoint's files with the scores of earlier rounds, in order.
+        kept_rows: how many rows of each array are in them.
         notes: of each round, by its index.
         warned: what was logged.
         plan: what the audit does to the run; nothing before the first round.
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
+
+    __pydantic_config__: ClassVar = {"ser_json_inf_nan": "constants"}  # a loss may be NaN
 
     seed: int
     rounds: int | None
@@ -244,8 +249,11 @@ class AuditState:
     index: int = 0
     layout: Layout | None = None
     settled: bool = False
+    unmoved: set[str] = dataclasses.field(default_factory=set)
     whole: Layout | None = None
     models: dict[int, str] = dataclasses.field(default_factory=dict)
+    blocks: list[str] = dataclasses.field(default_factory=list)
+    kept_rows: dict[str, int] = dataclasses.field(default_factory=dict)
     notes: dict[int, RoundNotes] = dataclasses.field(default_factory=dict)
     warned: set[str] = dataclasses.field(default_factory=set)
     plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
@@ -372,6 +380,7 @@ class AuditState:
                 here.counts.update(kind for kind, _ in new)
                 here.failure = here.failure or note.failure
         if done < saved.index:
+            self.blocks, self.kept_rows = [], {}
             self.fault(
                 done - 1,
                 f"the server went back to the model after this round: rounds {done + 1} to"

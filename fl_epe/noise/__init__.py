@@ -11,13 +11,14 @@ Examples:
     ('not as claimed', 'as claimed')
 """
 
-from fl_epe.noise.check import Check, Severity, fault, faults, sentences, severity_of, told
+from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, severity_of, told
 from fl_epe.noise.health import RUN_LEVEL, NoiseHealth, check_noise
 
 __all__ = [
     "RUN_LEVEL",
     "Check",
     "NoiseHealth",
+    "Outcome",
     "Severity",
     "check_noise",
     "fault",

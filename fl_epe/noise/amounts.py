@@ -11,7 +11,7 @@ import scipy
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
-from fl_epe.noise.shape import repeated, with_noise
+from fl_epe.noise.shape import on_a_grid, with_noise
 
 _HALF = 0.5  # of the noise: ε is twice the claim
 
@@ -74,7 +74,7 @@ def still_coordinates(seen: Seen, level: float) -> Check:
     counts = with_noise(seen)
     arrays = np.searchsorted(seen.layout.starts, seen.still, side="right") - 1
     still, entries = int(np.sum(counts[arrays] > 0)), int(counts.sum()) // seen.rounds
-    rounded = repeated(seen)[2] ** seen.rounds  # of one coordinate, in all rounds
+    rounded = on_a_grid(seen).largest_mass ** seen.rounds  # of one coordinate, in all rounds
     chance = float(scipy.special.bdtrc(still - 1, entries, rounded)) if still else 1.0
     texts = (
         "all coordinates have noise",

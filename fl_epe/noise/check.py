@@ -5,8 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-Outcome = Literal["passed", "failed", "unknown"]
-"""Of a check: nothing was found, something was, or it cannot be told from what was seen."""
+Outcome = Literal["passed", "failed", "unknown", "not handled"]
+"""Of a check: nothing was found, something was, it cannot be told from what was seen, or an input
+is neither refused nor handled, which is a fault of the program and of no claim on proper inputs."""
 
 Severity = Literal["critical", "theoretical", "negligible"]
 """Of a failed check. Critical: ε is infinite, or twice the claim, to a percent, or more.
@@ -84,7 +85,8 @@ def told(checks: Sequence[Check]) -> Literal["as claimed", "not as claimed", "ca
     if faults(checks):
         return "not as claimed"
     known = any(check.name == "scale" and check.outcome != "unknown" for check in checks)
-    return "as claimed" if known else "cannot be told"
+    open_grid = any(check.name == "grid" and check.outcome == "unknown" for check in checks)
+    return "as claimed" if known and not open_grid else "cannot be told"
 
 
 def faults(checks: Sequence[Check]) -> list[Check]:

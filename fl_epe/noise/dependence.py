@@ -18,9 +18,11 @@ from fl_epe.checks import Floats
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, Seen
+from fl_epe.noise.shape import more_than, on_a_grid
 
 _SAME = 0.01  # difference of equal noise: what rounding to a grid may make
 _NEAR = 0.05  # largest difference that is looked for
+_ALIKE = 2e-7  # relative difference of values that are the same but for float32
 _LAGS = 16  # rounds apart, for which all pairs are taken together
 _LESS = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
 
@@ -37,14 +39,17 @@ def between_arrays(seen: Seen, level: float) -> Check:
     if not pairs.any():
         return Check(name, "passed", claim, "no two arrays have noise")
     counts = np.minimum(common, HEAD) * seen.rounds
-    same = _near(seen.apart, np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2))
+    scales = _scales(seen)[layout.compared]
+    apart = seen.apart / np.minimum(scales[:, None], scales)
+    alike = np.maximum(apart, on_a_grid(seen).step)
+    same = _near(alike, np.minimum(common, EQUAL) * seen.rounds, math.sqrt(2))
     tests = math.log(len(sizes) * (len(sizes) - 1))
     chances = np.where(pairs, np.minimum(same, _agreeing(seen.agree, counts)), np.inf)
     worst = np.unravel_index(int(chances.argmin()), chances.shape)
     names = " and ".join(layout.names[layout.compared[i]] for i in worst)
     rho = _correlation(seen.agree[worst] / counts[worst])
     measured = f"least likely correlation: {rho:.2g}, of {names}"
-    equal = pairs & (seen.apart <= _NEAR) & (same + tests < math.log(level))
+    equal = pairs & (apart <= _NEAR) & (same + tests < math.log(level))
     if equal.any():
         rho, measured = 1.0, f"equal in {equal.sum()} pairs of arrays, such as {names}"
     texts = claim, measured, _LESS.format("array")
@@ -57,7 +62,12 @@ def between_rounds(seen: Seen, level: float) -> Check:
     if seen.rounds < 2:
         return Check(name, "passed", claim, "there is one round")
     signs = np.sign(seen.rows("sketch")).astype(np.float32)
-    found = [_twins(np.abs(seen.rows("marks"))), _pair(signs), _lag(signs, seen)]
+    step = on_a_grid(seen).step
+    found = [
+        _twins(np.abs(seen.rows("marks")) / _scales(seen).min(), step),
+        _pair(signs),
+        _lag(signs, seen),
+    ]
     tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
     sure = (one for one in found if one[0] + tests < math.log(level))
     chance, rho, measured = next(sure, min(found))
@@ -73,12 +83,36 @@ def seed(seen: Seen, level: float) -> Check:
     claim, chance, measured, how = "nobody can guess the noise", 0.0, f"none of {len(texts):,}", ""
     if len(heads):
         apart, which = tree.query(heads, p=np.inf, distance_upper_bound=_NEAR)
-        chance = float(_near(apart.min(), PREFIX, 2 * math.sqrt(2)))
+        chance = float(_near(max(apart.min(), on_a_grid(seen).step), PREFIX, 2 * math.sqrt(2)))
         if (best := int(which[apart.argmin()])) < len(texts):
             how, measured = texts[best], f"first values of an array are those of {texts[best]}"
     why = "Whoever tries seeds finds the noise and subtracts it: ε is infinite"
     tests = math.log(max(len(heads), 1) * len(texts))
     return judged("seed", chance + tests, level, (claim, measured, why), 0.0, how)
+
+
+def copies(seen: Seen, level: float) -> Check:
+    """Sizes of values that are used again: in another order, with another sign, or elsewhere.
+
+    For both laws, the chance that a size is within a relative distance of r of another one is at
+    most r, so that among n of them up to r·n²/2 are by chance (Chernoff).
+    """
+    name, claim = "values used once", "no value of the noise is used again"
+    sizes = np.sort(np.abs(seen.rows("sketch")), axis=None)
+    sizes = sizes[sizes > 0]
+    if on_a_grid(seen).repeats:
+        return Check(name, "passed", claim, "not looked for, as values on a grid repeat")
+    again = int(np.sum(np.diff(sizes) <= _ALIKE * sizes[1:]))
+    expected = _ALIKE * len(sizes) ** 2 / 2
+    measured = f"{again:,} of {len(sizes):,} sizes are used again; by chance up to {expected:,.0f}"
+    texts = claim, measured, "Whoever matches values that are used twice subtracts them"
+    return judged(name, more_than(again, expected), level, texts, 0.0)
+
+
+def _scales(seen: Seen) -> Floats:
+    """Of the noise of each array, at most 1: less noise is nearer to each other."""
+    scales = seen.law.scales(seen.amounts, seen.layout.sizes * seen.rounds)
+    return np.where(scales > 0, np.minimum(scales, 1.0), 1.0)
 
 
 def _near(apart: Any, counts: Any, factor: float) -> Floats:
@@ -101,7 +135,7 @@ def _left(rho: float) -> float:
     return math.sqrt(max(1 - abs(rho), 0.0))
 
 
-def _twins(marks: Floats) -> tuple[float, float, str]:
+def _twins(marks: Floats, step: float) -> tuple[float, float, str]:
     """The two rounds of all whose chosen entries are the nearest."""
     here = np.flatnonzero(marks.any(axis=1))
     if len(here) < 2:
@@ -112,7 +146,7 @@ def _twins(marks: Floats) -> tuple[float, float, str]:
     if not math.isfinite(apart[first, 1]):
         return 0.0, 0.0, "no two rounds have the same noise"
     pair = sorted((here[first], *(here[i] for i in other[first] if i != first)))[:2]
-    chance = float(_near(apart[first, 1], marks.shape[1], math.sqrt(2)))
+    chance = float(_near(max(apart[first, 1], step), marks.shape[1], math.sqrt(2)))
     return chance, 1.0, f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
 
 

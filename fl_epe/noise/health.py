@@ -13,7 +13,7 @@ Examples:
     'as claimed'
     >>> found = check_noise({"weights": weights, "bias": weights[0]}, std=2.0)
     >>> [(check.name, check.severity) for check in found if check.outcome == "failed"]
-    [('independence of arrays', 'critical')]
+    [('independence of arrays', 'critical'), ('values used once', 'critical')]
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
 from fl_epe.noise.check import Check, fault, sentences
 from fl_epe.noise.laws import LAWS
-from fl_epe.noise.seen import Layout, Seen
+from fl_epe.noise.seen import SKETCH, Layout, Seen
 
 Distribution = Literal["gaussian", "laplace"]
 """A law that noise can be claimed to have."""
@@ -39,6 +39,7 @@ _CHECKS: tuple[Callable[[Seen, float], Check], ...] = (
     amounts.still_coordinates,
     dependence.between_arrays,
     dependence.between_rounds,
+    dependence.copies,
     dependence.seed,
     amounts.scale,
     amounts.scale_of_arrays,
@@ -48,6 +49,7 @@ _CHECKS: tuple[Callable[[Seen, float], Check], ...] = (
     shape.grid,
 )
 
+_AT_HAND = 1 << 18  # values that are kept of noise at hand, all releases together
 
 RUN_LEVEL = 5e-4
 """Probability that correct noise of an audited run fails a check, at most."""
@@ -57,7 +59,7 @@ class NoiseHealth:
     """Collects the noise of a run, round by round, and checks it.
 
     Memory does not grow with the model but for its shape: sums of each array, some 1,000
-    coordinates of each of the first 500 rounds, and 16 of every round.
+    coordinates (``kept``) of each of the first 500 rounds, and 16 of every round.
 
     Args:
         arrays: sizes or shapes of the arrays by name, into which one flat array is then split; by
@@ -65,6 +67,7 @@ class NoiseHealth:
         std: claimed standard deviation in every round, if ``add`` says no other.
         distribution: claimed law.
         level: probability that correct noise fails a check, at most.
+        kept: coordinates of a round that are kept, about.
 
     Raises:
         ValueError: for another distribution, or a level out of range.
@@ -77,12 +80,14 @@ class NoiseHealth:
         *,
         distribution: Distribution = "gaussian",
         level: float = 0.005,
+        kept: int = SKETCH,
     ) -> None:
         if distribution not in LAWS:
             raise_invalid("distribution", distribution, f"to be one of {', '.join(LAWS)}")
         check_probability("level", level)
         self._law, self._level, self._std = LAWS[distribution], level, std
         self._unusable, self._reason = 0, ""
+        self._kept = kept
         self._seen: Seen | None = None
         if arrays is not None:
             self._begin({name: int(np.prod(shape)) for name, shape in arrays.items()})
@@ -117,7 +122,7 @@ class NoiseHealth:
         self._unusable, self._reason = self._unusable + 1, self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> Seen:
-        self._seen = Seen(Layout(sizes), self._law)
+        self._seen = Seen(Layout(sizes, self._kept), self._law)
         return self._seen
 
     def _parts(self, noise: Any) -> dict[str, NDArray[Any]]:
@@ -193,7 +198,8 @@ def check_noise(
     rounds = noise if isinstance(noise, list | tuple) else [noise]
     if not isinstance(noise, Mapping | list | tuple) and np.ndim(noise) > 1:
         rounds = list(noise)
-    health = NoiseHealth(None, std, distribution=distribution, level=level)
+    kept = max(_AT_HAND // max(len(rounds), 1), SKETCH)
+    health = NoiseHealth(None, std, distribution=distribution, level=level, kept=kept)
     for one in rounds:
         health.add(one)
     return health.checks()

@@ -13,10 +13,11 @@ HEAD = 256
 """First values of an array that are compared with those of others."""
 EQUAL = 16
 """Of these, the values by which equal noise is found."""
+SKETCH = 1024
+"""Coordinates of a round that are kept of a run."""
 
 _BLOCK = 1 << 15
 _ARRAYS = 256  # that are compared with each other
-_SKETCH = 1024  # coordinates of a round
 _ROUNDS = 512  # rounds of which they are kept
 _MARKS = 16  # coordinates of every round
 _SEEDED = 4  # rounds whose seeds are looked for
@@ -28,6 +29,7 @@ class Layout:
 
     Args:
         sizes: numbers of entries of the arrays by name; those without entries are left out.
+        kept: entries of a round that are kept, about.
 
     Attributes:
         names: of the arrays.
@@ -38,13 +40,13 @@ class Layout:
         groups: the array of each of them, ``(K,)``.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], kept: int = SKETCH) -> None:
         self.names = [name for name, size in sizes.items() if size]
         self.sizes = np.array([sizes[name] for name in self.names], np.int64)
         self.starts = np.cumsum(self.sizes) - self.sizes
         self.compared = np.sort(np.argsort(-self.sizes, kind="stable")[:_ARRAYS])
-        least = min(8, max(_SKETCH // max(len(self.names), 1), 1))
-        wanted = np.maximum(_SKETCH * self.sizes // max(self.sizes.sum(), 1), least)
+        least = min(8, max(kept // max(len(self.names), 1), 1))
+        wanted = np.maximum(kept * self.sizes // max(self.sizes.sum(), 1), least)
         own = [
             np.unique(np.linspace(0, n - 1, min(n, k)).astype(np.int64))
             for n, k in zip(self.sizes, wanted, strict=True)

@@ -221,7 +221,8 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
     if (stop := record.findings.stopped) is not None:
         text = (
             f"the run ended after round {stop.after} because of its scores "
-            f"({record.design.stop_when}): intervals and proofs hold less often than they say"
+            f"({record.design.stop_when}): intervals hold at every round at once, but proofs less "
+            "often than they say"
         )
         yield "stopped", text
     if record.design.caveat:

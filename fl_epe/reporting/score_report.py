@@ -20,11 +20,13 @@ def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     if found.refuted:
         text = f"more leaks than is claimed (proved ε ≥ {proved}, claimed {number(found.claim)})"
         lines.append(("exceeds-theory", text))
-    if (found.proved or 0.0) > estimate.high:
+    if estimate is None:
+        lines.append(("not-measured", f"no estimate: {found.refused}"))
+    elif (found.proved or 0.0) > estimate.high:
         ends = f"{number(estimate.low)} – {number(estimate.high)}"
         text = f"what is proved (ε ≥ {proved}) is above the interval of the estimate ({ends})"
         lines.append(("contradicted", text))
-    if found.refused is not None:
+    if estimate is not None and found.refused is not None:
         lines.append(("width", found.refused))
     if _LARGE_OVERLAP <= (found.overlap or 0.0) <= 1.2:  # more cannot be in one release
         text = (
@@ -43,33 +45,45 @@ def score_status(found: ScoreSummary) -> Status:
 
 def score_sentences(found: ScoreSummary) -> list[str]:
     """How exposed a canary is, and what that says of the claim; the first warning comes first."""
-    most, status = found.estimate.high, score_status(found)
-    told = (
-        f"by these scores, whether one canary took part can be guessed right "
-        f"{share(guess_limit(most, found.delta))} (ε up to {number(most)})"
-    )
+    status, estimate = score_status(found), found.estimate
+    if estimate is None:
+        told = "how exposed a canary is was not measured"
+    else:
+        right = share(guess_limit(estimate.high, found.delta))
+        source = (
+            "by these scores, if they are Gaussian," if found.if_gaussian else "by these scores,"
+        )
+        told = (
+            f"{source} whether one canary took part can be guessed right {right} (ε up to "
+            f"{number(estimate.high)})"
+        )
     if status == "ok":
         first = f"{told[:1].upper()}{told[1:]}."
+    elif status == "not measured":
+        reason = score_warnings(found)[0].text
+        first = f"{reason[:1].upper()}{reason[1:]}."
     else:
         first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}."
     if found.claim is None:
         return [first, "Nothing is claimed; --claim tests an ε that is."]
     if found.refuted:
         return [first, f"The claim is refuted at {found.confidence:.0%} confidence."]
-    but = ", but the estimate is above it" if found.estimate.low > found.claim else ""
+    above = estimate is not None and estimate.low > found.claim
+    but = ", but the estimate is above it" if above else ""
     return [first, f"The claim of ε ≤ {number(found.claim)} is not refuted{but}."]
 
 
 def score_values(found: ScoreSummary) -> JSON:
     """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
-    numbers = {name: getattr(found.estimate, name) for name in ("epsilon", "low", "high")}
+    names = ("epsilon", "low", "high")
+    numbers = {name: getattr(found.estimate, name, None) for name in names}
     numbers |= {"proved": found.proved, "claimed": found.claim}
     return {
         "status": score_status(found),
         "warnings": as_json(score_warnings(found)),
         "answer": {
             **finite_numbers(numbers),
-            "method": found.estimate.method,
+            "method": None if found.estimate is None else found.estimate.method,
             "proof": found.proof,
             "delta": found.delta,
             "confidence": found.confidence,
@@ -100,8 +114,8 @@ def print_scores(console: Console, found: ScoreSummary, *, details: bool = False
     estimate, proved = found.estimate, found.proved
     table.add_row(
         f"{found.observed} + {found.unobserved}",
-        number(estimate.epsilon),
-        f"{number(estimate.low)} – {number(estimate.high)}",
+        "–" if estimate is None else number(estimate.epsilon),
+        "–" if estimate is None else f"{number(estimate.low)} – {number(estimate.high)}",
         "–" if proved is None else f"≥ {number(proved)}",
         "–" if found.claim is None else f"≤ {number(found.claim)}",
     )

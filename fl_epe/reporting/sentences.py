@@ -32,10 +32,17 @@ def size_of_updates(summary: Summary) -> str:
 
 def scope(summary: Summary) -> str:
     """What the answer does and does not say about real clients' data, without its full stop."""
+    views = [one.view for one in summary.answers if one.view is not None]
+    more = ""
+    if not all(view.noise_prevails() for view in views):
+        more = (
+            "A client whose update avoids the directions of all others (a rare word's) is hidden "
+            "by the noise alone, and leaks more, up to what theory allows. "
+        )
     return (
         f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
         "whose updates are smaller, or not to be guessed, leak less; how much less is not "
-        "measured. ε tells what clipping, noise and schedule let through, not whether this "
+        f"measured. {more}ε tells what clipping, noise and schedule let through, not whether this "
         "training data is easy to attack"
     )
 
@@ -229,6 +236,8 @@ def table_note(summary: Summary) -> str:
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
+    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate, _ in found):
+        text += " An ε whose interval begins at 0 may be chance; on average it is too large."
     if marked_cells(summary.answers[0])[3].endswith("*"):
         text += f" * Every round's bound covers the {seen('final', summary.record)} too."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:

@@ -53,6 +53,8 @@ from fl_epe import audit_dp_sgd
 from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing import Evidence, NotMeasured, find_evidence
 from fl_epe.dp_sgd import DPSGDAudit
+from fl_epe.dp_sgd.clipping import BatchSeen
+from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.step_checks import StepSeen, check_steps
 from fl_epe.noise import NoiseHealth
 
@@ -219,8 +221,9 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
         for _ in range(steps):
             health.add(rng.standard_normal(sum(sizes.values())))
         examples = rng.binomial(1500, rate, steps)
-        seen = [StepSeen(1.0, float(count), 1) for count in examples]
-        for fault in check_steps(seen, health.checks(), rate=rate, batch_size=62).faults:
+        seen = [StepSeen(1, (BatchSeen(float(count), 1.0),)) for count in examples]
+        findings = check_steps(seen, health.checks(), Movement(1), rate=rate, batch_size=62)
+        for fault in findings.faults:
             found[fault] = found.get(fault, 0) + 1
     return found
 

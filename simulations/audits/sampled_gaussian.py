@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting import delta_two_gaussians, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.composed_gaussians import epsilon_of_losses
 from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
@@ -121,7 +122,7 @@ def poisson_epsilon_below(
     step = max(_LOST_BELOW * above / steps, above / _MOST_CELLS)
     losses = _losses(noise_multiplier, sampling_rate, steps, step, pessimistic=False)
     slack = delta + _LOST_TAILS * steps
-    return float(min(losses.get_epsilon_for_delta(slack), above)) if slack < 1 else 0.0
+    return min(epsilon_of_losses(losses, slack), above) if slack < 1 else 0.0
 
 
 def _one_step_curve(noise_multiplier: float, sampling_rate: float, largest: float) -> TradeOff:

@@ -11,7 +11,7 @@ defect is of its use without one, which is its default.
 **LocalDpMod.** Its noise has standard deviation S·√(2·ln(1.25/δ))/ε for a ``sensitivity`` S that
 nothing ties to the clip norm. Two clipped updates are up to 2C apart, so S must be 2C for local DP,
 and with S = C the real ε is more than twice the claim at large ε. The formula also holds only for
-ε ≤ 1: with the right S it gives too little noise from ε ≈ 9 on; at 30 the real ε is 44.8.
+ε ≤ 1: with the right S it gives too little noise from ε = 8.42 on; at 30 the real ε is 44.8.
 
 What else was found in Flower, such as 0-d arrays, lost replies and other optimizers:
 `simulations/audits/audit_flower_dp.py`.

@@ -1,16 +1,17 @@
-"""NVIDIA FLARE 2.9.0 and 2.7.1: the budget of `SVTPrivacy`.
+"""NVIDIA FLARE 2.7.1 to 2.9.0: the budget of `SVTPrivacy`.
 
     pip install --no-deps --target build/wild/nvflare nvflare==2.9.0 psutil msgpack docker
     PYTHONPATH=build/wild/nvflare python simulations/in_the_wild/nvflare_svt.py
 
-`SVTPrivacy` uploads a noisy share of a model's entries. In 2.7.1 its only ε is the argument
+`SVTPrivacy` uploads a noisy share of a model's entries. Up to 2.7.3 its only ε is the argument
 ``epsilon`` (default 0.1), which is spent on the threshold alone: the choice of entries gets
 ε·(2c)^⅔ for c uploaded entries, and each uploaded value its own ``noise_var``, all of it anew in
-every upload. 2.9.0 divides its noise among c values, and keeps an account of the choice and the
-values over uploads, which says 0.1 + 0.1·c for the defaults: much, but no less than the truth, as
-far as this game can tell. So the lead is refuted for 2.9.0, which fixed it.
+every upload. Since 2.8.0 it divides its noise among c values, and keeps an account of the choice
+and the values over uploads, which says 0.1 + 0.1·c for the defaults: much, but no less than the
+truth, as far as this game can tell. So the lead is refuted since 2.8.0, which fixed it. (The file
+is the same in 2.7.1 to 2.7.3, and in 2.8.0, 2.8.3 and 2.9.0.)
 
-0-d arrays are uploaded as they are in both; 2.9.0 says so in the metadata of each upload.
+0-d arrays are uploaded as they are in both; since 2.8.0 it says so in the metadata of each upload.
 
 Neighbours are any two updates of one client; δ is 0.
 
@@ -83,7 +84,7 @@ def leads() -> list[wild.Lead]:
         game = wild.played(release, canary, adjacency="substitute", weights=weights)
         return wild.Lead(name, claim, game, delta=0.0, most=1000, **options)
 
-    status = "accounted in 2.9.0" if new else "fixed in 2.9.0"
+    status = "accounted since 2.8.0" if new else "fixed in 2.8.0"
     return [
         lead("one upload", defect=not new, note=status),
         lead("four uploads", 4, defect=not new, note=status),

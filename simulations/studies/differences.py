@@ -44,7 +44,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe import AuditRecord, epsilon_from_record, epsilon_from_scores, epsilon_two_gaussians
+from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
@@ -101,7 +101,7 @@ def independent(name: str, runs: int, *, fitted: bool = False) -> tuple[float, f
         for mean, count in ((first, many), (second, more)):
             scores = mean + rng.standard_normal(count)
             null = rng.standard_normal(count)
-            both.append(epsilon_from_scores(scores, null, DELTA) if fitted else known(scores))
+            both.append(epsilon_of(Scores(scores, null), DELTA) if fitted else known(scores))
         found = epsilon_difference(*both)
         covers += found.low <= wanted <= found.high
         called += found.larger_than_chance

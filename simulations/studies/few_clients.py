@@ -10,8 +10,7 @@ are a canary's, and ε with the interval that canaries of this plan give.
 
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
-from fl_epe.auditing import CanaryLoad
-from fl_epe.flower.plan import make_plan
+from fl_epe.flower.plan import AuditPlan, make_plan
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 
@@ -19,22 +18,21 @@ CLIENTS, ROUNDS = (2, 3, 5, 8, 10), (30, 60, 120)
 NOISE_MULTIPLIER, DELTA = 1.0, 1e-5
 
 
-def load_of(clients: int, rounds: int) -> CanaryLoad:
+def plan_of(clients: int, rounds: int) -> AuditPlan:
     """The canaries that an audit would choose."""
     strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), NOISE_MULTIPLIER, 0.1, clients)
     settings = CanaryAuditSettings(delta=DELTA, seed=0)
-    load = make_plan(settings, Wrapped(strategy), rounds, clients, clients).load
-    assert load is not None
-    return load
+    return make_plan(settings, Wrapped(strategy), rounds, clients, clients)
 
 
-def row_of(load: CanaryLoad) -> str:
+def row_of(plan: AuditPlan) -> str:
     """A row of the table, in Markdown."""
-    often = round(load.taken)
+    load = plan.load
+    assert load is not None
     final, every = (
         f"{each.epsilon:.3g} ({each.low:.3g} – {each.high:.3g})" for each in load.expected
     )
-    cells = (load.rounds, f"{load.share:.0%}", often, every, final)
+    cells = (load.rounds, f"{load.share:.0%}", f"{plan.planned:.0f}", every, final)
     return " | ".join(map(str, cells))
 
 
@@ -44,7 +42,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for clients in CLIENTS:
         for rounds in ROUNDS:
-            print(f"| {clients} | {row_of(load_of(clients, rounds))} |")
+            print(f"| {clients} | {row_of(plan_of(clients, rounds))} |")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,11 @@ def _repeated(rng: np.random.Generator, count: int) -> list[Any]:
     return [first, first]
 
 
+def _rolled(rng: np.random.Generator, count: int) -> list[Any]:
+    first = rng.normal(size=count)
+    return [first, np.roll(first, 3)]
+
+
 def _shared(rng: np.random.Generator, count: int) -> dict[str, Any]:
     first = rng.normal(size=count)
     return {"a": first, "b": first}
@@ -126,7 +131,9 @@ WRONG: dict[str, Wrong] = {
     "uniform": lambda rng, count: rng.uniform(-np.sqrt(3), np.sqrt(3), count),
     "Laplace for Gaussian": lambda rng, count: rng.laplace(0, np.sqrt(0.5), count),
     "truncated at 3": _truncated,
-    "on a grid of 1/64": lambda rng, count: np.round(rng.normal(size=count) * 64) / 64,
+    "in float16": lambda rng, count: rng.normal(size=count).astype(np.float16),
+    "12 uniforms": lambda rng, count: rng.random((12, count)).sum(axis=0) - 6,
+    "rolled in a second round": _rolled,
     "a tenth of coordinates without": lambda rng, count: (
         rng.normal(size=count) * (np.arange(count) % 10 > 0)
     ),
@@ -146,7 +153,7 @@ def found_in(law: str, shape: str, rng: np.random.Generator) -> list[Check]:
 
 def smallest(wrong: str, runs: int) -> Iterator[str]:
     """The number of values from which on most runs find it, and by which checks."""
-    for power in range(2, 18):
+    for power in range(2, 19):
         names: list[str] = []
         found = 0
         for seed in range(runs):

@@ -149,7 +149,6 @@ from fl_epe.auditing import (
     RoundFacts,
     RunAuditor,
     Scores,
-    epsilon_from_scores,
     epsilon_of,
     ladder_fit,
     seen_by,
@@ -254,7 +253,7 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
             observed, dim, DELTA, variance="fitted"
         ).epsilon,
         "ε, together": epsilon_together(Scores.from_cosines(observed, dim), DELTA).epsilon,
-        "ε, two fitted": epsilon_from_scores(scores, null, DELTA).epsilon,
+        "ε, two fitted": epsilon_of(Scores(scores, null), DELTA).epsilon,
         **{f"bound: {name}": lower_bound(exact, DELTA, method=name) for name in bounds},
         "null: mean": float(null.mean()),
         "null: deviation": float(null.std(ddof=1)),

@@ -21,7 +21,9 @@ how often its bound at 99% exceeds the claim, and how often the claim is called 
 bound that assumes Gaussian noise, scores are tested by Anderson–Darling first, and few pass.
 
 Measured with ``--slow-runs 400`` (an hour and a half on a shared core); shares above the truth,
-allowed 5.34%. In no size is any of them 3 standard errors above 5% (the largest: 1.8)::
+allowed 5.34%. In no size is any of them 3 standard errors above 5% (the largest: 1.8). The columns
+of "weighted" and "one-run" are those of their random ties. Now tied scores get one guess, and
+`exact_levels.py` has levels without chance::
 
                           clopper-pearson*  simultaneous  weighted*  lifted  one-run
     randomised response             0.03%         0.00%      4.77%   0.00%    2.82%

@@ -5,7 +5,12 @@ import pytest
 from scipy.special import ndtr
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.accounting import unknown_rounds, unknown_rounds_epsilon
+from fl_epe.accounting import (
+    poisson_epsilon,
+    secret_coins_epsilon,
+    unknown_rounds,
+    unknown_rounds_epsilon,
+)
 from fl_epe.auditing import EVERY_ROUND, Adversary
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
@@ -148,8 +153,6 @@ class TestSecretRounds:
         assert estimate.high < epsilon_from_record(record, adversary=EVERY_ROUND).low
 
     def test_poisson_meets_its_accountant(self):
-        from fl_epe.accounting import poisson_epsilon
-
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
         estimate = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
         assert estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
@@ -166,3 +169,62 @@ class TestSecretRounds:
     def test_errors(self, epochs, delta, message):
         with pytest.raises(ValueError, match=message):
             unknown_rounds_epsilon(epochs, delta)
+
+
+class TestSecretCoins:
+    @pytest.mark.parametrize(
+        ("signal", "rate", "rounds", "delta"),
+        [
+            pytest.param(1.0, 0.5, 8, 1e-5, id="8-rounds"),
+            pytest.param(1.0, 0.1, 60, 1e-9, id="60-rounds"),
+            pytest.param(0.5, 0.01, 3000, 1e-8, id="rare"),
+            pytest.param(0.05, 0.1, 100, 1e-5, id="weak"),
+            pytest.param(2.0, 0.999, 10, 1e-5, id="nearly-always"),
+        ],
+    )
+    def test_equal_signals_meet_the_accountant(self, signal, rate, rounds, delta, monkeypatch):
+        theirs = poisson_epsilon(1 / signal, rate, rounds, delta)
+        assert secret_coins_epsilon(np.full(rounds, signal), rate, delta) <= theirs
+        monkeypatch.setattr(unknown_rounds, "poisson_epsilon", lambda *_: np.inf)
+        ours = secret_coins_epsilon(np.full(rounds, signal), rate, delta)
+        assert ours == pytest.approx(theirs, rel=4e-4)
+
+    def test_large_signals_do_not_overflow(self):
+        assert secret_coins_epsilon(np.full(40, 8.0), 0.25, 1e-5) == pytest.approx(718.0, rel=1e-4)
+
+    def test_unequal_signals_equal_a_simulation(self):
+        """δ at that ε by importance sampling, with no formula but the likelihood ratio.
+
+        Of equal signals of the same root mean square ε is 29.1.
+        """
+        signals, rate = np.array([0.4, 0.6, 0.8, 1.1, 1.6, 2.2, 3.0, 3.9]), 0.5
+        epsilon = secret_coins_epsilon(signals, rate, 1e-5)
+        rng, drawn, often = np.random.default_rng(0), 200_000, 0.9
+        scores = rng.standard_normal((drawn, 8)) + 1.6 * signals * (rng.random((drawn, 8)) < often)
+        losses, proposed = (
+            np.log(1 - q + q * np.exp(a * scores - a**2 / 2)).sum(axis=1)
+            for a, q in ((signals, rate), (1.6 * signals, often))
+        )
+        found = np.maximum(np.exp(losses) - np.exp(epsilon), 0) / np.exp(proposed)
+        error = found.std() / np.sqrt(drawn)
+        assert error < 0.01e-5
+        assert abs(found.mean() - 1e-5) < 4 * error
+
+    def test_bounds(self):
+        assert secret_coins_epsilon(np.full(3, 1e-9), 0.5, 1e-3) == 0
+        known = epsilon_two_gaussians(0, 1, 5.0, 1, 1e-3)
+        assert secret_coins_epsilon(np.array([3.0, 4.0]), 1.0, 1e-3) == pytest.approx(known)
+        assert secret_coins_epsilon(np.array([3.0, 4.0]), 0.9, 1e-3) < known
+
+    @pytest.mark.parametrize(
+        ("signals", "rate", "delta", "message"),
+        [
+            pytest.param([], 0.5, 1e-3, "at least one, positive", id="empty"),
+            pytest.param([1.0, np.nan], 0.5, 1e-3, "positive and finite", id="nan"),
+            pytest.param([1.0], 0.0, 1e-3, r"rate=0\.0 in \(0, 1\]", id="rate=0"),
+            pytest.param([1.0], 0.5, 1.0, r"delta=1\.0 in", id="delta=1"),
+        ],
+    )
+    def test_errors(self, signals, rate, delta, message):
+        with pytest.raises(ValueError, match=message):
+            secret_coins_epsilon(np.array(signals), rate, delta)

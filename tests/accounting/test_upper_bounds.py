@@ -4,13 +4,19 @@ import math
 import re
 
 import dp_accounting
+import numpy as np
 import pytest
+import scipy
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
-from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
+from fl_epe.accounting.composed_gaussians import (
+    epsilon_of_losses,
+    fixed_size_epsilon,
+    random_participations_epsilon,
+)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,43 @@ def test_poisson_without_much_noise_ends(noise_multiplier):
     once, ever = (gaussian_epsilon(noise_multiplier, 1e-6, times) for times in (1, 2048))
     assert once < epsilon <= ever  # some clients are drawn more than once in a run
     assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
+
+
+@pytest.mark.parametrize("replace_one", [False, True])
+@pytest.mark.parametrize(("rate", "rounds"), [(0.25, 40), (0.01, 300)])
+def test_poisson_falls_with_noise_also_where_losses_are_large(rate, rounds, replace_one):
+    """Losses around 745 nats, whose e^−loss vanishes, are those of z between 0.1 and 0.2."""
+    noise = np.geomspace(0.03, 0.4, 24)
+    values = [poisson_epsilon(z, rate, rounds, 1e-5, replace_one=replace_one) for z in noise]
+    assert values == sorted(values, reverse=True)
+    assert values[0] > 1000 > values[-1]
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.12, 0.125, 0.128, 0.13])
+def test_poisson_with_little_noise_is_slightly_below_known_rounds(noise_multiplier):
+    """The coins hide at most ln(1/q) in each round of a client.
+
+    In 40 rounds a client of rate 1/4 takes part at most 30 times, except with probability 10⁻⁹.
+    """
+    law = scipy.stats.binom.pmf(np.arange(41), 40, 0.25)
+    known = random_participations_epsilon(noise_multiplier, 1e-5, law)
+    epsilon = poisson_epsilon(noise_multiplier, 0.25, 40, 1e-5)
+    assert known - 30 * math.log(4) < epsilon < known
+
+
+def test_losses_are_read_as_dp_accounting_reads_them():
+    make = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism
+    losses = make(0.8, sampling_prob=0.2, value_discretization_interval=1e-3).self_compose(20)
+    for delta in (1e-9, 1e-5, 0.1, 0.9):
+        theirs = losses.get_epsilon_for_delta(delta)
+        assert epsilon_of_losses(losses, delta) == pytest.approx(theirs, rel=1e-6)
+
+
+def test_losses_that_are_infinite_too_often_have_no_epsilon():
+    losses = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism(
+        0.1, value_discretization_interval=0.1, log_mass_truncation_bound=-5
+    )
+    assert epsilon_of_losses(losses, 1e-4) == math.inf
 
 
 def test_fixed_size_is_dp_accountings_at_twice_the_sensitivity():

@@ -8,7 +8,13 @@ import pytest
 from records import make_record
 
 from fl_epe import epsilon_from_record
-from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting import (
+    epsilon_of_shift,
+    gaussian_epsilon,
+    poisson_epsilon,
+    secret_coins_epsilon,
+    unknown_rounds_epsilon,
+)
 from fl_epe.auditing import (
     EVERY_ROUND,
     FINAL_MODEL,
@@ -22,6 +28,7 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.limit import limit_record
+from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.schedules import make_schedule
 
 DELTA = 1e-5
@@ -177,6 +184,42 @@ def test_the_number_of_a_record_is_that_of_its_answer():
     nobody = record.with_values(presence=np.zeros(record.presence.shape, bool))
     with pytest.raises(NotMeasured, match="no canary took part"):
         epsilon_from_record(nobody)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "balls-in-bins"])
+def test_secret_rounds_of_unequal_signals(kind):
+    """A coin's rounds count as they are, and not as their root mean square (29.1 for 33.7)."""
+    signals = np.array([0.4, 0.6, 0.8, 1.1, 1.6, 2.2, 3.0, 3.9])
+    real = RealUpdates(1 / signals**2 - 0.01, 0.0)
+    schedule = make_schedule(kind, 8, 4)
+    record = limit_record(schedule, 0.1, DELTA, num_canaries=200, unobserved=2, real=real)
+    estimate = answer(record, SECRET).estimate
+    if kind == "poisson":
+        truth = secret_coins_epsilon(signals, 0.5, DELTA)
+    else:
+        truth = unknown_rounds_epsilon(np.split(signals, 4), DELTA)
+    assert estimate.low < truth < estimate.high
+
+
+@pytest.mark.parametrize(
+    ("share", "rounds", "participations", "measured"),
+    [(0.5, 8, 4, False), (0.1, 12, 1, False), (0.01, 60, 3, True)],
+    ids=["half", "rare", "little"],
+)
+def test_secret_rounds_that_are_correlated(share, rounds, participations, measured):
+    """Rounds that share half of their energy had ε = 15 where it is 6.6 by enumeration."""
+    record = limit_record(make_schedule("poisson", rounds, participations), 1.0, DELTA)
+    half = np.linalg.cholesky((1 - share) * np.eye(rounds) + share)
+    factor = [np.pad(row[t::-1], (0, rounds - 1 - t)) for t, row in enumerate(half)]
+    shared = record.with_values(**{"correlation.factor": np.array(factor)})
+    found = answer(shared, SECRET)
+    if measured:
+        plain = answer(record, SECRET).fit
+        assert found.fit.high - found.fit.low > plain.high - plain.low
+    else:
+        assert found.estimate is None
+        assert found.reason.startswith("what hides a client is correlated between rounds")
+    assert answer(shared, EVERY_ROUND).estimate is not None
 
 
 def test_arguments():

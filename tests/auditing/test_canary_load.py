@@ -84,6 +84,14 @@ def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
         assert high - low == pytest.approx(said.high - said.low, rel=0.2)
 
 
+@pytest.mark.parametrize("z", [0.1, 0.125, 0.15625])
+def test_what_is_said_of_secret_rounds_with_little_noise_is_in_order(z):
+    """ε of 700 and more: the exponential of such a loss overflows."""
+    load = load_of(rounds=40, participations=10, noise_multiplier=z, secret=True)
+    for found in load.expected:
+        assert found.low < found.epsilon < found.high
+
+
 def test_sentences_say_what_would_help():
     assert "No two canaries fit" in load_of(3, secret=True).sentences()[0]
     lines = load_of(10, 30, 30).sentences()

@@ -12,14 +12,14 @@ from fl_epe.auditing import epsilon_lower_bound
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import (
     _detectable_shifts,
-    _fair_coins,
+    _largest_probability,
     _tail_of_sum,
     confidence_quantile,
     first_accepted,
     guess_design,
-    right_guesses,
-    sorted_labels,
+    guesses_on_groups,
     steinke_p_value,
+    tied_groups,
     wrong_share,
 )
 
@@ -73,20 +73,21 @@ def test_one_run_says_nothing_where_delta_is_large():
 
 
 def test_guesses_are_from_both_ends():
-    sample = _sample([5, 4, 1], [3, 2, 0])
-    labels = sorted_labels(sample)
-    assert labels.tolist() == [True, True, False, False, True, False]
-    assert [right_guesses(labels, guesses) for guesses in (2, 4, 6)] == [2, 3, 4]
+    groups = tied_groups(_sample([5, 4, 1], [3, 2, 0]))
+    assert [guesses_on_groups(*groups, wanted) for wanted in (2, 4, 6)] == [(2, 2), (4, 3), (6, 4)]
 
 
-def test_ties_do_not_reveal_the_labels():
-    """Concatenation puts the observed first; sorting alone would leave them there."""
-    right = [
-        right_guesses(sorted_labels(_sample(np.ones(size), np.ones(size))), 100)
-        for size in range(50, 250)
-    ]
-    # A hypergeometric count of "in" among 50 at the top, and among 50 at the bottom: at most 7.
-    assert np.mean(right) == pytest.approx(50, abs=4 * 7 / math.sqrt(200))
+def test_tied_scores_are_guessed_together_or_not_at_all():
+    """Which of them come first would be chosen with their labels in sight."""
+    ones, zeros = [1.0] * 3, [0.0] * 3
+    same = tied_groups(_sample(ones, ones))
+    assert guesses_on_groups(*same, 4) == (0, 0)
+    response = tied_groups(_sample([1.0, 1.0, 0.0], [1.0, 0.0, 0.0]))
+    assert guesses_on_groups(*response, 2) == (6, 4)
+    middle = tied_groups(_sample([2.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]))
+    assert guesses_on_groups(*middle, 8) == (2, 2)
+    rare = tied_groups(_sample([1.0, *zeros], [*zeros, 0.0]))
+    assert guesses_on_groups(*rare, 4) == (8, 5)
 
 
 def test_confidence_is_about_the_middle():
@@ -144,22 +145,35 @@ def test_tail_of_sum_sees_far_into_a_long_one():
     assert np.all(tail >= exact)
 
 
-@pytest.mark.parametrize(("observed", "unobserved"), [(2, 2), (10, 7), (100, 100), (100, 1000)])
-def test_fair_coins_use_fresh_scores_and_pay_for_running_out(observed, unobserved):
-    heads = []
-    for seed in range(300):
-        scores = np.random.default_rng((4, seed)).permutation(observed + unobserved)
-        coins = _fair_coins(_sample(scores[:observed], scores[observed:]))
-        used = np.concatenate(coins.both())
-        assert np.unique(used).size == used.size
-        heads.append(coins.observed.size)
-    tosses = used.size
-    assert tosses >= 2 * min(observed, unobserved) - 2 * math.sqrt(2 * min(observed, unobserved))
-    enough = stats.binom.cdf(observed, tosses, 0.5) - stats.binom.cdf(
-        tosses - unobserved - 1, tosses, 0.5
-    )
-    assert coins.alpha == pytest.approx(ALPHA * enough, rel=1e-9)
-    assert np.mean(heads) == pytest.approx(tosses / 2, abs=4 * math.sqrt(tosses / 4 / 300))
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 12, 40])
+@pytest.mark.parametrize("variance", [0.05, 0.1, 0.2, 0.25])
+def test_no_number_of_heads_is_more_likely(count, variance):
+    rng = np.random.default_rng(count)
+    low = (1 - math.sqrt(1 - 4 * variance)) / 2
+    for share in np.linspace(0, 1, 21):
+        chances = np.where(rng.random(count) < share, low, 1 - low)
+        law = np.ones(1)
+        for chance in chances:
+            law = np.convolve(law, [1 - chance, chance])
+        assert law.max() <= _largest_probability(count, variance) + 1e-12
+
+
+@pytest.mark.parametrize(("observed", "unobserved"), [(3, 3), (4, 4), (5, 5), (2, 12)])
+def test_weighted_tests_0_as_fisher_does(observed, unobserved):
+    """Flawless scores: every labelling is equally likely at ε = 0."""
+    p_value = 1 / math.comb(observed + unobserved, observed)
+    scores = np.arange(float(observed + unobserved))[::-1]
+    found = epsilon_lower_bound(scores[:observed], scores[observed:], 0.0, method="weighted")
+    assert (found > 0) == (p_value < ALPHA)
+
+
+def test_weighted_of_flawless_scores_is_its_formula():
+    """20 + 20: P[all guesses right]/P[20 of 40 coins are heads] = α."""
+    scores = np.arange(40.0)[::-1]
+    chance = (ALPHA * stats.binom.pmf(20, 40, 0.5)) ** (1 / 40)
+    exact = math.log(chance / (1 - chance))
+    found = epsilon_lower_bound(scores[:20], scores[20:], 0.0, method="weighted")
+    assert exact - 0.01 < found <= exact
 
 
 def test_weighted_pays_for_leaks():
@@ -175,6 +189,7 @@ def test_weighted_pays_for_leaks():
 
 
 def test_weighted_beats_unweighted_guesses():
+    """Although its groups have a fixed size, a condition that it pays for."""
     gains = []
     for trial in range(20):
         rng = np.random.default_rng((3, trial))

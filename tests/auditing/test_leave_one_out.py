@@ -20,7 +20,7 @@ from fl_epe.auditing import (
     others_share,
     seen_by,
 )
-from fl_epe.auditing.epsilon_so_far import boundary
+from fl_epe.auditing.confidence_sequence import boundary
 from fl_epe.auditing.leave_one_out import (
     all_canaries,
     leave_one_out,

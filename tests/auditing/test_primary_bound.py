@@ -67,8 +67,11 @@ def test_it_is_near_the_best_of_all(count, others, delta, mu):
 
 
 def test_too_few_canaries_have_no_bound():
-    assert primary_method(4, 4, 1e-5) is None
-    assert primary_method(7, 7, 1e-5) == "clopper-pearson"
-    flawless = {k: BOUNDS["clopper-pearson"]([9.0] * k, [0.0] * k, 1e-5) for k in (6, 7)}
-    assert flawless[6] == 0 < flawless[7]
+    assert primary_method(3, 3, 1e-5) is None
+    assert primary_method(4, 4, 1e-5) == "weighted"
+    assert primary_method(2, 50, 1e-5) is None
+    assert primary_method(21, 7, 1e-5) == "clopper-pearson"
+    for method, few in (("weighted", 3), ("clopper-pearson", 6)):
+        flawless = [BOUNDS[method]([9.0] * k, [0.0] * k, 1e-5) for k in (few, few + 1)]
+        assert flawless[0] == 0 < flawless[1]
     assert primary_method(2, None, 1e-5) == "simultaneous"

@@ -1,5 +1,6 @@
 """`RunAuditor`: models in, record out, without any framework."""
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -7,7 +8,15 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, AuditRecord, ladder_fit, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    Adversary,
+    AuditRecord,
+    ServerStep,
+    answers,
+    ladder_fit,
+    seen_by,
+)
 from fl_epe.auditing.whitening import SKETCH_PARTS, WINDOW, window_of
 from fl_epe.mechanism import ServerSGD
 
@@ -212,3 +221,48 @@ def test_a_state_that_does_not_fit_is_refused(change, message):
     theta = np.zeros(DIM, np.float32)
     with pytest.raises(ValueError, match=message):
         again.restore(state, given["rounds"], start=theta, last=theta)
+
+
+def decaying_run(contribution=0.1):
+    """A server whose steps fall from 1 to 0.01, which the auditor is not told during the run."""
+    rng, count, dim, rates = np.random.default_rng(0), 24, 3000, np.geomspace(1, 0.01, ROUNDS)
+    canaries = CanarySet(dim, count, SEED)
+    vectors = np.stack([canaries.vector(i) for i in range(count)])
+    auditor = RunAuditor(count, 0, seed=SEED, delta=DELTA, series=("mean",))
+    theta = np.zeros(dim, np.float32)
+    auditor.begin(theta)
+    for rate in rates:
+        present = np.flatnonzero(rng.random(count) < 0.4)
+        mean = (vectors[present].sum(axis=0) + 0.5 * rng.standard_normal(dim)) / 10
+        theta = np.asarray(theta + rate * mean, np.float32)
+        facts = RoundFacts(present.tolist(), contribution, 1.0, replies=10)
+        auditor.observe(theta, facts, released={"mean": np.asarray(mean, np.float32)})
+    return auditor, rates
+
+
+def epsilons_of(record):
+    return [found.estimate.epsilon for found in answers(record)]
+
+
+def test_what_is_known_better_counts_before_canaries_are_projected_out():
+    """The final ε was 9.4 for 12.3, as the others were projected out by equal steps."""
+    auditor, rates = decaying_run()
+    server = ServerStep("sgd", rates, 0.0)
+    mechanism = dataclasses.replace(auditor.record().mechanism, server=server)
+    known = epsilons_of(auditor.record(learning_rates=rates))
+    assert known == epsilons_of(auditor.record(mechanism=mechanism))
+    late = answers(auditor.record().with_values(learning_rates=rates))
+    assert late[0].estimate is None
+    assert "hand it to RunAuditor.record" in late[0].reason
+    fit = answers(auditor.record(learning_rates=rates))[0].fit
+    assert fit.low < 1 < fit.high
+
+
+def test_contributions_that_are_known_at_the_end():
+    """ε of every round was 104 for 37: canaries' signals were those of an unknown unit."""
+    auditor, rates = decaying_run(contribution=float("nan"))
+    told = epsilons_of(decaying_run()[0].record(learning_rates=rates))
+    facts = {"contributions": np.full(ROUNDS, 0.1), "learning_rates": rates}
+    assert epsilons_of(auditor.record(**facts)) == pytest.approx(told)
+    late = auditor.record().with_values(contributions=facts["contributions"])
+    assert epsilons_of(late)[1] == pytest.approx(told[1])

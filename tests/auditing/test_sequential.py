@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.auditing import epsilon_so_far as module
-from fl_epe.auditing.epsilon_so_far import boundary, boundary_height, crossing_probability
+from fl_epe.auditing import confidence_sequence as module
+from fl_epe.auditing.confidence_sequence import (
+    boundary,
+    boundary_height,
+    crossing_probability,
+    widening,
+)
 
 
 def walked(height, steps, points=300):
@@ -109,3 +114,17 @@ def test_bad_arguments_are_named():
         boundary(1.0, 0.0, 1.0)
     with pytest.raises(ValueError, match="horizon=inf"):
         boundary(1.0, 0.1, math.inf)
+
+
+def test_a_run_that_stops_where_one_look_misleads():
+    """The worst rule: end as soon as an interval for one look excludes the truth."""
+    rounds, runs = 100, 4000
+    walks = np.cumsum(np.random.default_rng(3).standard_normal((runs, rounds)), axis=1)
+    scores = walks / np.sqrt(np.arange(1, rounds + 1))
+    beyond = np.abs(scores) > 1.959964
+    ends = np.where(beyond.any(axis=1), beyond.argmax(axis=1), rounds - 1)
+    found = np.abs(scores[np.arange(runs), ends])
+    wider = np.array([widening((t + 1) / rounds, 0.95) for t in range(rounds)])
+    assert np.mean(found > 1.959964) > 0.3
+    assert np.mean(found > 1.959964 * wider[ends]) < 0.05
+    assert np.mean(np.any(np.abs(scores) > 1.959964 * wider, axis=1)) < 0.05

@@ -164,3 +164,24 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
     wanted = np.linalg.norm(shape)
     assert told.unit * np.mean(lengths) == pytest.approx(wanted, rel=3 * error / np.sqrt(runs))
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "rounds", "window"), [(200, 8, 800), (1000, 50, 800), (20_000, 60, 800), (300, 60, 15)]
+)
+def test_rounds_of_noise_are_independent_and_of_a_common_part_are_not(dim, rounds, window):
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        noise, common = rng.standard_normal((rounds, dim)), rng.standard_normal(dim)
+        assert factor_of(noise, window).independent(dim)
+        assert not factor_of(noise * 0.8 + 0.6 * common, window).independent(dim)
+
+
+def test_pairs_of_rounds_lose_what_they_share():
+    """Of G = I/2 + 11ᵀ/2 in 8 rounds: G⁻¹ = 2I − 2·11ᵀ/9."""
+    half = np.linalg.cholesky(0.5 * np.eye(8) + 0.5)
+    factor = np.array([np.pad(row[t::-1], (0, 7 - t)) for t, row in enumerate(half)])
+    correlation = RoundCorrelation(factor)
+    assert correlation.loss_by_pairs(np.full(8, 3.0), 10**9) == pytest.approx(7 / 8)
+    assert correlation.loss_by_pairs(np.zeros(8), 10**9) == 0
+    assert RoundCorrelation(np.ones((8, 1))).loss_by_pairs(np.ones(8), 10**9) == 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import broken_examples
 import numpy as np
@@ -80,16 +81,20 @@ def test_a_claim_below_theory_fails():
     assert check.severity == "critical"  # 4.38 is more than twice 2
 
 
-def test_nan_that_reaches_the_release_is_critical_unless_the_caller_keeps_it_out():
+def test_nan_that_reaches_the_release_is_not_handled_and_accuses_nobody():
     def release(updates, rng):
         norms = np.linalg.norm(updates, axis=1, keepdims=True)
         total = (updates / np.maximum(norms, 1.0)).sum(axis=0)
         return total + rng.normal(0, 1, total.size)
 
     found = conform(Target(release, **gaussian()), trials=200)
-    assert {"input: NaN", "input: infinity"} <= set(names(found))
-    assert {check.severity for check in found.failed} == {"critical"}
-    assert conform(Target(release, **gaussian(inputs="finite")), trials=200).passed
+    assert names(found) == []
+    unhandled = [check.name for check in found.checks if check.outcome == "not handled"]
+    assert {"input: NaN", "input: infinity"} <= set(unhandled)
+    assert f"{len(unhandled)} found inputs that are not handled" in found.summary
+    assert next(c.outcome for c in found.ranked) == "not handled"
+    found = conform(Target(release, **gaussian(inputs="finite")), trials=200)
+    assert "not handled" not in found.summary
 
 
 def test_a_target_that_refuses_everything_does_not_pass():
@@ -132,11 +137,18 @@ def test_a_claim_out_of_range_is_refused(changes, message):
         Target(**{"release": np.sum, "epsilon": 1.0, **changes})
 
 
-def test_the_result_says_what_so_many_trials_could_have_shown():
-    few, many = (conform(PAIRS["response-too-true"][1], trials=n) for n in (100, 1000))
+def test_the_result_says_what_so_many_trials_find():
+    few, many = (conform(PAIRS["response-too-true"][1], trials=n) for n in (400, 4000))
     assert few.passed
-    assert few.largest_epsilon < many.largest_epsilon
-    assert f"could have shown ε up to {few.largest_epsilon:.2f}" in few.table()
+    assert math.log(3) < many.detectable_epsilon < few.detectable_epsilon
+    assert f"400 trials find ε from {few.detectable_epsilon:.2f} on" in few.table()
+
+
+def test_a_claim_that_no_game_can_contradict_is_not_passed():
+    found = conform(dataclasses.replace(PAIRS["response-too-true"][1], epsilon=9.0), trials=400)
+    games = [check.outcome for check in found.checks if check.name.startswith("game")]
+    assert set(games) == {"unknown"}
+    assert "so large a claim cannot be contradicted by games of 400 trials" in found.summary
 
 
 def test_a_failure_has_a_command_and_all_forms_show_it():

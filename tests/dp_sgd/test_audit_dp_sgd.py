@@ -198,6 +198,95 @@ def test_the_plain_step_is_what_it_says():
         )
 
 
+def test_empty_batches_do_not_switch_the_check_of_batch_sizes_off():
+    optimizer = PlainDPSGD(
+        np.zeros(50),
+        learning_rate=0.1,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=2,
+    )
+    rng = np.random.default_rng(0)
+    with audited(optimizer, sample_rate=2 / 500, num_canaries=100) as audit:
+        for size in [0, *rng.binomial(500, 4 / 500, 150)]:
+            optimizer.step(rng.normal(size=(size, 50)))
+    assert "where a sampling rate of 0.004 makes one expect 2" in audit.findings.faults[0]
+    assert audit.findings.unseen == ()
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_may_be_made_before_or_inside(when):
+    model, optimizer = private()
+    rates = None
+    if when == "before":
+        rates = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    with audited(optimizer) as audit:
+        rates = rates or torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        train(model, optimizer, 3, rates.step)
+    train(model, optimizer, 1, rates.step)
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 2**4
+    assert (audit.record().rounds, audit._movement.steps) == (3, 3)
+    assert (audit._movement.unexplained, audit._movement.changes) == (0, 0)
+
+
+class KeepsItsOwn(torch.optim.SGD):
+    """Cannot be copied as torch copies optimizers: what it needs is no state."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.mine = 1
+
+    def step(self, closure=None):
+        assert self.mine
+        return super().step(closure)
+
+
+def test_an_optimizer_that_cannot_be_replayed_is_not_accused():
+    model, optimizer = private(inner=KeepsItsOwn)
+    with audited(optimizer) as audit:
+        train(model, optimizer)
+    (unseen,) = [text for text in audit.findings.unseen if "moves the model" in text]
+    assert unseen.startswith(
+        "what moves the model in 12 of 12 steps: a step cannot be replayed (AttributeError:"
+    )
+    assert "without noise" not in "; ".join(audit.findings.faults)
+
+
+def test_weights_from_elsewhere_are_told():
+    model, optimizer = private()
+    with audited(optimizer) as audit:
+        train(model, optimizer, 5)
+        with torch.no_grad():
+            next(iter(model.parameters())).mul_(0.5)  # as a server's model
+        train(model, optimizer, 5)
+    assert "what changed the model between steps, 1 times" in audit.findings.unseen
+    assert audit._movement.unexplained == 0
+
+
+def test_replays_leave_random_numbers_and_other_parameters_alone():
+    class Draws(torch.optim.SGD):
+        """Adds noise of its own to each step."""
+
+        def step(self, closure=None):
+            loss = super().step(closure)
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+            return loss
+
+    model, optimizer = private(inner=Draws)
+    plain = train(model, optimizer)
+    numbers = torch.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DPSGDAudit, "_gradient", nothing)
+        model, optimizer = private(inner=Draws)
+        with audited(optimizer) as audit:
+            assert torch.equal(plain, train(model, optimizer))
+    assert torch.equal(numbers, torch.get_rng_state())
+    assert audit._movement.unexplained == 0  # the replay draws the same numbers
+
+
 def nothing(self, cohort, clip_norm):
     return np.zeros(self._auditor.canaries.dim, np.float32)
 
@@ -740,17 +829,22 @@ def test_what_cannot_be_seen_is_named():
     parts = engine("ghost")
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         epochs(*parts)
-    assert len(audit.findings.unseen) == 2
+    assert len(audit.findings.unseen) == 1  # batches are counted by their gradients' norms
     text = " ".join(audit.report(details=True).split())
-    assert "Not checked: clipping in 8 of 8 steps" in text
-    assert "Not checked: batch sizes" in text
+    assert "Not checked: clipping of 8 of 8 batches: ghost clipping keeps no gradients" in text
+    assert audit.record().findings.unseen == audit.findings.unseen
+    parts = engine()
+    with audited(parts[1]) as audit:  # as if all examples were in each step
+        epochs(*parts)
+    parts[1].step_hook = None
+    assert audit.findings.unseen == ()
 
 
-@pytest.mark.parametrize("where", ["largest_clipped", "StepSeen"])
+@pytest.mark.parametrize("where", ["clipping", "StepSeen"])
 def test_a_check_that_fails_ends_nothing(where, monkeypatch):
     plain = epochs(*engine())
     monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
-    monkeypatch.setattr(optimizers if where == "largest_clipped" else audit_module, where, breaks)
+    monkeypatch.setattr(optimizers if where == "clipping" else audit_module, where, breaks)
     parts = engine()
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         assert torch.equal(plain, epochs(*parts))

@@ -2,21 +2,27 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps, largest_clipped
+from fl_epe.dp_sgd import step_checks
+from fl_epe.dp_sgd.clipping import BatchSeen
+from fl_epe.dp_sgd.movement import Movement
+from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen
 from fl_epe.noise import check_noise
 
 SILENT = check_noise(np.zeros(10), 1.0)
 RIGHT = check_noise(np.random.default_rng(2**40).normal(size=500), 1.0)
 
 
-def steps(count=60, seed=0, **facts):
+def check_steps(seen, noise, **options):
+    return step_checks.check_steps(seen, noise, Movement(dim=3), **options)
+
+
+def steps(count=60, seed=0, silent=False, **facts):
     """Steps with batches of 1,000 examples at a rate of 0.05."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(count):
-        seen = {"largest": 1.0, "examples": float(rng.binomial(1000, 0.05)), "batches": 1}
-        found.append(StepSeen(**(seen | facts)))
+        seen = {"largest": 1.0, "examples": float(rng.binomial(1000, 0.05))}
+        found.append(StepSeen(1, (BatchSeen(**(seen | facts)),), silent=silent))
     return found
 
 
@@ -58,18 +64,43 @@ def test_batch_sizes():
     assert check_steps([], []) == StepFindings()
 
 
-def test_the_longest_clipped_gradient():
-    rng = np.random.default_rng(1)
-    gradients = rng.normal(size=(40, 300)) * rng.lognormal(-3, 1, 40)[:, None]
-    norms = np.linalg.norm(gradients, axis=1)
+def test_a_batch_of_unknown_size_does_not_switch_the_check_off():
+    unknown = StepSeen(1, (BatchSeen(),))
+    many = [unknown, *steps(examples=100.0)]
+    assert "98.36 examples on average" in faults(many)
+    few = [unknown, *steps(examples=20.0)]  # the one may have had 2,000: no contradiction
+    assert "on average" not in faults(few)
+    assert "60 of 61 batches have 20 examples" in faults(few)
+    unseen = check_steps(few, RIGHT, rate=0.05, batch_size=50).unseen
+    assert unseen == ("batch sizes in 1 of 61 steps",)
+    assert faults([unknown, *steps()]) == ""
 
-    def longest(total):
-        return largest_clipped([torch.from_numpy(gradients)], [torch.from_numpy(total)], 1.0)
 
-    for limit in (0.5, 1.0, 1.7, 1e9):
-        found = longest(np.minimum(1, limit / norms) @ gradients)
-        assert found == pytest.approx(min(limit, norms.max()))
-    assert math.isnan(longest((1 / (norms + 0.3)) @ gradients))  # smooth clipping: not known
-    assert longest(np.zeros(300)) >= 0 or math.isnan(longest(np.zeros(300)))
-    assert "longer" not in faults(steps(largest=math.nan))
+def test_lengths_of_clipped_gradients():
     assert "up to 2 times as long as the clip norm, in 60 of 60" in faults(steps(largest=2.0))
+    parts = (BatchSeen(10.0, 1.0), BatchSeen(10.0, 2.0), BatchSeen(10.0, unseen="nobody knows"))
+    found = check_steps([StepSeen(1, parts)], RIGHT)
+    assert "up to 2 times as long as the clip norm, in 1 of 1" in found.faults[0]
+    assert found.unseen[0] == "clipping of 1 of 3 batches: nobody knows"
+
+
+def test_one_factor_for_all_gradients_of_a_batch():
+    same = steps(common_factor=0.3)  # such as a change of units
+    assert faults(same) == ""
+    assert "from 0.3 to 0.5 by batch" in faults([*same, *steps(1, common_factor=0.5)])
+
+
+@pytest.mark.parametrize(
+    ("square", "words", "infinite"),
+    [
+        (100.0, "", False),
+        (25.0, "0.5 times its scale in 100 entries", False),
+        (0.0, "0 times", True),
+    ],
+)
+def test_noise_where_no_gradient_is(square, words, infinite):
+    seen = [StepSeen(1, (BatchSeen(50.0, 1.0),), untouched=100, untouched_square=square)]
+    found = check_steps([*seen, *steps()], RIGHT, rate=0.05, batch_size=50)
+    assert words in "; ".join(found.faults)
+    assert bool(found.faults) == bool(words)
+    assert (found.unbounded is not None) == infinite

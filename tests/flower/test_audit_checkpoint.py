@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import random
 import re
@@ -470,3 +471,39 @@ def test_clients_may_be_numbers_of_numpy(tmp_path):
 def test_no_debugger_shows_the_seed(tmp_path):
     audit, _ = start(flower.FedAvg(**PLAIN), model(), 1, seed=918273645, checkpoint=tmp_path)
     assert "918273645" not in repr(vars(audit))
+
+
+@pytest.mark.parametrize("block", [2, 3])
+@pytest.mark.parametrize("back", [KILLED, KILLED - 1])
+def test_rounds_in_blocks_are_those_of_an_uninterrupted_run(
+    tmp_path, monkeypatch, whole, block, back
+):
+    monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", block)
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    assert len(list(tmp_path.glob("rounds-*.npz"))) == KILLED // block
+    _, arrays = read_archive(tmp_path / "audit.npz", "", texts=("audit",))
+    assert len(arrays["scores"]) == KILLED % block  # others were written before
+    _, models = start(Later(back), models[back], 2, kill=2, checkpoint=tmp_path)
+    again, _ = start(Later(back + 2), models[2], ROUNDS - back - 2, checkpoint=tmp_path)
+    _check_same(again.record(), whole)
+
+
+def test_a_damaged_block_is_never_read_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_epe.flower.checkpoint._BLOCK", 2)
+    _, models = start(Later(), model(), kill=KILLED, checkpoint=tmp_path)
+    sorted(tmp_path.glob("rounds-*.npz"))[0].unlink()
+    audit, _ = start(Later(), models[KILLED], 3, checkpoint=tmp_path)
+    assert audit.record().rounds == 3
+    assert "the saved audit cannot be read, " in audit.faults[0]
+
+
+def test_a_loss_that_is_not_finite_is_so_after_a_restart(tmp_path):
+    def lose(message, context, call_next):
+        reply = call_next(message, context)
+        reply.content["metrics"]["loss"] = math.nan
+        return reply
+
+    app = drifting_app([lose])
+    _, models = start(Later(), model(), kill=2, app=app, checkpoint=tmp_path)
+    again, _ = start(Later(2), models[2], 1, kill=1, app=app, checkpoint=tmp_path)
+    assert np.isnan(again.record().metrics["train_loss"]).tolist() == [True] * 3

@@ -90,11 +90,11 @@ def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     strategy = fixed(averaging(10), expected=10)
     audit, metrics = run(10, 30, strategy)
     record = audit.record()
-    assert share_of(record) == pytest.approx(0.1)
+    assert record.presence.sum(axis=1).tolist() == [0] + [1] * 29
     assert record.mechanism.cohort_size == 10
     plan = " ".join(record.findings.plan)
     assert "beside 9 clients: 10% of a round" in plan
-    assert "If nothing is wrong, ε from every round's model is about 37.6" in plan
+    assert "If nothing is wrong, ε from every round's model is at most about 37.6" in plan
     assert "Up to 1 of 10 clients a round are not asked" in plan
     assert metrics["epsilon-all-low"] < 37.6 < metrics["epsilon-all-high"]
     assert answers(record)[1].participations == 27  # clients, less the rounds of the canary

@@ -1,6 +1,8 @@
 """Federations of few nodes: what a client leaks in rounds without canaries, and at any weight."""
 
 import math
+import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from flwr.serverapp import strategy as flower
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, AuditedClient, answers
 from fl_epe.flower import CanaryAudit, InProcessGrid
+from fl_epe.flower.seen_clients import SeenClients
+from fl_epe.flower.sources import ServerCanaries
 
 DELTA = 1e-5
 
@@ -81,6 +85,36 @@ def test_unequal_weights_are_those_of_the_median_client():
         theories.append(answers(record)[1].analytical.epsilon or math.inf)
     # A median client is replaced by canaries in one to five of its rounds.
     assert max(theories) < 1.3 * min(theories)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_is_replaced_before_it_is_known_what_clients_weigh(seed):
+    """One of ten has nearly all the weight; without it the others would be the whole average."""
+    app = drifting_app(examples=lambda node: 10**7 if node == 3 else 100)
+    record = audited(10, 4, app, 0.3, seed)[0].record()
+    assert not record.presence[0].any()
+    assert record.presence.any()
+    assert np.diff(record.clients.offsets)[0] == 10
+    assert (answers(record)[1].analytical.epsilon or 0) < 0.01
+
+
+def replaced(clients: int, known: dict[int, float]) -> set[int]:
+    """Who is ever replaced by one canary in a round of so many clients."""
+    seen = SeenClients()
+    seen.note(0, known)
+    settings = types.SimpleNamespace(identity=None, participations=None)
+    source: Any = ServerCanaries(types.SimpleNamespace(settings=settings, seen=seen), 20)
+    nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
+    messages = [types.SimpleNamespace(metadata=node) for node in nodes]
+    drawn = [source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)]
+    found = set().union(*drawn)
+    return {node for node in range(clients) if id(messages[node]) in found}
+
+
+def test_who_never_answered_is_replaced_only_where_most_did_not():
+    assert replaced(10, dict.fromkeys(range(9), 1.0)) == set(range(9))
+    assert replaced(10, {**dict.fromkeys(range(8), 1.0), 8: 1e5}) == set(range(8))
+    assert replaced(10, {0: 1.0, 1: 9.0}) == {0, *range(2, 10)}
 
 
 @pytest.mark.parametrize("without", [10, 15, 19])

@@ -6,6 +6,7 @@ from flwr.app import MetricRecord
 from flwr.serverapp import strategy as flower
 
 from fl_epe.flower import canary_mod
+from fl_epe.noise import NoiseHealth
 from fl_epe.reporting import as_text, summarize
 
 FAKE = {"epsilon-final": 0.0, "epsilon-all": 0.0, "epsilon-unreliable": 0.0}
@@ -60,6 +61,21 @@ def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
             if "epsilon-all" in metrics:
                 assert metrics["epsilon-unreliable"] == unreliable
                 assert metrics["epsilon-faulty"] == 0
+
+
+def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
+    """Each look may be wrong, and what one costs grows with the rounds."""
+    looks, look = [], NoiseHealth.findings
+
+    def counted(health):
+        looks.append(health)
+        return look(health)
+
+    monkeypatch.setattr(NoiseHealth, "findings", counted)
+    audit, result = run(fixed(), rounds=9)
+    assert all("epsilon-faulty" in metrics for metrics in result.train_metrics_clientapp.values())
+    audit.record()
+    assert len(looks) == 5  # after 1, 2, 4 and 8 rounds, and for the record
 
 
 def test_node_and_error_of_a_fault_are_on_the_first_screen():

@@ -59,6 +59,6 @@ def test_where_most_replies_are_lost_fewer_canaries_join():
 
 
 def test_a_canary_never_answers_in_the_place_of_the_only_client():
-    real, canaries, _ = run(shrinking(lambda t: NODES if t == 1 else 1), 40, inject="replace")
-    assert real.tolist() == [NODES - 4] + [1] * 39
-    assert canaries.tolist() == [4] + [0] * 39
+    real, canaries, _ = run(shrinking(lambda t: NODES if t <= 2 else 1), 40, inject="replace")
+    assert real.tolist() == [NODES, NODES - 4] + [1] * 38
+    assert canaries.tolist() == [0, 4] + [0] * 38

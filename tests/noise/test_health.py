@@ -89,7 +89,8 @@ def test_equal_noise_in_two_arrays(size, sign):
     noise = draws().normal(size=size)
     same = {"a": noise, "other": draws(1).normal(size=size), "b": 2 * sign * noise}
     assert failed(same, {"a": 1.0, "other": 1.0, "b": 2.0}) == {
-        "independence of arrays": "critical"
+        "independence of arrays": "critical",
+        "values used once": "critical",
     }
     checks = check_noise(same, {"a": 1.0, "other": 1.0, "b": 2.0})
     assert faults(checks)[0].infinite
@@ -98,7 +99,10 @@ def test_equal_noise_in_two_arrays(size, sign):
 
 def test_arrays_of_other_sizes_from_one_seed_and_correlated_arrays():
     first, rng = draws().normal(size=1000), draws(1)
-    assert failed({"a": first, "b": first[:20]}) == {"independence of arrays": "critical"}
+    assert failed({"a": first, "b": first[:20]}) == {
+        "independence of arrays": "critical",
+        "values used once": "critical",
+    }
     shared = [{"a": (x := rng.normal(size=200)), "b": 0.6 * x + 0.8 * rng.normal(size=200)}
               for _ in range(5)]  # fmt: skip
     assert failed(shared) == {"independence of arrays": "theoretical"}
@@ -108,7 +112,10 @@ def test_noise_that_repeats():
     rounds = draws().normal(size=(60, 40))
     rounds[50] = -rounds[3]
     checks = check_noise(rounds, 1.0)
-    assert [(c.name, c.infinite) for c in faults(checks)] == [("independence of rounds", True)]
+    assert [(c.name, c.infinite) for c in faults(checks)] == [
+        ("independence of rounds", True),
+        ("values used once", True),
+    ]
     assert "rounds 4 and 51 have the same noise" in fault(checks)
     fresh = draws().normal(size=(61, 40))
     assert failed(0.8 * fresh[1:] + 0.6 * fresh[:-1]) == {"independence of rounds": "theoretical"}
@@ -158,11 +165,9 @@ WRONG_LAWS = {
     "uniform": ("shape", lambda rng: rng.uniform(-(3**0.5), 3**0.5, (4, 2000))),
     "laplace": ("shape", lambda rng: rng.laplace(0, 0.5**0.5, (4, 2000))),
     "truncated": ("tails", lambda rng: np.clip(rng.normal(size=(4, 9999)), -2.9, 2.9)),
-    "few-values": ("grid", lambda rng: np.round(rng.normal(size=(4, 2000)) * 64) / 64),
-    "float32-on-1e5": (
-        "grid",
-        lambda rng: (rng.normal(size=(4, 2000)) + 1e5).astype(np.float32) - np.float32(1e5),
-    ),
+    "float16": ("grid", lambda rng: rng.normal(size=(1, 20_000)).astype(np.float16)),
+    "laplace-in-one-release": ("shape", lambda rng: rng.laplace(0, 0.5**0.5, (1, 20_000))),
+    "twelve-uniforms": ("shape", lambda rng: rng.random((12, 1, 200_000)).sum(axis=0) - 6),
     "one-for-all": ("grid", lambda rng: np.repeat(rng.normal(size=(4, 100)), 20, axis=1)),
 }
 
@@ -170,7 +175,53 @@ WRONG_LAWS = {
 @pytest.mark.parametrize("name", list(WRONG_LAWS))
 def test_other_laws_than_claimed(name):
     check, draw = WRONG_LAWS[name]
-    assert failed(draw(draws()))[check] == "theoretical"
+    assert failed(draw(draws(3)))[check] == "theoretical"
+
+
+LATTICES = {
+    "discrete": lambda rng, size: rng.choice(
+        np.arange(-40, 41), size, p=(p := np.exp(-(np.arange(-40, 41) ** 2) / 8)) / p.sum()
+    ) / 2,
+    "rounded": lambda rng, size: np.round(rng.normal(size=size) * 64) / 64,
+    "float32-on-1e5": lambda rng, size: (rng.normal(size=size) + 1e5).astype(np.float32)
+    - np.float32(1e5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LATTICES))
+@pytest.mark.parametrize("size", [(1, 20_000), (40, 30), (2, 3)], ids=["one", "some", "few"])
+def test_noise_on_multiples_of_a_number_is_not_accused(name, size):
+    checks = check_noise(LATTICES[name](draws(2), size), 1.0)
+    assert faults(checks) == []
+    assert "grid" in [c.name for c in checks if c.outcome == "unknown"] or size == (2, 3)
+    assert told(checks) == "cannot be told"
+
+
+def test_half_of_the_noise_on_multiples_of_a_number_is_found():
+    assert "scale" in failed(LATTICES["discrete"](draws(), (1, 20_000)), 2.0)
+
+
+USED_AGAIN = {
+    "rolled": lambda one: np.roll(one.ravel(), 77),
+    "reversed": lambda one: one.ravel()[::-1],
+    "transposed": lambda one: one.T,
+    "negated": lambda one: -one,
+    "in-float32": lambda one: one.ravel()[::-1].astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("name", list(USED_AGAIN))
+@pytest.mark.parametrize("where", ["array", "round", "itself"])
+def test_values_that_are_used_again(name, where):
+    one = draws().normal(size=(20, 20))
+    other = USED_AGAIN[name](one).ravel()
+    noise = {
+        "array": {"a": one, "b": other},
+        "round": [one.ravel(), other],
+        "itself": np.concatenate([one.ravel(), other]),
+    }[where]
+    found = failed(noise)
+    assert found.get("values used once") == "critical" or (where == "itself" and "grid" in found)
 
 
 def test_what_cannot_be_told():

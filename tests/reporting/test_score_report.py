@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fl_epe.cli.main import main
 
@@ -27,7 +28,7 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["estimate", scores]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("By these scores, whether one canary took part can be guessed right")
+    assert printed.startswith("By these scores, if they are Gaussian, whether one canary took part")
     assert len(printed.splitlines()) <= 10
     assert len(printed.split()) <= 80
     assert "clopper-pearson" not in printed
@@ -58,10 +59,20 @@ def test_a_claim_is_refuted_by_a_proof_alone(scores, capsys, claim, status, code
 
 def test_scores_that_refute_the_model_are_unreliable(tmp_path, capsys):
     path = tmp_path / "cosines.npy"
-    np.save(path, np.where(np.arange(400) < 200, 0.001, 0.03))
+    np.save(path, 0.02 * stats.norm.ppf((np.arange(400) + 0.5) / 400) + 0.03)
     found, values = _values([str(path), "--dim", "10000"], capsys)
     assert (found, values["status"]) == (3, "unreliable")
     assert "width" in [one["code"] for one in values["warnings"]]
+    assert values["answer"]["method"] == "cosines, fitted variance"
+
+
+def test_two_kinds_of_canaries_have_no_estimate(tmp_path, capsys):
+    path = tmp_path / "cosines.npy"
+    np.save(path, np.where(np.arange(400) < 200, 0.001, 0.03))
+    found, values = _values([str(path), "--dim", "10000"], capsys)
+    assert (found, values["status"]) == (3, "not measured")
+    assert values["answer"]["epsilon"] is None
+    assert values["answer"]["proved"] > 1
 
 
 def test_a_negative_claim_is_refused(scores, capsys):

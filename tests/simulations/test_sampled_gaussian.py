@@ -37,7 +37,9 @@ def test_one_sampled_step_is_the_lower_of_its_two_directions():
     assert 1 - present[few] - least(absent[few]) < 2e-3
 
 
-@pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.1, 10), (2.0, 0.3, 4)])
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"), [(1.0, 0.1, 10), (2.0, 0.3, 4), (0.125, 0.25, 40)]
+)
 def test_epsilon_is_bracketed(noise, rate, steps):
     below = poisson_epsilon_below(noise, rate, steps, 1e-5)
     above = poisson_epsilon(noise, rate, steps, 1e-5)

@@ -20,7 +20,6 @@ seen, and the bound is the end of the range from 0 in which every ε is rejected
 is needed: docs/notes/lower-bounds.md.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -40,23 +39,28 @@ _LARGEST_SHARE = 0.5  # of the canaries whose scores are to exceed a threshold
 _LEAKS = 4.0  # the smallest limit of such a share, over δ
 _SHARES = 3  # how many shares are tried, each at a third of the level
 _LEVELS = 16  # the largest weight
+_LEAST_WEIGHT = 3  # of a guess; labels without a weight make the condition cheaper
+_MORE_LEAKS = 0.01  # of the level, for numbers of leaks that are hardly possible
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
+
+Counts = npt.NDArray[np.int64]
 
 Margin = Callable[[float], float]
 
 
 def one_run(sample: Sample) -> float:
     """(ε, δ) from the number of right guesses (Steinke et al. 2023)."""
-    labels = sorted_labels(sample)
+    sizes, members = tied_groups(sample)
+    count = int(sizes.sum())
 
     def at(epsilon: float) -> Margin:
-        guesses, _ = guess_design(labels.size, sample.alpha, epsilon)
-        right = right_guesses(labels, guesses)
+        wanted, _ = guess_design(count, sample.alpha, epsilon)
+        guesses, right = guesses_on_groups(sizes, members, wanted)
         return lambda value: (
-            steinke_p_value(value, labels.size, guesses, right, sample.delta) - sample.alpha
+            steinke_p_value(value, count, guesses, right, sample.delta) - sample.alpha
         )
 
     return first_accepted(at)
@@ -99,18 +103,31 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     return math.inf
 
 
-def sorted_labels(sample: Sample) -> npt.NDArray[np.bool_]:
-    """Whether observed, from the highest score to the lowest, ties in random order; shape (m,)."""
+def tied_groups(sample: Sample) -> tuple[Counts, Counts]:
+    """How many scores have each value, and how many of them are observed; from the highest."""
     observed, unobserved = sample.both()
-    scores = np.concatenate([observed, unobserved])
-    shuffled = sample.rng(2).permutation(scores.size)
-    return shuffled[np.argsort(-scores[shuffled], kind="stable")] < observed.size
+    values, sizes = np.unique(-np.concatenate([observed, unobserved]), return_counts=True)
+    return sizes, np.bincount(np.searchsorted(values, -observed), minlength=values.size)
 
 
-def right_guesses(labels: npt.NDArray[np.bool_], guesses: int) -> int:
-    """Number of right guesses, half of them "in" from the top, half "out" from the bottom."""
-    half = guesses // 2
-    return int(labels[:half].sum() + (~labels[labels.size - half :]).sum())
+def guesses_on_groups(sizes: Counts, members: Counts, wanted: int) -> tuple[int, int]:
+    """Number of guesses, and of right ones: half are "in" from the top, half "out" from the bottom.
+
+    Tied scores get the same guess or none, so that guesses depend on the scores alone: there are
+    more guesses than ``wanted`` where an end of them is tied. A group that is centred on the middle
+    gets none.
+
+    Args:
+        sizes: of `tied_groups`.
+        members: of `tied_groups`.
+        wanted: even number of guesses.
+    """
+    total, ends = sizes.sum(), np.cumsum(sizes)
+    starts = ends - sizes
+    guess_in = (starts < wanted // 2) & (starts + ends < total)
+    guess_out = (total - ends < wanted // 2) & (starts + ends > total)
+    right = members[guess_in].sum() + (sizes - members)[guess_out].sum()
+    return int(sizes[guess_in | guess_out].sum()), int(right)
 
 
 def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, float]:
@@ -204,37 +221,63 @@ def weighted(sample: Sample) -> float:
 def _two_groups(sample: Sample) -> float:
     """Weighted guesses of the labels of canaries, from two independent groups of scores.
 
-    Tied scores share the mean weight of their ranks, so that weights depend on scores alone. The
-    weight of the right guesses is at most Σ wᵢ·Bernoulli(1/(1 + e^−ε)), plus the largest weight for
-    each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+    Two groups of k and u scores are k + u canaries, each included by a coin with probability
+    k/(k + u), given that k are. By the coins, a guess "in" is right with odds of at most e^ε·k/u,
+    and "out" with e^ε·u/k. Tied scores share the mean weight of their ranks, so that weights depend
+    on scores alone. The weight of the right guesses is at most a sum of independent variables, plus
+    the largest weight for each label that leaks, with probability δ (Kairouz, Oh, Viswanath 2015).
+
+    That k are included has the probability P[k]. Given the labels with a weight it has at most the
+    probability M, as the others are coins as well. So the condition makes what the coins do at most
+    M/P[k] times as likely.
     """
-    coins = _fair_coins(sample)
-    pooled = -np.concatenate(coins.both())
-    values, sizes = np.unique(pooled, return_counts=True)  # from the highest score to the lowest
-    members = np.bincount(np.searchsorted(values, -coins.observed), minlength=values.size)
-    half = pooled.size // 2
-    leaks, leak_chances = _binomial(pooled.size, sample.delta)
+    sizes, members = tied_groups(sample)
+    count, observed = int(sizes.sum()), int(members.sum())
+    log_odds = math.log(observed / (count - observed))
+    condition = float(scipy.stats.binom.pmf(observed, count, observed / count))
+    alpha = sample.alpha * condition
+    half = count // 2
+    leaks, leak_chances = _binomial(count, sample.delta)
+    few_leaks = int(np.searchsorted(np.cumsum(leak_chances), 1 - _MORE_LEAKS * alpha))
     ranks = (np.arange(half) + 0.5) / half
 
     def at(epsilon: float) -> Margin:
-        _, shift = guess_design(pooled.size, sample.alpha, epsilon)
+        _, shift = guess_design(count, alpha, epsilon)
         excess = _rank_excess(ranks, shift, epsilon)
-        signed = np.concatenate([excess, np.zeros(pooled.size % 2), -excess[::-1]])
+        signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
         shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
-        weights = np.round(_LEVELS * np.abs(shared) / max(np.abs(shared).max(), 1e-9)).astype(int)
-        right = np.where(shared > 0, members, sizes - members)
-        still_needed = np.maximum(int(weights @ right) - _LEVELS * leaks, 0)
-        counts = np.bincount(weights, sizes, _LEVELS + 1)[1:].astype(int)
+        weights = np.round(_LEVELS * shared / max(np.abs(shared).max(), 1e-9)).astype(int)
+        weights[np.abs(weights) < _LEAST_WEIGHT] = 0
+        right = np.where(weights > 0, members, sizes - members)
+        still_needed = np.maximum(int(np.abs(weights) @ right) - _LEVELS * leaks, 0)
+        used = [(int(w), int(sizes[weights == w].sum())) for w in np.unique(weights) if w]
+        free = max(int(sizes[weights == 0].sum()) - few_leaks, 0)  # labels without a weight
 
         def margin(tested: float) -> float:
-            q = scipy.special.expit(tested)
-            used = (np.flatnonzero(counts) + 1).tolist()
-            laws = [(np.array([1 - q, *[0.0] * (w - 1), q]), counts[w - 1]) for w in used]
-            return float(leak_chances @ _tail_of_sum(laws, still_needed)) - coins.alpha
+            laws = []
+            for weight, labels in used:
+                q = scipy.special.expit(tested + np.sign(weight) * log_odds)
+                law = np.array([1 - q, *[0.0] * (abs(weight) - 1), q])
+                laws.append((law, labels))
+            extremes = scipy.special.expit([log_odds - tested, log_odds + tested])
+            variance = float(np.min(extremes * (1 - extremes)))
+            most = np.where(leaks <= few_leaks, _largest_probability(free, variance), 1.0)
+            return float((leak_chances * most) @ _tail_of_sum(laws, still_needed)) - alpha
 
         return margin
 
     return first_accepted(at)
+
+
+def _largest_probability(count: int, variance: float) -> float:
+    """No number of heads among ``count`` coins, each of at least that variance, is more likely.
+
+    The characteristic function of a coin has the square 1 − 2·p·(1 − p)·(1 − cos t), and no number
+    is more likely than the mean of the product's absolute value.
+    """
+    power = count // 2
+    angles = 2 * np.pi * np.arange(power + 1) / (power + 1)  # the mean of this power is exact
+    return float(np.mean((1 - 2 * variance * (1 - np.cos(angles))) ** power))
 
 
 def _exact_null(sample: Sample) -> float:
@@ -262,28 +305,6 @@ def _exact_null(sample: Sample) -> float:
         return margin
 
     return first_accepted(at)
-
-
-def _fair_coins(sample: Sample) -> Sample:
-    """A part of the scores that is distributed like canaries included by fair coins.
-
-    If the scores run out, which has probability p, the coins are tossed again and the level becomes
-    α·(1 − p).
-    """
-    observed, unobserved = sample.both()
-    pairs = min(observed.size, unobserved.size)
-    coins = max(2, 2 * pairs - int(2 * np.sqrt(2 * pairs)))
-    heads_possible, chances = _binomial(coins, 0.5)
-    enough = (heads_possible <= observed.size) & (coins - heads_possible <= unobserved.size)
-    chances = np.where(enough, chances, 0.0)
-    rng = sample.rng(1)
-    heads = int(rng.choice(heads_possible, p=chances / chances.sum()))
-    return dataclasses.replace(
-        sample,
-        observed=rng.permutation(observed)[:heads],
-        unobserved=rng.permutation(unobserved)[: coins - heads],
-        alpha=sample.alpha * float(chances.sum()),
-    )
 
 
 @functools.lru_cache

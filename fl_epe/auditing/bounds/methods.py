@@ -30,7 +30,6 @@ from fl_epe.checks import check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = "no theorem for one run: it holds if the scores are independent"
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
-_FEW_IN_GROUPS = 12  # up to here "clopper-pearson" is the sharper one with two groups of scores
 _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
 
 
@@ -247,9 +246,7 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
         few = observed <= _FEW_FOR_WEIGHTS
         return "simultaneous" if few or observed * delta > _LEAKS_EXACT else "weighted"
     unobserved = len(scores.both()[1])
-    if not ceiling(scores, delta, confidence, "clopper-pearson"):
-        return None
     pairs = min(observed, unobserved)
     alike = 3 * pairs >= 2 * max(observed, unobserved)
-    weights_win = alike and pairs > _FEW_IN_GROUPS and pairs * delta <= _LEAKS_IN_GROUPS
-    return "weighted" if weights_win else "clopper-pearson"
+    method = "weighted" if alike and pairs * delta <= _LEAKS_IN_GROUPS else "clopper-pearson"
+    return method if ceiling(scores, delta, confidence, method) else None

@@ -1,0 +1,137 @@
+"""How long each example's gradient was in a clipped sum, from the gradients and the sum.
+
+If the sum is not that of gradients cut to the clip norm, each gradient has some factor in it, which
+follows by least squares where there are more entries than examples: one factor of the whole
+gradient, or else one of each tensor.
+
+Examples:
+    >>> gradients = torch.tensor([[3.0, 4.0, 0.0, 0.0], [0.0, 0.6, 0.8, 0.0]])
+    >>> weighted = torch.tensor([0.2, 2.0]) @ gradients  # the second has twice its weight
+    >>> round(clipping([gradients], [weighted], clip_norm=1.0).largest, 3)
+    2.0
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fl_epe.checks import Floats
+
+ROUNDING = 1e-3  # relative difference of norms
+
+_MOST_PRODUCTS = 10**10  # of a batch's Gram matrix: no factors are sought in larger batches
+_STANDARD_ERRORS = 4  # of a norm, which is then at least the estimate less these
+_SURE = 0.01  # of the clip norm: those errors of a norm that is known, at most
+_SINGULAR = 1e40  # variance of what does not follow from the sum
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSeen:
+    """What was seen of a batch, or of a physical part of it.
+
+    Attributes:
+        examples: how many; NaN if it is not known.
+        largest: norm of the longest clipped gradient over the clip norm, at least.
+        common_factor: by which all gradients were multiplied although their norms differ; NaN if
+            their factors differ or are not known.
+        unseen: why not all clipped gradients are known; empty if they are.
+    """
+
+    examples: float = math.nan
+    largest: float = 0.0
+    common_factor: float = math.nan
+    unseen: str = ""
+
+
+def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
+    """How a batch was clipped.
+
+    Args:
+        samples: the gradients of a batch, ``(n, entries)`` for each tensor.
+        totals: the sum of the clipped gradients, ``(entries,)`` for each tensor.
+        clip_norm: to which they should have been cut.
+    """
+    examples = len(samples[0])
+    if not examples and not any(bool(total.any()) for total in totals):
+        return BatchSeen(examples)
+    unseen = "how gradients of single examples are clipped does not follow from their sum"
+    if not examples:
+        return BatchSeen(examples, unseen=unseen)
+    with torch.no_grad():
+        rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
+        clipped = _clipped_norms(rows, totals, clip_norm)
+        if not np.isnan(clipped).any():
+            factor = _common_factor(clipped, _norms(rows))
+            return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
+        pairs = zip(rows, totals, strict=True)
+        parts = np.array([_clipped_norms([part], [total], clip_norm) for part, total in pairs])
+    by_tensor = np.sqrt(np.nansum(parts**2, axis=0))
+    largest = float(max(by_tensor.max(), np.nan_to_num(clipped).max())) / clip_norm
+    return BatchSeen(examples, largest, unseen=unseen if np.isnan(parts).any() else "")
+
+
+def _clipped_norms(rows: Tensors, totals: Tensors, clip_norm: float) -> Floats:
+    """Norms of the clipped gradients, shape ``(n,)``; NaN where they are not known."""
+    norms = _norms(rows)
+    clipped = np.minimum(norms, clip_norm)
+    tolerance = max(ROUNDING, 10 * torch.finfo(rows[0].dtype).eps)
+    if _distance(rows, totals, clipped, norms) <= tolerance * np.linalg.norm(clipped):
+        return clipped
+    return _solved(rows, totals, norms, clip_norm)
+
+
+def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> Floats:
+    """`_clipped_norms` by least squares.
+
+    A norm is its estimate less some standard errors, and not known where these are large.
+    """
+    unknown = np.full(len(norms), math.nan)
+    entries = sum(len(total) for total in totals)
+    if entries < 2 * len(norms) or len(norms) ** 2 * entries > _MOST_PRODUCTS:
+        return unknown
+    whole = torch.cat([part.double() for part in rows], dim=1)
+    scale = np.where(norms > 0, norms, 1.0)
+    gram = _host(whole @ whole.T) / np.outer(scale, scale)
+    along = _host(whole @ torch.cat([total.double() for total in totals])) / scale
+    values, vectors = np.linalg.eigh(gram)
+    is_singular = values < 1e-10 * values.max()  # as of two equal gradients
+    estimates = vectors @ np.where(is_singular, 0, vectors.T @ along / values)
+    distance = _distance(rows, totals, estimates, norms)
+    if distance > ROUNDING * np.linalg.norm(estimates):
+        return unknown
+    deviation = distance / math.sqrt(entries - len(norms))
+    variances = vectors**2 @ np.where(is_singular, _SINGULAR, 1 / values)
+    errors = _STANDARD_ERRORS * deviation * np.sqrt(variances)
+    is_known = (errors <= _SURE * clip_norm) | (norms == 0)
+    return np.where(is_known, np.maximum(np.abs(estimates) - errors, 0), math.nan)
+
+
+def _distance(rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats) -> float:
+    """Norm of the sum less that of gradients which have the norms ``clipped``."""
+    factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
+    apart = [total - factors.to(total) @ part for total, part in zip(totals, rows, strict=True)]
+    return math.hypot(*(float(one.norm()) for one in apart))
+
+
+def _common_factor(clipped: Floats, norms: Floats) -> float:
+    """The factor of all gradients, if it is one though their norms differ; else NaN."""
+    factors = clipped[norms > 0] / norms[norms > 0]
+    norms = norms[norms > 0]
+    if len(norms) < 2 or np.ptp(norms) < 0.1 * norms.max():
+        return math.nan
+    if np.ptp(factors) > _SURE * factors.max():
+        return math.nan
+    return float(np.median(factors))
+
+
+def _norms(samples: Tensors) -> Floats:
+    return _host(torch.stack([part.norm(dim=1) for part in samples]).norm(dim=0))
+
+
+def _host(vector: torch.Tensor) -> Floats:
+    return np.asarray(vector.cpu().double().numpy())

@@ -1,0 +1,111 @@
+"""Whether the noisy gradient is what moves the model.
+
+Each step is replayed: a copy of the optimizer takes it from the noisy gradient alone. Where a model
+ends elsewhere, it is tested whether its movement is independent of the noise. Movement that is not
+replayed and not independent may be computed from the noisy gradient, or from more.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fl_epe.checks import Vector
+
+_TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
+_KEPT = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
+_MOST_CORRELATED = (1 - _KEPT**2) / (1 - _KEPT) ** 2  # variance of sums over such noise
+_DEVIATIONS = 3
+_LEAST_SHARE = 0.1  # of the replay's response to noise: a model with less does not move by it
+
+
+class Movement:
+    """Compares the movement of a run's steps with that by their noisy gradients.
+
+    Args:
+        dim: of the model.
+
+    Attributes:
+        steps: so far.
+        unexplained: those that did not end where the noisy gradient alone takes them.
+        changes: how often the model changed between steps, or after the last one.
+        reason: why the first of the unexplained ones is.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.steps = self.unexplained = self.changes = 0
+        self.reason = ""
+        self._start: Vector | None = None  # the model of the step that is going on
+        self._end: Vector | None = None  # that after the last step
+        self._replay: Vector | None = None
+        self._noise: Vector = np.zeros(dim, np.float32)  # of this and earlier steps
+        self._moved_by_noise = self._replayed_by_noise = self._variance = 0.0
+
+    def begin(self, model: Vector, noise: Vector, replay: Callable[[], Vector]) -> None:
+        """Note the model before it moves.
+
+        Args:
+            model: of shape ``(dim,)``.
+            noise: of this step, shape ``(dim,)``.
+            replay: the model after the step; an error means that it cannot be replayed.
+        """
+        self._count_change(model)
+        self._start, self._replay = model, None
+        self._noise = noise + _KEPT * self._noise
+        try:
+            self._replay = replay()
+        except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
+            text = f"a step cannot be replayed ({type(error).__name__}: {error})"
+            self.reason = self.reason or text
+
+    def end(self, model: Vector) -> None:
+        """Compare the model after a step, shape ``(dim,)``; nothing where none has begun."""
+        start, replay = self._start, self._replay
+        if start is None:
+            return
+        self._start, self._end = None, model
+        self.steps += 1
+        self.unexplained += 1
+        if replay is not None and np.isfinite(model).all():
+            movement, replayed = model - start, replay - start
+            if _norm(movement - replayed) <= _TOLERANCE * _norm(replayed) < math.inf:
+                self.unexplained -= 1
+                return
+            self._compare(movement, replayed)
+        self.reason = self.reason or "they do not end where the noisy gradient alone takes them"
+
+    def _compare(self, movement: Vector, replayed: Vector) -> None:
+        """Take in how two movements respond to the noise, in units of their lengths."""
+        lengths = _norm(movement), _norm(replayed)
+        if min(lengths) > 0:
+            self._moved_by_noise += float(np.dot(movement, self._noise)) / lengths[0]
+            self._replayed_by_noise += float(np.dot(replayed, self._noise)) / lengths[1]
+            self._variance += _norm(self._noise) ** 2 / len(self._noise)
+
+    def finish(self, model: Vector) -> None:
+        """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
+        self._count_change(model)
+
+    def _count_change(self, model: Vector) -> None:
+        if self._start is not None:  # nobody saw the end of a step
+            self._end = self._start if self._replay is None else self._replay
+            self._start = None
+        if self._end is not None and not np.array_equal(model, self._end, equal_nan=True):
+            self.changes += 1
+
+    @property
+    def has_no_noise(self) -> bool:
+        """Whether the unexplained movements are independent of the noise.
+
+        The sum of their inner products with it then has mean 0. As the noise of a step is kept
+        with weights 1, 1/2, 1/4, …, its variance is at most 4 / (4/3) times that of movements
+        which are independent of each other.
+        """
+        deviation = math.sqrt(_MOST_CORRELATED * self._variance)
+        moved, most = abs(self._moved_by_noise), _DEVIATIONS * deviation
+        share = _LEAST_SHARE * abs(self._replayed_by_noise)
+        return most > 0 and moved <= most and moved + most < share
+
+
+def _norm(vector: Vector) -> float:
+    return float(np.linalg.norm(vector))

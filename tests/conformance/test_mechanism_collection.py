@@ -1,0 +1,102 @@
+"""Broken mechanisms of the literature are found and named, and right ones are not accused."""
+
+import conform_collection as study
+import numpy as np
+import pytest
+from mechanism_collection import (
+    BROKEN,
+    GAUSSIAN,
+    HARMLESS,
+    KNOWN,
+    MORE_BROKEN,
+    MORE_SOUND,
+    SAMPLED,
+    SOUND,
+    noisy_sum,
+)
+
+from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
+from fl_epe.conformance import Target, conform
+from fl_epe.conformance.claim import Profile, detectable, proved
+
+MISSED = {"rounded-at-random-before-noise"}
+"""No game of so few trials tells ε = 4.93 from 4.38."""
+MANY = {"top-two-for-one", "twelve-uniforms", "one-batch-for-all-steps", "replays-last-step"}
+"""They need 4,000 trials."""
+MISTAKES = {**KNOWN, **BROKEN, **MORE_BROKEN}
+RIGHT = {**HARMLESS, **SOUND, **MORE_SOUND}
+
+
+@pytest.mark.parametrize("name", sorted(set(MISTAKES) - MISSED - MANY))
+def test_a_mistake_is_found_and_named(name):
+    target, words = MISTAKES[name]
+    found = conform(target, trials=1000)
+    assert study.names_it(found, words), found.table()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MANY))
+def test_a_mistake_is_found_and_named_with_more_trials(name):
+    target, words = MISTAKES[name]
+    found = conform(target, trials=4000)
+    assert study.names_it(found, words), found.table()
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_a_right_mechanism_is_not_accused(name):
+    assert study.accuse({name: RIGHT[name]}, 200, [0]) == 0
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_a_right_mechanism_is_not_accused_in_20_seeds(name):
+    assert study.accuse({name: RIGHT[name]}, 1000, range(20)) == 0
+
+
+def test_the_study_prints_a_line_for_each(capsys):
+    assert study.find({"laplace-for-l2": KNOWN["laplace-for-l2"]}, 100, 0) == 1
+    assert study.accuse({"clamped": HARMLESS["clamped"]}, 100, [0]) == 0
+    printed = capsys.readouterr().out
+    assert "laplace-for-l2             named  critical: sensitivity" in printed
+    assert "clamped                    accused in 0 of 1 runs" in printed
+
+
+def test_a_law_refuses_a_norm_that_its_scale_does_not_follow():
+    with pytest.raises(ValueError, match="to be l1 for laplace noise"):
+        Target(noisy_sum, epsilon=1.0, noise="laplace")
+    with pytest.raises(ValueError, match="to be l1 or l2 for gaussian noise"):
+        Target(noisy_sum, norm="linf", **GAUSSIAN)
+    assert Target(noisy_sum, epsilon=1.0, noise="laplace", arrays=(1,)).norm == "l2"
+
+
+def test_who_samples_has_to_be_said():
+    with pytest.raises(ValueError, match=r"draws_batches=None to be said with sampling_rate < 1"):
+        Target(noisy_sum, sampling_rate=0.25, **GAUSSIAN)
+
+
+def test_a_claimed_epsilon_needs_its_noise():
+    target = SOUND["gaussian-by-epsilon"]
+    assert target.multiplier == pytest.approx(1.0, rel=1e-4)
+    assert target.multiplier is not None
+    assert target.multiplier <= 1.0
+    assert Target(noisy_sum, epsilon=2.0, delta=1e-5).multiplier is None
+    sampled = {**GAUSSIAN, **SAMPLED, "noise_multiplier": None}
+    claim = poisson_epsilon(1.0, 0.25, 4, 1e-5)
+    assert Target(noisy_sum, epsilon=claim, **sampled).multiplier == pytest.approx(1.0, rel=1e-3)
+
+
+def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
+    target = SOUND["poisson-sampled"]
+    true = Profile.of(target, 0.5)
+    fpr = np.geomspace(1e-4, 0.5, 50)
+    rates = [(float(a), float(b)) for a, b in zip(fpr, true.fnr(fpr), strict=True)]
+    epsilon = max(proved(target, *one) for one in rates)
+    assert 0.85 * true.epsilons[-1] < epsilon <= true.epsilons[-1] * (1 + 1e-9)
+    assert proved(target, 0.5, 0.5) == target.claimed
+
+
+def test_what_is_detectable_is_found():
+    target = SOUND["gaussian-sum"]
+    least = detectable(target, Profile.of(target), 500, 1e-3)
+    assert gaussian_epsilon(1.0, 1e-5) < least < 12
+    assert detectable(target, Profile.of(target), 5000, 1e-3) < least

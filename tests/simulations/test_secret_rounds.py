@@ -1,0 +1,22 @@
+"""`simulations/studies/secret_rounds.py`: ε of unequal and of correlated secret rounds."""
+
+import pytest
+import secret_rounds as study
+
+from fl_epe.accounting import secret_coins_epsilon
+
+
+def test_the_truth_of_independent_rounds_is_what_is_computed():
+    cell = study.CELLS[0]
+    exact = study.exact_epsilon(cell, draws=30_000)
+    computed = secret_coins_epsilon(cell.signals, 0.5, study.DELTA)
+    assert exact == pytest.approx(computed, rel=0.01)
+
+
+def test_lines(capsys, monkeypatch):
+    monkeypatch.setattr(study, "CELLS", (study.CELLS[4], study.CELLS[6]))
+    monkeypatch.setattr("sys.argv", ["secret_rounds", "--runs", "2", "--draws", "6000"])
+    study.main()
+    unequal, correlated = capsys.readouterr().out.splitlines()[1:]
+    assert unequal.split()[-3] == "2"
+    assert correlated.split()[-3:] == ["0", "–", "–"]
