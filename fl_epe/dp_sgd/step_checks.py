@@ -165,9 +165,7 @@ def _movement(movement: Movement) -> tuple[list[str], list[str]]:
         return [], unseen
     which = f"in {movement.unexplained} of {movement.steps} steps"
     if movement.has_no_noise:
-        return [
-            f"the model does not move by the noisy gradient, but without noise, {which}"
-        ], unseen
+        return [f"the model moves by a gradient without noise, {which}"], unseen
     return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
 
 

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 
@@ -94,7 +96,7 @@ def test_what_cannot_be_replayed_is_told():
 def test_changes_between_steps_are_counted():
     movement, model = Movement(3), np.zeros(3)
     for _ in range(4):
-        movement.begin(model, np.ones(3), lambda start=model: start - 1)
+        movement.begin(model, np.ones(3), functools.partial(np.subtract, model, 1))
         model = model - 1
         movement.end(model)
         model = model + 0.1
