@@ -48,8 +48,10 @@ Expected output of 500 runs, half an hour on one core::
     uniform                          128 values, by tails
     Laplace for Gaussian             1,024 values, by shape
     truncated at 3                   4,096 values, by tails
-    on a grid of 1/64                64 values, by grid
-    a tenth of coordinates without   16 values, by coordinates without noise
+    in float16                       8,192 values, by grid
+    12 uniforms                      131,072 values, by shape
+    rolled in a second round         4 values, by values used once
+    a tenth of coordinates without   4 values, by coordinates without noise
 """
 
 import argparse
