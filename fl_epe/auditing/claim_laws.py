@@ -42,7 +42,7 @@ LEAST_ASSUMED, LEAST_BARE = 200, 2000
 """Bare scores for the same, where the user assumes the law, and where nobody does.
 
 Of Laplace noise 200 reject the Gaussian law in 93% of runs; of logistic noise, the nearest that is
-in use, 2,000 do in 98%.
+in use, 2,000 do in nearly all.
 """
 
 POWER = 0.8

@@ -102,7 +102,7 @@ def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.Capt
 
 
 def test_the_command_that_goes_on_can_be_pasted(capsys: pytest.CaptureFixture[str]):
-    assert _run("owntask:task", "--hidden", "5", "--output", "an 'odd' folder") == 0
+    assert _run("owntask:task", "--hidden", "16", "--output", "an 'odd' folder") == 0
     capsys.readouterr()
     assert main(["resume", "an 'odd' folder"]) == 2
     advised = capsys.readouterr().err.strip().rpartition("See: ")[2]
