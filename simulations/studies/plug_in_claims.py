@@ -6,6 +6,11 @@ left undecided; it never passes. What theory allows is to be called violated in 
 The power is the median of what the evidence of the second claim states. In the last line the
 wrapper adds a tenth of the noise that it claims, to 40 clients in 20 rounds.
 
+Measured (2026-11-27, 20 runs). 10 clients, 120 rounds, z = 0.5, true ε 262: half of it is violated
+in 20, what theory allows in none, stated power 100%. A tenth of the noise: violated in 20 of 20,
+and noise health finds fault in 20. With z = 1 (true ε 94) one place for canaries tells half of it
+in about three of four runs, and the others are undecided.
+
     python simulations/studies/plug_in_claims.py [--runs 20] [--cells 10:120:1 …]
 """
 
