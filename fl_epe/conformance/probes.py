@@ -25,7 +25,7 @@ _TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
 _FAR = 15.0  # deviations of the noise, for each entry
 _LONG = 100.0  # clip norms
-_ERRORS = 4.0  # standard errors
+_ERRORS = 6.0  # standard errors
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _HUGE, _TINY = 1e30, 1e-300
 
@@ -206,28 +206,31 @@ def _judged(name: str, target: Target, pair: Pair, size: float, slack: float, se
     if np.isnan(times):
         why = "no law of the noise and no sensitivity is claimed: games are played instead"
         return Check(name, "unknown", claim, f"{size:.4g}", why)
-    if times <= 1:
+    if times <= 1 + _SAME:
         return Check(name, "passed", claim, f"{size:.4g}, and noise is as much larger")
     why = "the noise is for a smaller sensitivity than there is"
     return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / times))
 
 
 def _over_noise(target: Target, pair: Pair, seed: int) -> float:
-    """A change beside the noise that is there, over what the claim allows; NaN if it says neither.
+    """A change over that which the claim allows, in units of the noise where that is surely larger.
 
-    A release that is scaled after noise was added has larger changes and as much more noise.
+    A release that is scaled after noise was added has larger changes and as much more noise. NaN if
+    neither noise nor sensitivity is claimed.
     """
-    alone = np.array([released(target, pair[1], seed, i) for i in range(_RUNS // 2)])
-    change = released(target, pair[0], seed, 0) - alone[0]
-    noise = np.where(change == 0, np.inf, alone.std(axis=0))
-    noise *= 1 + _ERRORS / math.sqrt(2 * alone.size)
-    with np.errstate(divide="ignore"):
-        if target.multiplier is not None:
-            return target.multiplier * float(np.linalg.norm(change / noise))
-        if (needed := target.noise_std(1.0)) is not None:
-            return needed * float(np.abs(change / noise).sum())
-    stated = target.sensitivity is not None
-    return float(np.linalg.norm(change, ORDERS[target.norm])) / target.allowed if stated else np.nan
+    needed = target.noise_std(target.allowed)
+    if target.multiplier is not None:
+        needed = target.multiplier * target.allowed
+    if needed is None and target.sensitivity is None:
+        return math.nan
+    alone = np.array([released(target, pair[1], seed, i) for i in range(_RUNS)])
+    changes = released(target, pair[0], seed, 0) - alone[0]
+    if needed is not None:
+        error = _ERRORS / math.sqrt(2 * _RUNS)
+        noise = alone.std(axis=0)
+        larger = noise * (1 - error) > needed
+        changes = np.where(larger, changes * needed / (noise * (1 + error) + 1e-300), changes)
+    return float(np.linalg.norm(changes, ORDERS[target.norm])) / target.allowed
 
 
 def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Check]:
