@@ -239,4 +239,5 @@ def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
         at = slice(law.first - first, law.first - first + len(law.null))
         masses[:, at] += share * np.array([law.null, law.mean])
     lost = chance * one.lost + (1 - chance) * other.lost
-    return _Loss(step * np.arange(first, first + masses.shape[1]), masses[0], masses[1], lost)
+    losses = np.asarray(step * np.arange(first, first + masses.shape[1]), np.float64)
+    return _Loss(losses, masses[0], masses[1], lost)
