@@ -193,7 +193,7 @@ def _loss(groups: Groups, tail: float) -> _Loss:
 def _coin(signal: float, rate: float, tail: float) -> _Loss:
     """Of a round that a coin decides: 1 − q + q·X, with X of a client who takes part for sure."""
     law = lognormal(np.array([signal]), np.ones(1), tail)
-    losses = np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs())
+    losses = np.asarray(np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs()), np.float64)
     return _Loss(losses, law.null, (1 - rate) * law.null + rate * law.mean, rate * law.lost)
 
 
@@ -225,7 +225,7 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
         kept *= (1 - part.lost) ** count
     start = math.floor(low / step) - margin
     found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
-    losses = step * np.arange(float(start), start + _CELLS)
+    losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
     return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
 
 
@@ -239,4 +239,5 @@ def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
         at = slice(law.first - first, law.first - first + len(law.null))
         masses[:, at] += share * np.array([law.null, law.mean])
     lost = chance * one.lost + (1 - chance) * other.lost
-    return _Loss(step * np.arange(first, first + masses.shape[1]), masses[0], masses[1], lost)
+    losses = np.asarray(step * np.arange(first, first + masses.shape[1]), np.float64)
+    return _Loss(losses, masses[0], masses[1], lost)
