@@ -57,11 +57,11 @@ def test_a_few_scores_are_not_tested():
 )
 def test_enough_scores_need_no_law(law, exact):
     """At δ = 0.01, with 5,000 scores of each side."""
-    scores = [
+    observed, unobserved = (
         np.tile(side, 5) + 1e-9 * np.arange(5000) * (law != "response")
         for side in NOT_GAUSSIAN[law]
-    ]
-    found = epsilon_from_scores(*scores, 0.01)
+    )
+    found = epsilon_from_scores(observed, unobserved, 0.01)
     assert found.method == "scores, best threshold, any law"
     assert found.low < exact < found.high < 4
     assert found.epsilon == pytest.approx(exact, abs=0.15)

@@ -166,7 +166,7 @@ def test_a_failing_metric_is_the_tasks_fault(capsys: pytest.CaptureFixture[str])
 
 def _stopped_run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     """A run that ends after its first round, as if it were interrupted."""
-    words = words or ("owntask:task", "--hidden", "6")
+    words = words or ("owntask:task", "--hidden", "16")
     with monkeypatch.context() as patch:
         patch.setattr(StopRequest, "raise_if_asked", _ended)
         assert _run(*words, "--output", "out") == 130
@@ -176,7 +176,7 @@ def test_a_stopped_run_is_resumed_from_this_folder(monkeypatch: pytest.MonkeyPat
     _stopped_run(monkeypatch)
     sys.modules.pop("owntask")
     assert main(["resume", "out", "--task", "owntask:task", "--workers", "1"]) == 0
-    assert AuditRecord.load(Path("out/record.npz")).dim == 4 * 6 + 6 + 6 * 3 + 3
+    assert AuditRecord.load(Path("out/record.npz")).dim == 4 * 16 + 16 + 16 * 3 + 3
 
 
 def test_no_checkpoint_chooses_the_module_that_is_imported(

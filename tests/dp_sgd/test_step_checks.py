@@ -93,9 +93,9 @@ def test_one_factor_for_all_gradients_of_a_batch():
 @pytest.mark.parametrize(
     ("square", "words", "infinite"),
     [
-        (100.0, "", False),
-        (25.0, "0.5 times its scale in 100 entries", False),
-        (0.0, "0 times", True),
+        pytest.param(100.0, "", False, id="right"),
+        pytest.param(25.0, "0.5 times its scale in 100 entries", False, id="half"),
+        pytest.param(0.0, "0 times", True, id="none"),
     ],
 )
 def test_noise_where_no_gradient_is(square, words, infinite):

@@ -104,4 +104,8 @@ def test_bare_scores_say_that_their_canaries_may_overlap():
     assert summary.overlap == pytest.approx(0.5, abs=0.1)
     assert score_warnings(_summary([0.01, 0.02], 100)) == []
     # Canaries that each had a release of their own cannot be most of one.
-    assert score_warnings(_summary(np.full(1000, 0.5), 1000)) == []
+    released = np.random.default_rng(1).normal(0, np.sqrt(3 / 1000), (1000, 1000))
+    released[:, 0] += 1
+    apart = released[:, 0] / np.linalg.norm(released, axis=1)
+    assert np.mean(apart) == pytest.approx(0.5, abs=0.01)
+    assert score_warnings(_summary(apart, 1000)) == []

@@ -40,6 +40,7 @@ _LEAKS = 4.0  # the smallest limit of such a share, over δ
 _SHARES = 3  # how many shares are tried, each at a third of the level
 _LEVELS = 16  # the largest weight
 _LEAST_WEIGHT = 3  # of a guess; labels without a weight make the condition cheaper
+_LARGE_GROUP = 0.1  # of all scores: so many tied ones are kept at any weight
 _MORE_LEAKS = 0.01  # of the level, for numbers of leaks that are hardly possible
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
@@ -247,7 +248,8 @@ def _two_groups(sample: Sample) -> float:
         signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
         shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
         weights = np.round(_LEVELS * shared / max(np.abs(shared).max(), 1e-9)).astype(int)
-        weights[np.abs(weights) < _LEAST_WEIGHT] = 0
+        is_weak = (np.abs(weights) < _LEAST_WEIGHT) & (sizes < _LARGE_GROUP * count)
+        weights[is_weak] = 0
         right = np.where(weights > 0, members, sizes - members)
         still_needed = np.maximum(int(np.abs(weights) @ right) - _LEVELS * leaks, 0)
         used = [(int(w), int(sizes[weights == w].sum())) for w in np.unique(weights) if w]
