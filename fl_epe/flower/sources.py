@@ -350,8 +350,11 @@ class ClientAnswers:
                 self._run.refused.add(answer)
         mine = {id(reply) for reply in played.values()}
         others = [reply for reply in real if id(reply) not in mine]
-        with contextlib.suppress(ValueError):  # encrypted, or nobody moved the model
-            answers = [self._vector(reply, state) for reply in others[:MOST_READ]]
+        answers = list[Vector]()
+        for reply in others[:MOST_READ]:
+            with contextlib.suppress(ValueError):  # it is encrypted, or has other arrays
+                answers.append(self._vector(reply, state))
+        with contextlib.suppress(ValueError):  # nobody moved the model
             self._run.choose_arrays(state, answers, "model")
         missing = self._missing(state, played, others)
         for number in missing:
