@@ -25,6 +25,7 @@ from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
 from fl_epe.auditing.bounds import all_bounds, method_by_design
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.auditing.estimators import ANY_LAW, epsilon_of
+from fl_epe.auditing.evidence import Evidence, find_evidence
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import Floats, raise_invalid
@@ -193,7 +194,7 @@ class ScoreSummary:
         proof: the bound's method, chosen by the number of scores and δ alone.
         bounds: every lower bound that applies, by its method.
         gaussian: test of normality for each group with enough scores.
-        claim: the ε that is claimed; ``None`` if none is.
+        evidence: about the claim; ``None`` if nothing is claimed.
         overlap: ``m²·k/d`` for a mean score m, the share of k observed canaries in the energy of
             what was released, if they share it; ``None`` if the scores are not cosines.
         refused: why the first estimate that would have applied does not, where the scores refute
@@ -210,7 +211,7 @@ class ScoreSummary:
     proof: str | None
     bounds: dict[str, float]
     gaussian: dict[str, GaussianFit]
-    claim: float | None = None
+    evidence: Evidence | None = None
     overlap: float | None = None
     refused: str | None = None
 
@@ -227,11 +228,6 @@ class ScoreSummary:
         """
         estimate = self.estimate
         return self.dim is None and estimate is not None and not estimate.method.endswith(ANY_LAW)
-
-    @property
-    def refuted(self) -> bool:
-        """Whether what is proved is above the claim."""
-        return self.claim is not None and (self.proved or 0.0) > self.claim
 
 
 def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
@@ -271,7 +267,7 @@ def summarize_scores(
         delta: target δ in (0, 1).
         confidence: of the intervals (two-sided) and of the bounds (one-sided).
         coins: whether the canaries were included by independent fair coins.
-        claim: the ε that is claimed.
+        claim: the ε that is claimed, which `find_evidence` tests at that confidence.
 
     Raises:
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
@@ -305,6 +301,6 @@ def summarize_scores(
         proof=proof,
         bounds=bounds,
         gaussian={name: test for name, test in tests.items() if test is not None},
-        claim=claim,
+        evidence=None if claim is None else find_evidence(scores, claim, delta, confidence),
         overlap=shared,
     )

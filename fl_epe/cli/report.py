@@ -144,11 +144,11 @@ class Estimate:
     FILE is CSV, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless --dim is given,
     'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with observed scores
     alone. Larger scores say that a canary took part. Exits with 3 if nothing could be measured, if
-    the estimate is unreliable, or if the claim is refuted.
+    the estimate is unreliable, or if the claim is refuted or could not be decided.
 
     Attributes:
         file: the scores.
-        claim: an ε that is claimed; it is refuted if more is proved.
+        claim: an ε that is claimed, to be tested as by `assert_private`.
         delta: target δ.
         dim: the scores are cosines in that many dimensions: their null is then exact.
         confidence: of the interval, two-sided, and of the proof, one-sided.
@@ -194,4 +194,5 @@ class Estimate:
             print_json(values)
         else:
             print_scores(terminal(), found, details=self.details)
-        return 0 if values["status"] == "ok" else NOT_MEASURED
+        passed = found.evidence is None or found.evidence.verdict == "not violated"
+        return 0 if values["status"] == "ok" and passed else NOT_MEASURED

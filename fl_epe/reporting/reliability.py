@@ -142,7 +142,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if sure is not None and sure.violated:
         text = (
             f"with {sure.confidence:.1%} confidence {seen} leaks more than theory allows ("
-            f"{_against(sure)}, allowed {number(sure.claimed)}), so that the training does not do "
+            f"{against(sure)}, allowed {number(sure.claimed)}), so that the training does not do "
             "what its privacy accounting assumes"
         )
         yield "exceeds-theory", text
@@ -160,7 +160,7 @@ def _sure(one: Answer) -> float:
     return SURE if one.adversary.sees == "all" else _SURER
 
 
-def _against(found: Evidence) -> str:
+def against(found: Evidence) -> str:
     """What refutes a claim, in words."""
     if found.estimate is not None and not found.proved:
         return f"ε ≥ {number(found.estimate.low)} if its noise is Gaussian"

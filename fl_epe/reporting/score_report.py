@@ -7,7 +7,7 @@ from rich.console import Console
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, number
-from fl_epe.reporting.reliability import ReportWarning, Status
+from fl_epe.reporting.reliability import ReportWarning, Status, against
 from fl_epe.reporting.sentences import guess_limit, share
 from fl_epe.reporting.tables import plain_table
 
@@ -17,9 +17,10 @@ _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by hal
 def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     """What makes the answer unreliable or changes its reading, the most important first."""
     lines, estimate, proved = list[tuple[str, str]](), found.estimate, number(found.proved)
-    if found.refuted:
-        text = f"more leaks than is claimed (proved ε ≥ {proved}, claimed {number(found.claim)})"
-        lines.append(("exceeds-theory", text))
+    evidence = found.evidence
+    if evidence is not None and evidence.violated:
+        text = f"{against(evidence)}, claimed {number(evidence.claimed)}"
+        lines.append(("exceeds-theory", f"more leaks than is claimed ({text})"))
     if estimate is None:
         lines.append(("not-measured", f"no estimate: {found.refused}"))
     elif (found.proved or 0.0) > estimate.high:
@@ -64,20 +65,28 @@ def score_sentences(found: ScoreSummary) -> list[str]:
         first = f"{reason[:1].upper()}{reason[1:]}."
     else:
         first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}."
-    if found.claim is None:
-        return [first, "Nothing is claimed; --claim tests an ε that is."]
-    if found.refuted:
-        return [first, f"The claim is refuted at {found.confidence:.0%} confidence."]
-    above = estimate is not None and estimate.low > found.claim
-    but = ", but the estimate is above it" if above else ""
-    return [first, f"The claim of ε ≤ {number(found.claim)} is not refuted{but}."]
+    return [first, _of_claim(found)]
+
+
+def _of_claim(found: ScoreSummary) -> str:
+    evidence = found.evidence
+    if evidence is None:
+        return "Nothing is claimed; --claim tests an ε that is."
+    claimed = f"ε ≤ {number(evidence.claimed)}"
+    if evidence.violated:
+        return f"The claim of {claimed} is refuted at {found.confidence:.0%} confidence."
+    if not evidence.undecided:
+        return f"The claim of {claimed} is not refuted; an ε twice as large would have been."
+    why = evidence.laws.objection or evidence.undecided
+    return f"Whether {claimed} holds is undecided, as {why}."
 
 
 def score_values(found: ScoreSummary) -> JSON:
     """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
     names = ("epsilon", "low", "high")
     numbers = {name: getattr(found.estimate, name, None) for name in names}
-    numbers |= {"proved": found.proved, "claimed": found.claim}
+    claimed = None if found.evidence is None else found.evidence.claimed
+    numbers |= {"proved": found.proved, "claimed": claimed}
     return {
         "status": score_status(found),
         "warnings": as_json(score_warnings(found)),
@@ -85,6 +94,7 @@ def score_values(found: ScoreSummary) -> JSON:
             **finite_numbers(numbers),
             "method": None if found.estimate is None else found.estimate.method,
             "proof": found.proof,
+            "verdict": None if found.evidence is None else found.evidence.verdict,
             "delta": found.delta,
             "confidence": found.confidence,
         },
@@ -117,7 +127,7 @@ def print_scores(console: Console, found: ScoreSummary, *, details: bool = False
         "–" if estimate is None else number(estimate.epsilon),
         "–" if estimate is None else f"{number(estimate.low)} – {number(estimate.high)}",
         "–" if proved is None else f"≥ {number(proved)}",
-        "–" if found.claim is None else f"≤ {number(found.claim)}",
+        "–" if found.evidence is None else f"≤ {number(found.evidence.claimed)}",
     )
     console.print(table)
     rest = score_warnings(found)[0 if score_status(found) == "ok" else 1 :]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.cli.main import main
 
 RNG = np.random.default_rng(0)
@@ -42,12 +43,14 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("claim", "status", "code", "words"),
     [
-        pytest.param("0.1", "faulty", 3, "The claim is refuted", id="refuted"),
-        pytest.param("50", "ok", 0, "is not refuted.", id="large"),
-        pytest.param("4", "ok", 0, "not refuted, but the estimate is above it", id="below"),
+        pytest.param("0.1", "faulty", 3, "The claim of ε ≤ 0.100 is refuted", id="refuted"),
+        pytest.param("50", "ok", 3, "Whether ε ≤ 50.0 holds is undecided", id="large"),
+        pytest.param("4", "ok", 3, "cannot tell whether they are Gaussian", id="below"),
     ],
 )
-def test_a_claim_is_refuted_by_a_proof_alone(scores, capsys, claim, status, code, words):
+def test_few_scores_of_an_unknown_law_refute_a_claim_by_a_proof_alone(
+    scores, capsys, claim, status, code, words
+):
     found, values = _values([scores, "--claim", claim], capsys)
     assert (found, values["status"]) == (code, status)
     answer = values["answer"]
@@ -55,6 +58,17 @@ def test_a_claim_is_refuted_by_a_proof_alone(scores, capsys, claim, status, code
     assert (answer["proved"] > float(claim)) is (status == "faulty")
     assert main(["estimate", scores, "--claim", claim]) == code
     assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_many_scores_decide_about_a_claim(tmp_path, capsys):
+    path = tmp_path / "scores.npz"
+    rng = np.random.default_rng(1)
+    np.savez(path, observed=rng.standard_normal(2000) + 1, unobserved=rng.standard_normal(2000))
+    exact = gaussian_epsilon(1.0, 1e-5)
+    for claim, verdict, code in ((exact, "not violated", 0), (exact / 2, "violated", 3)):
+        found, values = _values([str(path), "--claim", str(claim)], capsys)
+        assert (found, values["answer"]["verdict"]) == (code, verdict)
+        assert values["answer"]["proved"] < exact
 
 
 def test_scores_that_refute_the_model_are_unreliable(tmp_path, capsys):
