@@ -231,13 +231,9 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
     """The loss ``one`` with this probability, else ``other``; the adversary is told which."""
-    step = max(float(loss.losses[1] - loss.losses[0]) for loss in (one, other))
-    laws = [split(loss.losses, loss.others, loss.members, step) for loss in (one, other)]
-    first = min(law.first for law in laws)
-    masses = np.zeros((2, max(law.first + len(law.null) for law in laws) - first))
-    for law, share in zip(laws, (chance, 1 - chance), strict=True):
-        at = slice(law.first - first, law.first - first + len(law.null))
-        masses[:, at] += share * np.array([law.null, law.mean])
+    losses = np.concatenate([one.losses, other.losses])
+    others = np.concatenate([chance * one.others, (1 - chance) * other.others])
+    members = np.concatenate([chance * one.members, (1 - chance) * other.members])
     lost = chance * one.lost + (1 - chance) * other.lost
-    losses = np.asarray(step * np.arange(first, first + masses.shape[1]), np.float64)
-    return _Loss(losses, masses[0], masses[1], lost)
+    ascending = np.argsort(losses)
+    return _Loss(losses[ascending], others[ascending], members[ascending], lost)
