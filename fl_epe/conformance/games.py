@@ -75,7 +75,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     drawn = np.abs(drawn) if target.nonnegative else drawn
     flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
     apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
-    rest = -apart if not target.nonnegative else flat - first if dim > 1 else flat
+    rest = -apart
+    if target.nonnegative:
+        rest = flat - first if dim > 1 else flat
     found = {
         ORDINARY: (every(scaled(drawn[0], short)), rows),
         "random": (every(scaled(drawn[1])), rows),

@@ -63,11 +63,12 @@ def conform(
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
-    shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
+    shown = [dataclasses.replace(x, reproduce=again) if x.outcome == "failed" else x for x in found]
     proving = target.trials - quarters(target.trials)[1]
     least = detectable(target, profile, proving, each)
-    name, claimed, delta = target.where, target.claimed, target.delta
-    return ConformanceResult(name, claimed, delta, shown, least, target.trials)
+    return ConformanceResult(
+        target.where, target.claimed, target.delta, shown, least, target.trials
+    )
 
 
 def _try(target: Target, seed: int) -> None:
