@@ -28,7 +28,7 @@ from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.claim_scores import members_of
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -95,8 +95,9 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
 def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
     """ε of two groups of Gaussian scores with one variance, or against N(0, 1) as `epsilon_of`.
 
-    The shift is the difference of the means over the pooled standard deviation s. Its squared
-    standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin 1985).
+    The shift is the difference of the means over the pooled standard deviation, as in Student's
+    test. Its squared standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin
+    1985).
 
     Args:
         scores: k observed ones, and u unobserved ones or a known null.
@@ -107,11 +108,13 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
         return epsilon_of(scores, delta, confidence=confidence)
     observed, unobserved = in_moderate_units(*scores.both())
     check_sign(scores)
-    freedom = observed.size + unobserved.size - 2
-    squares = observed.size * float(observed.var()) + unobserved.size * float(unobserved.var())
-    apart = float(observed.mean() - unobserved.mean())
-    shift = math.inf if squares == 0 else max(apart, 0.0) / math.sqrt(squares / freedom)
-    variance = 1 / observed.size + 1 / unobserved.size + min(shift, 1e100) ** 2 / (2 * freedom)
+    alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+    student = scipy.stats.ttest_ind_from_stats(
+        *dataclasses.astuple(alt), *dataclasses.astuple(null)
+    )
+    variance = 1 / alt.count + 1 / null.count  # of the difference of means
+    shift = max(float(student.statistic), 0.0) * math.sqrt(variance)
+    variance += min(shift, 1e100) ** 2 / (2 * (alt.count + null.count - 2))
     reach = _half_width(confidence) * math.sqrt(variance)
     below = 0.0 if math.isinf(shift) else max(shift - reach, 0.0)  # no score has any spread
     epsilon, low, high = (
