@@ -433,15 +433,19 @@ def evidence_against_theory(
 
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
-    others = scores.unobserved if compared_with(scores, method) else None
-    first, null = scores.observed[0], 0.0 if others is None else others[0]
-    flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
-    if flat and first <= null:
-        rest = "" if others is None else f" and {null:.4g} for every unobserved one"
+    first, null, rest = scores.observed[0], 0.0, ""
+    flat = np.ptp(scores.observed) == 0
+    if compared_with(scores, method):
+        _, others = scores.both()
+        null, flat = others[0], flat and np.ptp(others) == 0
+        rest = f" and {null:.4g} for every unobserved one"
+    if not flat:
+        return
+    if first <= null:
         raise NotMeasured(
             f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
             "canary reached what was released, or the statistic cancels it"
         )
-    if flat and BOUNDS[method].gaussian:
+    if BOUNDS[method].gaussian:
         why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
         raise NotMeasured(f"{why}leave out method, for a bound without that assumption")
