@@ -28,7 +28,7 @@ from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.claim_scores import members_of
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half_width
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -115,7 +115,7 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
     variance = 1 / alt.count + 1 / null.count  # of the difference of means
     shift = max(float(student.statistic), 0.0) * math.sqrt(variance)
     variance += min(shift, 1e100) ** 2 / (2 * (alt.count + null.count - 2))
-    reach = _half_width(confidence) * math.sqrt(variance)
+    reach = half_width(confidence) * math.sqrt(variance)
     below = 0.0 if math.isinf(shift) else max(shift - reach, 0.0)  # no score has any spread
     epsilon, low, high = (
         float(epsilon_of_shift(each, delta)) for each in (shift, below, shift + reach)
@@ -207,7 +207,7 @@ def power_against_twice(
         return 0.0
     known = functools.cache(epsilon_at)  # it may take a tenth of a second
     apart = _scale_of(known, 2 * claim) - _scale_of(known, claim)
-    return float(scipy.special.ndtr(_half_width(confidence) * (apart / reach - 1)))
+    return float(scipy.special.ndtr(half_width(confidence) * (apart / reach - 1)))
 
 
 def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float:
@@ -272,11 +272,6 @@ def _not_gaussian(groups: list[Floats] | tuple[Floats, ...], p: float | None, le
     if p < _GAUSSIAN_LEVEL:
         return f"the scores are not Gaussian (p = {p:.2g})"
     return ""
-
-
-def _half_width(confidence: float) -> float:
-    """Half the width of a two-sided Gaussian interval, in standard errors."""
-    return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: float) -> float:
