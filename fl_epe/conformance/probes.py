@@ -145,8 +145,10 @@ def probes(
             yield Check(name, "passed", claim, f"refused: {describe(error)}")
             continue
         if np.isnan(size):
-            why = "such an update is neither refused nor clipped: it ends the training, and shows"
-            why = f"{why} that its sender took part, unless the caller refuses it (inputs='finite')"
+            why = (
+                "such an update is neither refused nor clipped: it ends the training, and shows"
+                " that its sender took part, unless the caller refuses it (inputs='finite')"
+            )
             yield Check(name, "not handled", claim, "NaN or infinity was released", why)
         elif np.isinf(size):
             why = "what is released shows for certain who took part"

@@ -137,8 +137,11 @@ def _noise_checks(
     if target.noise is None or std is None:
         return
     if not added.to_noise:
-        why = "what is released is not a sum and its noise alone, as after rounding, or noise does"
-        claim, why = f"the noise is {target.noise}", f"{why} not cancel: games are played instead"
+        claim = f"the noise is {target.noise}"
+        why = (
+            "what is released is not a sum and its noise alone, as after rounding, or noise does"
+            " not cancel: games are played instead"
+        )
         yield Check("noise: law", "unknown", claim, "releases of zeros are not the noise", why)
         return
     if target.noise_multiplier is None and spread.max() > _OTHER * spread.min():
@@ -147,12 +150,16 @@ def _noise_checks(
     cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
     by_call = [np.split(row, cuts) for row in rows[:_CALLS]]
     whole = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
-    for parts, names in ((by_call, None), ([whole], _OF_ALL)):
-        for one in check_noise(parts, std, distribution=target.noise, level=level / 2):
-            if (one.name in _OF_ALL) == (names is not None):
-                short = one.name == "tails" and one.outcome == "failed"  # in one world alone
-                severity = "critical" if short else one.severity
-                yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
+    each, of_all = (
+        check_noise(parts, std, distribution=target.noise, level=level / 2)
+        for parts in (by_call, [whole])
+    )
+    found = [check for check in each if check.name not in _OF_ALL]
+    found += [check for check in of_all if check.name in _OF_ALL]
+    for one in found:
+        short = one.name == "tails" and one.outcome == "failed"  # in one world alone
+        severity = "critical" if short else one.severity
+        yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
 
 
 def _quietest(target: Target, spread: Floats) -> tuple[int, float]:
