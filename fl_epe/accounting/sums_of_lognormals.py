@@ -54,7 +54,7 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
     step = 2 * high / (2 * _POINTS - 4)
     first, last = math.floor(-high / step), math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
-    null, mean = np.zeros(len(logs)), np.zeros(len(logs))
+    masses = np.zeros((2, len(logs)))  # probabilities, and values times these
     for a, share in zip(signals, shares, strict=True):
         edges = logs / a + a / 2
         inside, part = _log_between(edges), _log_between(edges - a)
@@ -62,10 +62,10 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
         up = np.clip(up, 0.0, np.exp(part))
         up_null = np.minimum(up * np.exp(-np.maximum(logs[1:], -700.0)), np.exp(inside))
-        null[:-1] += share * (np.exp(inside) - up_null)
-        null[1:] += share * up_null
-        mean[:-1] += share * (np.exp(part) - up)
-        mean[1:] += share * up
+        upper = np.array([up_null, up])
+        masses[:, :-1] += share * (np.exp([inside, part]) - upper)
+        masses[:, 1:] += share * upper
+    null, mean = masses
     null[0] += max(0.0, 1 - float(null.sum()))
     return LogLaw(first, step, null, mean, tail)
 

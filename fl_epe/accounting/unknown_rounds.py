@@ -20,7 +20,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.composed_gaussians import poisson_epsilon
-from fl_epe.accounting.sums_of_lognormals import lognormal, plus, split, total_of
+from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
@@ -58,7 +58,7 @@ def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
     known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
     largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
     most = float(epsilon_of_shift(largest, delta))
-    tail = max(_LOST * delta / len(epochs), _SMALLEST_TAIL)
+    tail = _tail(delta, len(epochs))
     losses = [_loss(_groups(rounds), tail) for rounds in epochs if len(rounds) > 1]
     if not losses or most == 0:
         return most
@@ -93,7 +93,7 @@ def secret_coins_epsilon(signals: Floats, rate: float, delta: float) -> float:
     most = float(epsilon_of_shift(float(np.linalg.norm(signals)), delta))
     if rate == 1 or most == 0:
         return most
-    tail = max(_LOST * delta / len(signals), _SMALLEST_TAIL)
+    tail = _tail(delta, len(signals))
     groups = _groups(signals)
     coins = [(_coin(signal, rate, tail), count) for signal, count in groups]
     found = _solved(_composed(coins, tail), delta, most)
@@ -116,7 +116,7 @@ def partly_known_epsilon(
         known: expected score of a round that is told, at least ``signal``.
         delta: target δ in (0, 1).
     """
-    tail = max(_LOST * delta / len(blocks), _SMALLEST_TAIL)
+    tail = _tail(delta, len(blocks))
     told = max(known, signal, _LEAST_SIGNAL)
     losses = []
     for rounds, chance in blocks:
@@ -152,6 +152,11 @@ class _Loss:
         return float(max(removed, added) + self.lost)
 
 
+def _tail(delta: float, parts: int) -> float:
+    """Probability that is left out of each of so many parts of a run."""
+    return max(_LOST * delta / parts, _SMALLEST_TAIL)
+
+
 def _solved(loss: _Loss, delta: float, most: float) -> float:
     """The smallest ε of a loss, at most ``most``."""
     if loss.delta(0.0) <= delta:
@@ -175,13 +180,11 @@ def _groups(rounds: Floats) -> Groups:
 def _loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
-    signals = np.array([signal for signal, _ in groups])
     if count > _SHORT and len(groups) > _MOST_GROUPS:  # as if each round drew its signal anew
-        shares = np.array([number / count for _, number in groups])
-        laws = [total_of(lognormal(signals, shares, tail), count, tail)]
+        signals, numbers = np.array(groups).T
+        laws = [total_of(lognormal(signals, numbers / count, tail), count, tail)]
     else:
-        each = [lognormal(np.array([signal]), np.ones(1), tail) for signal in signals]
-        laws = [total_of(law, number, tail) for law, (_, number) in zip(each, groups, strict=True)]
+        laws = [total_of(_ratio(signal, tail), number, tail) for signal, number in groups]
     while len(laws) > 1:
         pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
         laws = [plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs]
@@ -190,9 +193,14 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     return _Loss(losses, total.null, total.mean / count, total.lost / count)
 
 
+def _ratio(signal: float, tail: float) -> LogLaw:
+    """Likelihood ratio of a round for a client who takes part for sure."""
+    return lognormal(np.array([signal]), np.ones(1), tail)
+
+
 def _coin(signal: float, rate: float, tail: float) -> _Loss:
-    """Of a round that a coin decides: 1 − q + q·X, with X of a client who takes part for sure."""
-    law = lognormal(np.array([signal]), np.ones(1), tail)
+    """Of a round that a coin decides: 1 − q + q·X, with X the `_ratio` of the round."""
+    law = _ratio(signal, tail)
     losses = np.asarray(np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs()), np.float64)
     return _Loss(losses, law.null, (1 - rate) * law.null + rate * law.mean, rate * law.lost)
 
@@ -231,13 +239,9 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
     """The loss ``one`` with this probability, else ``other``; the adversary is told which."""
-    step = max(float(loss.losses[1] - loss.losses[0]) for loss in (one, other))
-    laws = [split(loss.losses, loss.others, loss.members, step) for loss in (one, other)]
-    first = min(law.first for law in laws)
-    masses = np.zeros((2, max(law.first + len(law.null) for law in laws) - first))
-    for law, share in zip(laws, (chance, 1 - chance), strict=True):
-        at = slice(law.first - first, law.first - first + len(law.null))
-        masses[:, at] += share * np.array([law.null, law.mean])
+    losses = np.concatenate([one.losses, other.losses])
+    others = np.concatenate([chance * one.others, (1 - chance) * other.others])
+    members = np.concatenate([chance * one.members, (1 - chance) * other.members])
     lost = chance * one.lost + (1 - chance) * other.lost
-    losses = np.asarray(step * np.arange(first, first + masses.shape[1]), np.float64)
-    return _Loss(losses, masses[0], masses[1], lost)
+    ascending = np.argsort(losses)
+    return _Loss(losses[ascending], others[ascending], members[ascending], lost)

@@ -8,7 +8,7 @@ so few scores cannot reject, refutes nothing. How often that errs, and its power
 ``simulations/studies/false_convictions.py``.
 
 Examples:
-    >>> round(power_against_twice(lambda shift: 4 * shift, 2.0, reach=0.3, quantile=3.0), 2)
+    >>> round(power_against_twice(lambda shift: 4 * shift, 2.0, reach=0.3, confidence=0.9973), 2)
     0.98
 """
 
@@ -28,7 +28,7 @@ from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import normal_scores
 from fl_epe.auditing.claim_scores import members_of
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half_width
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -95,8 +95,9 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
 def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
     """ε of two groups of Gaussian scores with one variance, or against N(0, 1) as `epsilon_of`.
 
-    The shift is the difference of the means over the pooled standard deviation s. Its squared
-    standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin 1985).
+    The shift is the difference of the means over the pooled standard deviation, as in Student's
+    test. Its squared standard error is ``1/k + 1/u + shift²/(2·(k + u − 2))`` (Hedges and Olkin
+    1985).
 
     Args:
         scores: k observed ones, and u unobserved ones or a known null.
@@ -107,12 +108,14 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
         return epsilon_of(scores, delta, confidence=confidence)
     observed, unobserved = in_moderate_units(*scores.both())
     check_sign(scores)
-    freedom = observed.size + unobserved.size - 2
-    squares = observed.size * float(observed.var()) + unobserved.size * float(unobserved.var())
-    apart = float(observed.mean() - unobserved.mean())
-    shift = math.inf if squares == 0 else max(apart, 0.0) / math.sqrt(squares / freedom)
-    variance = 1 / observed.size + 1 / unobserved.size + min(shift, 1e100) ** 2 / (2 * freedom)
-    reach = float(scipy.special.ndtri((1 + confidence) / 2)) * math.sqrt(variance)
+    alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+    student = scipy.stats.ttest_ind_from_stats(
+        *dataclasses.astuple(alt), *dataclasses.astuple(null)
+    )
+    variance = 1 / alt.count + 1 / null.count  # of the difference of means
+    shift = max(float(student.statistic), 0.0) * math.sqrt(variance)
+    variance += min(shift, 1e100) ** 2 / (2 * (alt.count + null.count - 2))
+    reach = half_width(confidence) * math.sqrt(variance)
     below = 0.0 if math.isinf(shift) else max(shift - reach, 0.0)  # no score has any spread
     epsilon, low, high = (
         float(epsilon_of_shift(each, delta)) for each in (shift, below, shift + reach)
@@ -190,7 +193,7 @@ def sampling_p_value(record: AuditRecord, secret: SecretRounds) -> float:
 
 
 def power_against_twice(
-    epsilon_at: Callable[[float], float], claim: float, reach: float, quantile: float
+    epsilon_at: Callable[[float], float], claim: float, reach: float, confidence: float
 ) -> float:
     """Probability that an estimate refutes a claim where ε is twice as large.
 
@@ -198,13 +201,13 @@ def power_against_twice(
         epsilon_at: ε of a scale, increasing.
         claim: ε, finite.
         reach: from the scale's estimate to the end of its interval.
-        quantile: of the standard Gaussian, that reach over the scale's standard error.
+        confidence: of that interval, two-sided.
     """
     if not 0 < reach < math.inf:
         return 0.0
     known = functools.cache(epsilon_at)  # it may take a tenth of a second
-    claimed, twice = (_scale_of(known, epsilon) for epsilon in (claim, 2 * claim))
-    return float(scipy.special.ndtr(quantile * (twice - claimed - reach) / reach))
+    apart = _scale_of(known, 2 * claim) - _scale_of(known, claim)
+    return float(scipy.special.ndtr(half_width(confidence) * (apart / reach - 1)))
 
 
 def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float:
@@ -216,8 +219,7 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
     def epsilon_at(scale: float) -> float:
         return client_epsilon(view, client, scale, estimate.delta)
 
-    quantile = float(scipy.special.ndtri((1 + estimate.confidence) / 2))
-    return power_against_twice(epsilon_at, claim, fit.high - fit.scale, quantile)
+    return power_against_twice(epsilon_at, claim, fit.high - fit.scale, estimate.confidence)
 
 
 def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
@@ -229,8 +231,7 @@ def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
     if not math.isfinite(found.high):
         return 0.0
     reach = _scale_of(epsilon_at, found.high) - _scale_of(epsilon_at, found.epsilon)
-    quantile = float(scipy.special.ndtri((1 + found.confidence) / 2))
-    return power_against_twice(epsilon_at, claim, reach, quantile)
+    return power_against_twice(epsilon_at, claim, reach, found.confidence)
 
 
 def power_of_bound(
@@ -248,10 +249,12 @@ def power_of_bound(
         confidence: of the bound.
         method: of the bound.
     """
-    shift, law = 2 * claim, scipy.stats.laplace
     if delta:
-        shift = _scale_of(lambda scale: float(epsilon_of_shift(scale, delta)), 2 * claim)
         law = scipy.stats.norm
+        shift = _scale_of(lambda scale: float(epsilon_of_shift(scale, delta)), 2 * claim)
+    else:
+        law = scipy.stats.laplace
+        shift = 2 * claim
     count, others = scores.observed.size, compared_with(scores, method)
     error = law.std() * math.sqrt(1 / count + (1 / others if others else 0.0))
     for power in _POWERS:
@@ -266,7 +269,9 @@ def power_of_bound(
 def _not_gaussian(groups: list[Floats] | tuple[Floats, ...], p: float | None, least: int) -> str:
     if p is None or sum(group.size for group in groups) < least:
         return f"fewer than {least} scores cannot tell whether they are Gaussian"
-    return f"the scores are not Gaussian (p = {p:.2g})" if p < _GAUSSIAN_LEVEL else ""
+    if p < _GAUSSIAN_LEVEL:
+        return f"the scores are not Gaussian (p = {p:.2g})"
+    return ""
 
 
 def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: float) -> float:
@@ -279,23 +284,20 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 def _scale_of(epsilon_at: Callable[[float], float], epsilon: float) -> float:
     """The scale with that ε, to a relative 0.5%; infinite beyond 2⁶⁰."""
-    low = high = 1.0
-    for _ in range(_FARTHEST):
-        if epsilon_at(high) >= epsilon:
-            break
-        high *= 2
-    else:
-        return math.inf
-    while epsilon_at(low) > epsilon and low > 2.0**-_FARTHEST:
-        low /= 2
 
-    def excess(log_scale: float) -> float:
-        return epsilon_at(math.exp(log_scale)) - epsilon
+    def excess(doublings: float) -> float:
+        return epsilon_at(2.0**doublings) - epsilon
 
-    if not excess(math.log(low)) < 0 < excess(math.log(high)):
-        return high if low == high else low
-    ends = math.log(low), math.log(high)
-    return math.exp(scipy.optimize.brentq(excess, *ends, xtol=_SCALE_ERROR))
+    low = high = 0
+    while excess(high) < 0:
+        if high == _FARTHEST:
+            return math.inf
+        high += 1
+    while excess(low) > 0:
+        if low == -_FARTHEST:
+            return 2.0**low
+        low -= 1
+    return float(2.0 ** scipy.optimize.brentq(excess, low, high, xtol=_SCALE_ERROR))
 
 
 def _quantiles(count: int) -> Floats:

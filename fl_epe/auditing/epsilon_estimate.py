@@ -79,6 +79,11 @@ class EpsilonEstimate:
     adversary: Adversary | None = None
 
 
+def half_width(confidence: float) -> float:
+    """Of a two-sided interval of a Gaussian estimate, in its standard errors."""
+    return float(scipy.special.ndtri((1 + confidence) / 2))
+
+
 def epsilon_metrics(name: str, found: EpsilonEstimate | None) -> dict[str, float]:
     """ε and its interval under their names in a run's metrics; NaN where nothing is known.
 

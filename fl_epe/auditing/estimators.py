@@ -14,7 +14,6 @@ import dataclasses
 import math
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift
@@ -40,6 +39,7 @@ from fl_epe.auditing.epsilon_estimate import (
     FittedGaussian,
     estimate_between,
     fit_gaussian,
+    half_width,
 )
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
@@ -255,7 +255,7 @@ def _known_variance(
     scores: Scores, delta: float, confidence: float, method: str
 ) -> EpsilonEstimate:
     """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
-    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    quantile = half_width(confidence)
     half = quantile * scores.spread / math.sqrt(scores.observed.size)
     if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
         method += ", of the mean of unequal canaries"

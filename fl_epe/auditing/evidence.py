@@ -30,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.answer import answer
+from fl_epe.auditing.answer import Answer, answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.claim_laws import (
@@ -50,6 +50,8 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import check_probability, raise_invalid
+
+_NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 
 Verdict = Literal["violated", "faulty", "not judged", "undecided", "not violated"]
 """What an audit says of a claim, the first of these that applies."""
@@ -133,11 +135,10 @@ class Evidence:
         if self.violated:
             return ""
         found = self.estimate
-        measured = found is not None and not self.laws.objection
-        if measured and found is not None and found.high >= 2 * self.claimed:
+        if found is not None and not self.laws.objection and found.high >= 2 * self.claimed:
             return "the estimate's interval does not exclude an ε twice as large"
-        if (self.power or 0.0) < POWER:
-            return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
+        if self.power is None or self.power < POWER:
+            return self._power()
         return ""
 
     @property
@@ -151,30 +152,36 @@ class Evidence:
             return "not judged"
         return "undecided" if self.undecided else "not violated"
 
+    def _power(self) -> str:
+        return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
+
     def _tested(self) -> str:
         tests = {"Anderson–Darling": self.laws.gaussian_p, "sampling": self.laws.sampling_p}
         words = [f"{name}: p = {p:.2g}" for name, p in tests.items() if p is not None]
         return f" ({', '.join(words)})" if words else ""
 
     def _result(self) -> str:
-        objection = f"; by the bound alone, as {self.laws.objection}" * bool(self.laws.objection)
-        verdict = self.verdict
-        if verdict == "violated":
-            if self.proved and not BOUNDS[self.method].gaussian:
-                return "violated: proved, whatever the law of the noise"
-            sampled = self.adversary is not None and not self.adversary.knows_rounds
-            also = " and sampling is as recorded" * sampled
-            return f"violated, if the noise is Gaussian{also}{self._tested()}"
-        if verdict == "faulty":
-            return "faulty: the run is not what the claim is about"
-        if verdict == "not judged":
-            unseen = "; ".join(self.unseen)
-            return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
-        if verdict == "undecided":
-            more = "use more canaries, rounds or trials, or allow_undecided=True"
-            return f"undecided: {self.undecided}{objection}; {more}"
-        found = f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
-        return f"not violated; {found}{objection}"
+        alone = ""
+        if self.laws.objection:
+            alone = f"; by the bound alone, as {self.laws.objection}"
+        match self.verdict:
+            case "violated":
+                if self.proved and not BOUNDS[self.method].gaussian:
+                    return "violated: proved, whatever the law of the noise"
+                assumed = "the noise is Gaussian"
+                if self.adversary is not None and not self.adversary.knows_rounds:
+                    assumed += " and sampling is as recorded"
+                return f"violated, if {assumed}{self._tested()}"
+            case "faulty":
+                return "faulty: the run is not what the claim is about"
+            case "not judged":
+                unseen = "; ".join(self.unseen)
+                return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
+            case "undecided":
+                more = "use more canaries, rounds or trials, or allow_undecided=True"
+                return f"undecided: {self.undecided}{alone}; {more}"
+            case "not violated":
+                return f"not violated; {self._power()}{alone}"
 
     def _of_whom(self) -> str:
         if self.adversary is None:
@@ -187,14 +194,15 @@ class Evidence:
         return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
-        share, found = f"{100 * self.confidence:.6g}%", self.estimate
-        sure = f"{100 * self.proof_confidence:.6g}%"
+        found = self.estimate
         measured = "not measured"
         if found is not None:
+            share = f"{100 * self.confidence:.6g}%"
             measured = f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to "
             measured += f"{found.high:.4g} ({found.method})"
         elif not self.delta:
-            measured += ": Gaussian noise has no finite ε at δ = 0"
+            measured += f": {_NO_GAUSSIAN_EPSILON}"
+        sure = f"{100 * self.proof_confidence:.6g}%"
         others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
@@ -290,9 +298,20 @@ def find_evidence(
     _check_measured(scores, method)
     sure = (1 + confidence) / 2
     lower = lower_bound(scores, delta, confidence=sure, method=method)
+    test = _NO_TEST
+    of_run: dict[str, Any] = {}
     if isinstance(run, AuditRecord):
-        test = _test_by_record(run, adversary or claim_adversary(run), delta, confidence)
-    else:
+        adversary = adversary or claim_adversary(run)
+        client = AuditedClient.of(run, adversary, most=True)
+        of_run = {
+            "faults": run.findings.step_faults,
+            "unseen": run.findings.unseen,
+            "adversary": adversary,
+            "participations": client.participations,
+        }
+        if delta:
+            test = _test_by_record(run, client, answer(run, adversary, delta, confidence, client))
+    elif delta:
         test = _test_by_scores(scores, delta, confidence, method)
     evidence = Evidence(
         claimed=epsilon,
@@ -307,7 +326,7 @@ def find_evidence(
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, sure, method),
         laws=test.laws,
-        **test.of_run,
+        **of_run,
     )
     if not power or evidence.violated or math.isinf(epsilon):
         return evidence
@@ -327,42 +346,25 @@ class _EstimateTest:
         estimate: ε; ``None`` if it was not measured.
         laws: that it rests on.
         power: of the test, by the claimed ε.
-        of_run: what else is known of a run, as fields of `Evidence`.
     """
 
     estimate: EpsilonEstimate | None
     laws: LawTest
     power: Callable[[float], float]
-    of_run: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def _test_by_record(
-    record: AuditRecord, adversary: Adversary, delta: float, confidence: float
-) -> _EstimateTest:
-    client = AuditedClient.of(record, adversary, most=True)
-    of_run = {
-        "faults": record.findings.step_faults,
-        "unseen": record.findings.unseen,
-        "adversary": adversary,
-        "participations": client.participations,
-    }
-    if not delta:
-        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0, of_run)
-    found = answer(record, adversary, delta, confidence, client)
+_NO_TEST = _EstimateTest(None, LawTest(objection=_NO_GAUSSIAN_EPSILON), lambda _: 0.0)
+
+
+def _test_by_record(record: AuditRecord, client: AuditedClient, found: Answer) -> _EstimateTest:
     laws = laws_of_record(record, client, found)
-    power = functools.partial(power_of_answer, found, client)
-    return _EstimateTest(found.estimate, laws, power, of_run)
+    return _EstimateTest(found.estimate, laws, functools.partial(power_of_answer, found, client))
 
 
 def _test_by_scores(scores: Scores, delta: float, confidence: float, method: str) -> _EstimateTest:
-    if not delta:
-        return _EstimateTest(None, _NO_ESTIMATE, lambda _: 0.0)
     estimate = epsilon_of_one_variance(scores, delta, confidence)
     laws = laws_of_scores(scores, method)
     return _EstimateTest(estimate, laws, functools.partial(power_of_estimate, estimate))
-
-
-_NO_ESTIMATE = LawTest(objection="Gaussian noise has no finite ε at δ = 0")
 
 
 def assert_private(
@@ -431,15 +433,19 @@ def evidence_against_theory(
 
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
-    others = scores.unobserved if compared_with(scores, method) else None
-    first, null = scores.observed[0], 0.0 if others is None else others[0]
-    flat = np.ptp(scores.observed) == 0 and (others is None or np.ptp(others) == 0)
-    if flat and first <= null:
-        rest = "" if others is None else f" and {null:.4g} for every unobserved one"
+    first, null, rest = scores.observed[0], 0.0, ""
+    flat = np.ptp(scores.observed) == 0
+    if compared_with(scores, method):
+        _, others = scores.both()
+        null, flat = others[0], flat and np.ptp(others) == 0
+        rest = f" and {null:.4g} for every unobserved one"
+    if not flat:
+        return
+    if first <= null:
         raise NotMeasured(
             f"the score ({scores.statistic}) is {first:.4g} for every observed canary{rest}: no "
             "canary reached what was released, or the statistic cancels it"
         )
-    if flat and BOUNDS[method].gaussian:
+    if BOUNDS[method].gaussian:
         why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
         raise NotMeasured(f"{why}leave out method, for a bound without that assumption")

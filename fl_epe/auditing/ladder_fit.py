@@ -15,6 +15,7 @@ import scipy
 
 from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.confidence_sequence import widening
+from fl_epe.auditing.epsilon_estimate import half_width
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
@@ -95,7 +96,7 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     # All scores share the random norm of the residual, which moves κ as it moves their mean.
     common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
     deviation = np.sqrt((width if wide else min(scores.spread, 1.0)) ** 2 / energy + common)
-    quantile = float(scipy.special.ndtri((1 + confidence) / 2))
+    quantile = half_width(confidence)
     low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
     error = quantile * scores.unit_error * scale
     below, above = np.hypot(scale - low, error), np.hypot(high - scale, error)
@@ -158,7 +159,7 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
 
 def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
     """The fit with the interval that it has if κ has an error of this deviation besides."""
-    error = float(scipy.special.ndtri((1 + confidence) / 2)) * deviation
+    error = half_width(confidence) * deviation
     low = fit.scale - math.hypot(fit.scale - fit.low, error)
     high = fit.scale + math.hypot(fit.high - fit.scale, error)
     return dataclasses.replace(fit, low=low, high=high)

@@ -73,28 +73,26 @@ class Profile:
     @classmethod
     def of(cls, target: Target, part: float = 1.0) -> Profile:
         """What a target claims, or would claim with this part of its noise."""
-        z = target.multiplier
+        rate, steps, z = target.sampling_rate, target.taken, target.multiplier
         epsilon = target.claimed
         epsilons: ArrayLike = ()
         deltas: ArrayLike = ()
-        gaussian = z is not None and target.sampling_rate == 1
-        if z is not None and target.sampling_rate < 1 and target.adjacency != "substitute":
-            interval = 1e-3 if part == 1 else 1e-2
-            of_step = part * z, target.sampling_rate, target.taken
-            epsilons, deltas = _GRID, _sampled(*of_step, interval)
-        elif z is not None and gaussian:
-            shift = math.sqrt(target.taken) / (part * z)
-            epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
-        if z is not None and part < 1:
-            rate, steps = target.sampling_rate, target.taken
-            epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
-        elif z is None:
+        if z is None:
             epsilon = epsilon / part
-            if target.noise == "laplace" and target.taken == 1 and target.sampling_rate == 1:
+            if target.noise == "laplace" and steps == 1 and rate == 1:
                 epsilons = _GRID[epsilon > _GRID]
                 deltas = -np.expm1((epsilons - epsilon) / 2)
+        else:
+            if part < 1:
+                epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
+            if rate == 1:
+                shift = math.sqrt(steps) / (part * z)
+                epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
+            elif target.adjacency != "substitute":
+                interval = 1e-3 if part == 1 else 1e-2
+                epsilons, deltas = _GRID, _sampled(part * z, rate, steps, interval)
         stated = np.append(epsilons, epsilon), np.append(deltas, target.delta)
-        return cls(*stated, target.delta if gaussian else None)
+        return cls(*stated, target.delta if z is not None and rate == 1 else None)
 
     def excess(self, fpr: ArrayLike, fnr: ArrayLike) -> Floats:
         """By how much, in nats, rates are beyond the claim at its weakest pair; below 0 within."""

@@ -75,7 +75,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     drawn = np.abs(drawn) if target.nonnegative else drawn
     flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
     apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
-    rest = -apart if not target.nonnegative else flat - first if dim > 1 else flat
+    rest = -apart
+    if target.nonnegative:
+        rest = flat - first if dim > 1 else flat
     found = {
         ORDINARY: (every(scaled(drawn[0], short)), rows),
         "random": (every(scaled(drawn[1])), rows),
@@ -177,15 +179,19 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
         sides = np.split(places.ravel(), 2)
         one, other = (np.bincount(side, minlength=len(values)) / len(side) for side in sides)
         worst = int(np.abs(np.log((one + 1e-4) / (other + 1e-4))).argmax())
-        words = f"{values[worst]} has probability {one[worst]:.3g} with the canary"
-        words = f"{words} and {other[worst]:.3g} without it, which are more than e^ε apart"
-        return f"{words}: probabilities are not those of this ε, sensitivity, number of categories"
+        return (
+            f"{values[worst]} has probability {one[worst]:.3g} with the canary and"
+            f" {other[worst]:.3g} without it, which are more than e^ε apart: probabilities are not"
+            " those of this ε, sensitivity, number of categories"
+        )
     moved = present.mean(axis=0) - absent.mean(axis=0)
     size = float(np.linalg.norm(moved, ORDERS[target.norm], axis=1).max())
     error = _ERRORS * float(np.linalg.norm(absent.std(axis=0), axis=1).max()) / len(absent) ** 0.5
     if statistic != DIGITS and size - error > target.allowed:
-        words = f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}"
-        return f"{words}: clipping does not bound it, or weights or sensitivity are others"
+        return (
+            f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}:"
+            " clipping does not bound it, or weights or sensitivity are others"
+        )
     needed, spread = target.noise_std(target.allowed), float(absent.std(axis=0).min())
     if needed is not None and spread < _LESS * needed:
         return f"noise has a standard deviation of {spread:.3g}, and the claim needs {needed:.3g}"

@@ -46,13 +46,13 @@ def _change(target: Target, pair: Pair, seed: int, streams: int) -> tuple[float,
     sides = [[released(target, x, seed, i) for x in pair] for i in range(streams)]
     if len({x.shape for side in sides for x in side}) > 1:
         return np.inf, True
-    changes = [one - other for one, other in sides]
+    changes = np.array([one - other for one, other in sides])
     if not np.isfinite(changes).all():
         return np.nan, True
-    stray = max(float(np.abs(x - changes[0]).max()) for x in changes)
-    sizes = [float(np.linalg.norm(x, ORDERS[target.norm])) for x in changes]
-    exact = stray <= _SAME * float(np.abs(sides).max())
-    return (sizes[0], True) if exact else (min(sizes), False)
+    sizes = np.linalg.norm(changes, ORDERS[target.norm], axis=1)
+    if np.abs(changes - changes[0]).max() <= _SAME * np.abs(sides).max():
+        return float(sizes[0]), True
+    return float(sizes.min()), False
 
 
 def released(target: Target, updates: Any, seed: int, stream: int) -> Floats:
@@ -83,23 +83,21 @@ def added(target: Target, seed: int) -> Added:
     if target.others is None:
         zeros = np.repeat(zeros, _TIMES, axis=0)
     drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
-    larger = drawn * (
-        _UNEVEN * target.clip_norm / float(np.linalg.norm(drawn, ORDERS[target.norm]))
-    )
+    length = np.linalg.norm(drawn, ORDERS[target.norm])
+    larger = drawn * (_UNEVEN * target.clip_norm / length)
     updates = np.repeat(larger[None], len(zeros), axis=0)
     try:
         sides = [[released(target, x, seed, i) for x in (updates, zeros)] for i in range(_MORE)]
         changes = np.array([one - other for one, other in sides])
     except Exception:  # noqa: BLE001 (whatever the target raises)
         return Added(to_noise=False, moves=True)
-    slack = _SAME * float(np.abs(sides).max())
-    same = float(np.ptp(changes, axis=0).max()) <= slack
-    if (
-        not same and changes.shape[1] == target.dim > 1
-    ):  # as many updates as a batch happens to have
+    slack = _SAME * np.abs(sides).max()
+    same = np.ptp(changes, axis=0).max() <= slack
+    if not same and changes.shape[1] == target.dim > 1:
+        # Each array may have moved by as many updates as a batch happens to have.
         parts = np.split(changes / larger, np.cumsum(target.arrays)[:-1], axis=1)
-        same = max(float(np.ptp(x, axis=1).max()) for x in parts) * larger.max() <= slack
-    return Added(same, bool(np.abs(changes).max() > slack))
+        same = max(np.ptp(part, axis=1).max() for part in parts) * larger.max() <= slack
+    return Added(bool(same), bool(np.abs(changes).max() > slack))
 
 
 def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
@@ -147,8 +145,10 @@ def probes(
             yield Check(name, "passed", claim, f"refused: {describe(error)}")
             continue
         if np.isnan(size):
-            why = "such an update is neither refused nor clipped: it ends the training, and shows"
-            why = f"{why} that its sender took part, unless the caller refuses it (inputs='finite')"
+            why = (
+                "such an update is neither refused nor clipped: it ends the training, and shows"
+                " that its sender took part, unless the caller refuses it (inputs='finite')"
+            )
             yield Check(name, "not handled", claim, "NaN or infinity was released", why)
         elif np.isinf(size):
             why = "what is released shows for certain who took part"

@@ -44,8 +44,10 @@ class ConformanceResult:
     @property
     def summary(self) -> str:
         """The result in a sentence or two."""
-        could = f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on"
-        could = f"{could} in 4 of 5 runs, where noise is too small"
+        could = (
+            f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on in 4 of 5 runs,"
+            " where noise is too small"
+        )
         if math.isinf(self.detectable_epsilon):
             could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
         words: dict[Outcome, str] = {

@@ -63,11 +63,12 @@ def conform(
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
-    shown = [dataclasses.replace(x, reproduce=again * (x.outcome == "failed")) for x in found]
+    shown = [dataclasses.replace(x, reproduce=again) if x.outcome == "failed" else x for x in found]
     proving = target.trials - quarters(target.trials)[1]
     least = detectable(target, profile, proving, each)
-    name, claimed, delta = target.where, target.claimed, target.delta
-    return ConformanceResult(name, claimed, delta, shown, least, target.trials)
+    return ConformanceResult(
+        target.where, target.claimed, target.delta, shown, least, target.trials
+    )
 
 
 def _try(target: Target, seed: int) -> None:
@@ -136,8 +137,11 @@ def _noise_checks(
     if target.noise is None or std is None:
         return
     if not added.to_noise:
-        why = "what is released is not a sum and its noise alone, as after rounding, or noise does"
-        claim, why = f"the noise is {target.noise}", f"{why} not cancel: games are played instead"
+        claim = f"the noise is {target.noise}"
+        why = (
+            "what is released is not a sum and its noise alone, as after rounding, or noise does"
+            " not cancel: games are played instead"
+        )
         yield Check("noise: law", "unknown", claim, "releases of zeros are not the noise", why)
         return
     if target.noise_multiplier is None and spread.max() > _OTHER * spread.min():
@@ -146,12 +150,16 @@ def _noise_checks(
     cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
     by_call = [np.split(row, cuts) for row in rows[:_CALLS]]
     whole = [np.ravel(part) for part in np.split(rows, cuts, axis=1)]
-    for parts, names in ((by_call, None), ([whole], _OF_ALL)):
-        for one in check_noise(parts, std, distribution=target.noise, level=level / 2):
-            if (one.name in _OF_ALL) == (names is not None):
-                short = one.name == "tails" and one.outcome == "failed"  # in one world alone
-                severity = "critical" if short else one.severity
-                yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
+    each, of_all = (
+        check_noise(parts, std, distribution=target.noise, level=level / 2)
+        for parts in (by_call, [whole])
+    )
+    found = [check for check in each if check.name not in _OF_ALL]
+    found += [check for check in of_all if check.name in _OF_ALL]
+    for one in found:
+        short = one.name == "tails" and one.outcome == "failed"  # in one world alone
+        severity = "critical" if short else one.severity
+        yield dataclasses.replace(one, name=f"noise: {one.name}", severity=severity)
 
 
 def _quietest(target: Target, spread: Floats) -> tuple[int, float]:

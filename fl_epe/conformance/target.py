@@ -127,13 +127,16 @@ class Target:
         check_count("steps", self.steps)
         check_rate("sampling_rate", self.sampling_rate)
         if self.sampling_rate < 1 and self.draws_batches is None:
-            wanted = "to be said with sampling_rate < 1: true if the target samples its updates"
-            raise_invalid("draws_batches", None, f"{wanted}, false if its caller does")
+            wanted = (
+                "to be said with sampling_rate < 1: true if the target samples its updates, false"
+                " if its caller does"
+            )
+            raise_invalid("draws_batches", None, wanted)
         norms = _NORMS.get(self.noise or "", (self.norm,))
         if self.norm not in norms and self.dim > 1:
-            wanted = f"{' or '.join(norms)} for {self.noise} noise: its scale follows from the"
             wanted = (
-                f"to be {wanted} sensitivity in that norm, which is up to √d or d times as large"
+                f"to be {' or '.join(norms)} for {self.noise} noise: its scale follows from the"
+                " sensitivity in that norm, which is up to √d or d times as large"
             )
             raise_invalid("norm", self.norm, wanted)
 

@@ -57,11 +57,9 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
         clip_norm: to which they should have been cut.
     """
     examples = len(samples[0])
-    if not examples and not any(bool(total.any()) for total in totals):
-        return BatchSeen(examples)
     unseen = "how gradients of single examples are clipped does not follow from their sum"
     if not examples:
-        return BatchSeen(examples, unseen=unseen)
+        return BatchSeen(0, unseen=unseen if any(total.any() for total in totals) else "")
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         clipped = _clipped_norms(rows, totals, clip_norm)
@@ -120,13 +118,13 @@ def _distance(rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats) ->
 
 def _common_factor(clipped: Floats, norms: Floats) -> float:
     """The factor of all gradients, if it is one though their norms differ; else NaN."""
-    factors = clipped[norms > 0] / norms[norms > 0]
-    norms = norms[norms > 0]
+    is_long = norms > 0
+    clipped, norms = clipped[is_long], norms[is_long]
     if len(norms) < 2 or np.ptp(norms) < 0.1 * norms.max():
         return math.nan
-    if np.ptp(factors) > _SURE * factors.max():
-        return math.nan
-    return float(np.median(factors))
+    factors = clipped / norms
+    is_common = np.ptp(factors) <= _SURE * factors.max()
+    return float(np.median(factors)) if is_common else math.nan
 
 
 def _norms(samples: Tensors) -> Floats:

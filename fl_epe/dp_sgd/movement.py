@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fl_epe.checks import Vector
+from fl_epe.mechanism import norm
 
 _TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
 _KEPT = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
@@ -68,7 +69,7 @@ class Movement:
         self.unexplained += 1
         if replay is not None and np.isfinite(model).all():
             movement, replayed = model - start, replay - start
-            if _norm(movement - replayed) <= _TOLERANCE * _norm(replayed) < math.inf:
+            if norm(movement - replayed) <= _TOLERANCE * norm(replayed) < math.inf:
                 self.unexplained -= 1
                 return
             self._compare(movement, replayed)
@@ -76,11 +77,11 @@ class Movement:
 
     def _compare(self, movement: Vector, replayed: Vector) -> None:
         """Take in how two movements respond to the noise, in units of their lengths."""
-        lengths = _norm(movement), _norm(replayed)
-        if min(lengths) > 0:
-            self._moved_by_noise += float(np.dot(movement, self._noise)) / lengths[0]
-            self._replayed_by_noise += float(np.dot(replayed, self._noise)) / lengths[1]
-            self._variance += _norm(self._noise) ** 2 / len(self._noise)
+        moved_by, replayed_by = norm(movement), norm(replayed)
+        if moved_by > 0 and replayed_by > 0:
+            self._moved_by_noise += float(np.dot(movement, self._noise)) / moved_by
+            self._replayed_by_noise += float(np.dot(replayed, self._noise)) / replayed_by
+            self._variance += norm(self._noise) ** 2 / len(self._noise)
 
     def finish(self, model: Vector) -> None:
         """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
@@ -101,11 +102,7 @@ class Movement:
         with weights 1, 1/2, 1/4, …, its variance is at most 4 / (4/3) times that of movements
         which are independent of each other.
         """
-        deviation = math.sqrt(_MOST_CORRELATED * self._variance)
-        moved, most = abs(self._moved_by_noise), _DEVIATIONS * deviation
+        most = _DEVIATIONS * math.sqrt(_MOST_CORRELATED * self._variance)
+        moved = abs(self._moved_by_noise)
         share = _LEAST_SHARE * abs(self._replayed_by_noise)
         return most > 0 and moved <= most and moved + most < share
-
-
-def _norm(vector: Vector) -> float:
-    return float(np.linalg.norm(vector))

@@ -13,9 +13,8 @@ from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
 
 _FINEST = 2.0**-13.5  # probability of one value on the finest grid that is found: float16's
-_DENSITY = (
-    0.36  # probability of a pair of equal values on a grid, over its step: Laplace's, at most
-)
+# Probability of a pair of equal values on a grid, over its step: Laplace's, at most.
+_DENSITY = 0.36
 _ALSO = 3.0  # times as many equal pairs as on a grid of these values
 _APART = 1e-8  # standard deviations: neighbours on a grid
 _STRAY = 0.01  # of a grid's step: rounding
@@ -115,8 +114,10 @@ def distribution(seen: Seen, level: float) -> Check:
     share = float(law.beyond(np.array(_TAIL + step / 2 + ROUNDING)))
     rare = float(scipy.stats.binom.logcdf(beyond, count, share))
     if rare < chance:
-        measured = f"{beyond:,} of {count:,} values, not {count * share:,.0f}, are beyond {_TAIL:g}"
-        measured = f"{measured} standard deviations"
+        measured = (
+            f"{beyond:,} of {count:,} values, not {count * share:,.0f}, are beyond {_TAIL:g}"
+            " standard deviations"
+        )
     texts = (
         f"the noise is {law.name}",
         measured,
@@ -151,8 +152,10 @@ def grid(seen: Seen, level: float) -> Check:
     """Values that are equal, against those on a grid of floating-point numbers (Chernoff)."""
     found = on_a_grid(seen)
     log_chance = more_than(found.count, found.expected)
-    measured = f"{found.count:,} values of the sketch repeat another one"
-    measured = f"{measured}; on a fine grid, up to {found.expected:.3g}"
+    measured = (
+        f"{found.count:,} values of the sketch repeat another one; on a fine grid, up to"
+        f" {found.expected:.3g}"
+    )
     texts = (
         "the noise has a fine grid",
         measured,
@@ -161,7 +164,9 @@ def grid(seen: Seen, level: float) -> Check:
     )
     if found.step and log_chance < math.log(level):
         measured = f"all values are multiples of {found.step:.3g} standard deviations"
-        why = "That is right where all that it is added to are multiples as well, or where what is"
-        why = f"{why} released is rounded after noise is added, and leaks it anywhere else"
+        why = (
+            "That is right where all that it is added to are multiples as well, or where what is"
+            " released is rounded after noise is added, and leaks it anywhere else"
+        )
         return Check("grid", "unknown", texts[0], measured, why)
     return judged("grid", log_chance, level, texts)
