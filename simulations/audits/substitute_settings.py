@@ -5,7 +5,30 @@
 Figures 5 and A1 to A4 of Pradhan et al. (2025), on digits: accuracy with each canary (A1), clip
 norm C (A2), steps T at one ε (A3), learning rate η (A4), and models R that are trained (5). The
 paper tunes the last layer of a vision transformer on CIFAR-10 for 500 steps and more, and prints no
-numbers for its figures. What it says of them stands beside ours.
+numbers for its figures. What it says of them stands above each table, and all but A3 is found here.
+
+Measured with seed 1 (2026-11-27, six minutes on a shared core; 1,000 models of each world, 95%)::
+
+    A1: accuracy 45.0% without a canary and with a crafted gradient, 45.1% with the target, 45.2%
+    with a crafted input, after 25 steps.
+
+    ε ≥, of 9.997 by substitute and 4.377 by add-or-remove adjacency
+                      C = 0.25      1      4   η = 0.05    0.5      5   R = 320   1600   8000
+    crafted gradient      8.41   8.41   8.41       8.41   8.41   8.41      5.28   8.38   9.16
+    crafted input         7.12   5.94   2.98       7.62   5.94   3.24      5.14   5.61   6.02
+    mislabelled           5.18   3.77   2.71       5.43   3.77   2.34      1.77   3.48   4.61
+    natural sample        6.23   4.43   1.99       6.59   4.43   1.14      3.82   4.26   4.56
+
+    A3: q = 1/16, ε ≥ of 10 by substitute adjacency
+                      T = 50    250
+    crafted gradient    5.43   8.12
+    crafted input       1.46   1.40
+    mislabelled         0.86   1.04
+    natural sample      0.88   1.15
+
+In A3 the paper has less proved by examples with more steps. Here no more and no less is: it makes
+ten times as many steps, in which its canary is sampled 31 and 156 times, and ours 3 and 16 times. A
+gradient is better seen with more steps, as it is sampled more evenly.
 """
 
 from __future__ import annotations
