@@ -6,6 +6,21 @@ White box: the adversary sees every step of one training, and scores it by the c
 Black box: the adversary sees the final model of many trainings, and scores the canary's log odds.
 
 Figures 10 to 12 and 16 of the paper; 17: are early steps more revealing? 18: are larger models?
+
+Measured with seed 1 (2026-11-27, a minute of one core; 1,000 steps, ε = 4.377 of each, f-DP (CP))::
+
+                     all      1 –    251 –    501 –    751 –        8       128 hidden units
+                            250th    500th    750th   1,000th
+    gradient        3.80     3.36     3.75     3.00     2.77     2.99      3.87
+    blank           3.40     2.94     2.89     2.77     2.26     2.76      3.35
+    adversarial     2.66     1.30     1.79     2.68     2.41     3.50      2.95
+    mislabelled     2.38     1.14     0.68     1.74     1.95     1.43      2.05
+    crafted         0        0        0        0        0        0         0
+
+Figure 17: the paper finds early steps more revealing on CIFAR-10, and not on random data. Here no
+order is common to the canaries. Figure 18: it finds that the larger network leaks slightly more, as
+a gradient canary does here: among more parameters the gradients of others are less along it.
+Crafted examples have a gradient of a sixth of the clip norm here, and prove nothing.
 """
 
 from __future__ import annotations

@@ -8,6 +8,18 @@ that audits by examples are weaker there than of a tuned last layer, and do not 
 add-or-remove promises; and that those by gradients stay close to substitute ε. It trains on
 Purchase100 with DP-Adam for 2,500 steps; here networks of one hidden layer learn scikit-learn's
 digits with DP-SGD.
+
+Measured with seed 1 (2026-11-27, two minutes on a shared core; 1,000 models of each world, 95%):
+the paper's order. Where the canary is sampled three times in a run, it is more or less well seen by
+chance, and 1,000 models prove less::
+
+                          q = 0.25   1/16
+    ε add-or-remove           5.40   8.73
+    ε substitute             10.00  10.00
+    crafted gradient, ε ≥     8.39   5.71
+    mislabelled, ε ≥          1.35   0.66
+    natural sample, ε ≥       1.32   0.52
+    accuracy                   74%    56%
 """
 
 from __future__ import annotations
@@ -69,7 +81,7 @@ def audit(settings: Settings) -> Result:
     """Both sampling rates; a bound above substitute ε fails."""
     models = settings.count(1000, 60)
     rows: list[tuple[str | int | float | None, ...]] = []
-    ratios: dict[str, list[float]] = {"gradients": [], "examples": []}
+    shares: dict[str, list[float]] = {"gradients": [], "examples": []}
     passed = True
     with one_thread():
         for training in _QUICK if settings.quick else _FULL:
@@ -101,10 +113,11 @@ def audit(settings: Settings) -> Result:
                 )
                 passed = passed and bound <= substitute
                 kind = "gradients" if name == "crafted gradient" else "examples"
-                ratios[kind].append(measured / substitute)
+                shares[kind].append(bound / substitute)
+    gradients, examples = shares["gradients"], shares["examples"]
     summary = (
-        f"Measured ε is {min(ratios['gradients']):.0%} to {max(ratios['gradients']):.0%} of "
-        f"substitute ε by gradients, and at most {max(ratios['examples']):.0%} by examples."
+        f"Gradients prove {min(gradients):.0%} to {max(gradients):.0%} of substitute ε, examples "
+        f"at most {max(examples):.0%}."
     )
     notes = [
         f"Each bound holds on its own at {settings.confidence:.0%} confidence; δ = "
