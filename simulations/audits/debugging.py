@@ -118,9 +118,13 @@ def _bounds(
 def _histogram(name: str, losses: tuple[Floats, Floats]) -> Table:
     """Figure 1 in numbers: how many models have a loss in each bin."""
     edges = np.quantile(np.concatenate(losses), np.linspace(0, 1, _BINS + 1))
-    counts = [np.histogram(side, edges)[0] for side in losses]
+    trained_with, trained_without = (np.histogram(side, edges)[0] for side in losses)
     rows = [
-        (f"{edges[place]:.3g} to {edges[place + 1]:.3g}", *(int(side[place]) for side in counts))
+        (
+            f"{edges[place]:.3g} to {edges[place + 1]:.3g}",
+            int(trained_with[place]),
+            int(trained_without[place]),
+        )
         for place in range(_BINS)
     ]
     return Table(f"Losses, noise {name}", ("loss", "with the example", "without it"), rows)

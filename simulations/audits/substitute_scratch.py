@@ -128,7 +128,7 @@ def audit(settings: Settings) -> Result:
 
 
 def played(training: Training, models: int, seed: int) -> dict[str, tuple[Scores, float]]:
-    """Scores by canary, and the mean accuracy of models with it on examples that none has seen."""
+    """Scores by canary, and the mean accuracy of models with it on held-out examples."""
     train, known = digits(seed)
     others = train.take(torch.arange(training.examples))
     reference = _reference(others, training, seed)
@@ -138,8 +138,7 @@ def played(training: Training, models: int, seed: int) -> dict[str, tuple[Scores
         return _trained(training, others, canary, models, seed, world)
 
     up, down = (trained(world, sign * _CLIP) for world, sign in ((1, 1.0), (2, -1.0)))
-    sides = [_coordinate(networks) for networks in (down, up)]  # descent moves against +C
-    scores = Scores(*(side.double().numpy() for side in sides), statistic="weight")
+    scores = _scores([_coordinate(down), _coordinate(up)], "weight")  # descent moves against +C
     found = {"crafted gradient": (scores, _accuracy(up, known))}
     base = trained(3, target)
     for world, (name, canary) in enumerate(_examples(reference, target, known).items(), 4):
@@ -148,9 +147,14 @@ def played(training: Training, models: int, seed: int) -> dict[str, tuple[Scores
         for networks in (base, swapped):
             parts = [part.log_odds(target) - part.log_odds(canary) for part in networks]
             sides.append(torch.cat(parts)[:, 0])
-        scores = Scores(*(side.double().numpy() for side in sides), statistic="log odds")
+        scores = _scores(sides, "log odds")
         found[name] = (scores, _accuracy(swapped, known))
     return found
+
+
+def _scores(sides: list[torch.Tensor], statistic: str) -> Scores:
+    observed, unobserved = (side.double().numpy() for side in sides)
+    return Scores(observed, unobserved, statistic=statistic)
 
 
 def _trained(
