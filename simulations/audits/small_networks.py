@@ -52,12 +52,14 @@ class Networks:
     second: Tensor
 
     @classmethod
-    def drawn(cls, count: int, hidden: int, seed: int) -> Networks:
-        """``count`` networks with the same random weights."""
+    def drawn(cls, count: int, hidden: int, seed: int, *, alike: bool = True) -> Networks:
+        """``count`` networks with random weights, the same for all if ``alike``."""
         rng = torch.Generator().manual_seed(seed)
-        first = torch.randn(65, hidden, generator=rng) / 65**0.5
-        second = torch.randn(hidden + 1, CLASSES, generator=rng) / (hidden + 1) ** 0.5
-        return cls(first.repeat(count, 1, 1), second.repeat(count, 1, 1))
+        draws = 1 if alike else count
+        first = torch.randn(draws, 65, hidden, generator=rng) / 65**0.5
+        second = torch.randn(draws, hidden + 1, CLASSES, generator=rng) / (hidden + 1) ** 0.5
+        copies = count // draws
+        return cls(first.repeat(copies, 1, 1), second.repeat(copies, 1, 1))
 
     @property
     def size(self) -> int:
@@ -73,12 +75,27 @@ class Networks:
         ).logsumexp(2)
         return own - others
 
-    def clipped_sum(self, examples: Examples, clip_norm: float) -> Tensor:
-        """The sum of the examples' gradients, each clipped, shape (m, size)."""
+    def accuracy(self, examples: Examples) -> Tensor:
+        """Share of right answers of each network, shape (m,)."""
+        guesses = (self._hidden(examples.images) @ self.second).argmax(2)
+        return (guesses == examples.labels).double().mean(1)
+
+    def clipped_sum(
+        self, examples: Examples, clip_norm: float, sampled: Tensor | None = None
+    ) -> Tensor:
+        """The sum of the examples' gradients, each clipped, shape (m, size).
+
+        Args:
+            examples: n of them.
+            clip_norm: C.
+            sampled: which examples are in the batch of each network, shape (m, n) (default: all).
+        """
         inputs, hidden, first, second = self._errors(examples)
         squares = (first**2).sum(2) * (inputs**2).sum(-1)
         squares = squares + (second**2).sum(2) * (hidden**2).sum(2)
         scale = (clip_norm / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)[..., None]
+        if sampled is not None:
+            scale = scale * sampled[..., None]
         upper = inputs.T @ (scale * first)
         lower = hidden.transpose(1, 2) @ (scale * second)
         return torch.cat([upper.flatten(1), lower.flatten(1)], dim=1)

@@ -57,7 +57,9 @@ _COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Theory:
+class Theory:
+    """What theorems allow a training to leak."""
+
     training: Training
     delta: float
 
@@ -73,6 +75,7 @@ class _Theory:
 
     @property
     def pair(self) -> HiddenSubstitute:
+        """The worst case for who sees the final model."""
         training = self.training
         return HiddenSubstitute(training.noise_multiplier, training.sampling_rate, training.steps)
 
@@ -82,18 +85,18 @@ def audit(settings: Settings) -> Result:
     models = settings.count(1000, 100)
     rows, notes = [], list[str]()
     for training in _QUICK if settings.quick else _FULL:
-        theory = _Theory(training, settings.delta)
+        theory = Theory(training, settings.delta)
         promised = theory.epsilons()
         with one_thread():
             problem = LinearDigits(training, settings.seed)
-            seen = dict(_played(problem, theory, models, settings.seed, notes))
-        rows += [_row(name, scores, theory, promised, settings) for name, scores in seen.items()]
+            seen = dict(played(problem, theory, models, settings.seed, notes))
+        rows += [row_of(name, scores, theory, promised, settings) for name, scores in seen.items()]
     passed = all(_number(row[7]) <= _number(row[4]) for row in rows)
     return Result(_summary(rows), [Table("", _COLUMNS, rows)], [*_notes(settings), *notes], passed)
 
 
-def _played(
-    problem: LinearDigits, theory: _Theory, models: int, seed: int, notes: list[str]
+def played(
+    problem: LinearDigits, theory: Theory, models: int, seed: int, notes: list[str]
 ) -> Iterator[tuple[str, Scores]]:
     """Scores by canary: the worst case, a crafted gradient, and three examples."""
     yield (
@@ -130,13 +133,14 @@ def _played(
     )
 
 
-def _row(
+def row_of(
     name: str,
     scores: Scores,
-    theory: _Theory,
+    theory: Theory,
     promised: tuple[float, float, float],
     settings: Settings,
 ) -> Row:
+    """A row of the table: what a canary proves, beside what theorems allow."""
     training, delta = theory.training, settings.delta
     along_curve = training.sampling_rate == 1 or name in _LINEAR
     if along_curve:

@@ -11,19 +11,19 @@ figures: what it says of them is quoted in words. What differs:
   second block of table 1 takes 2,500 of each world, composed to 2,500 steps at q = 4096/50,000.
 - Steps are noisy sums along a Dirac canary, without a network: along it both have the same law.
 
-Measured with seed 1 (2026-11-23, two shared cores; 95%, δ = 10⁻⁵).
+Measured with seed 1 (2026-11-27, one shared core, 36 seconds; 95%, δ = 10⁻⁵).
 
 Figure 3, means of 20 runs with 1,000 observations of each world ("best": of 100 thresholds)::
 
     ε  f-DP (CP)  f-DP (Bayes)  (ε, δ) (CP)  (ε, δ) (Bayes)  best f-DP  best (ε, δ)  f-DP (mean)
-    1      0.324         0.583        0.085           0.219      0.650        0.303        0.704
-    2      1.343         1.642        0.476           0.674      1.690        0.781        1.731
-    4      3.222         3.569        1.279           1.536      3.703        1.654        3.696
-    6      4.923         5.312        1.906           2.205      5.366        2.372        5.492
+    1      0.351         0.604        0.090           0.226      0.650        0.303        0.704
+    2      1.373         1.673        0.510           0.700      1.690        0.781        1.731
+    4      3.267         3.615        1.219           1.471      3.703        1.654        3.696
+    6      4.982         5.373        1.986           2.285      5.366        2.372        5.492
 
 80% of ε is reached by f-DP (CP) for ε = 4 and 6, by the mean of the scores also for 2. At ε = 1
 1,000 observations are too few for any limit that holds: with known variance the mean, the most
-powerful test, proves 0.704 on average. 10,000 prove 0.794 and 1.770 by f-DP (CP). (ε, δ)-DP reaches
+powerful test, proves 0.704 on average. 10,000 prove 0.784 and 1.791 by f-DP (CP). (ε, δ)-DP reaches
 80% for none, up to 10,000. Figure 4, z = 1: at thresholds from −1 to 2 f-DP proves 86% to 99% of ε,
 (ε, δ) 18% to 42%.
 
@@ -31,17 +31,17 @@ Table 1::
 
     ε    row      f-DP (CP)  f-DP (Bayes)  (ε, δ) (CP)  (ε, δ) (Bayes)  ε (Katz)
      1   paper         0.75          0.95         0.41            0.62      0.49
-         a step        0.70          0.87         0.28            0.40      0.27
-         a run         0             0.35         0               0         0
+         a step        0.64          0.81         0.17            0.30      0.24
+         a run         0             0.46         0               0         0
      4   paper         3.40          3.73         1.37            2.65      1.65
-         a step        3.52          3.74         1.35            1.61      1.79
-         a run         2.42          3.27         0.70            1.22      0.99
+         a step        3.56          3.78         1.37            1.63      1.71
+         a run         2.25          3.09         0.42            0.94      1.05
      8   paper         5.80          7.09         3.63            5.07      4.17
-         a step        7.37          7.65         3.21            3.61      3.48
-         a run         5.91          6.98         1.88            2.44      2.30
+         a step        7.36          7.64         3.12            3.42      3.13
+         a run         5.57          6.61         1.74            2.42      2.48
     16   paper        11.14         13.95         5.25            5.25      7.52
-         a step       14.97         15.43         4.81            5.22      4.96
-         a run        12.36         13.86         4.29            5.25      5.71
+         a step       15.10         15.56         4.89            5.30      4.96
+         a run        12.36         13.86         4.57            5.40      5.13
 
 The order holds: f-DP before (ε, δ), Bayes before CP. Katz is between or beside (ε, δ), as there.
 """
@@ -208,7 +208,7 @@ def methods(settings: Settings) -> Result:
     count = settings.count(_STEPS, 500)
     steps = _QUICK_STEPS if settings.quick else _STEPS
     single = [
-        (epsilon, *_of_one_step(settings, noise_of_epsilon(epsilon, settings.delta), count))
+        (epsilon, *bounds_of_one_step(settings, noise_of_epsilon(epsilon, settings.delta), count))
         for epsilon in map(float, PAPER_TABLE_1)
     ]
     composed = [
@@ -219,7 +219,7 @@ def methods(settings: Settings) -> Result:
                 poisson_epsilon_below(
                     noise_of_epsilon(one, settings.delta), _RATE, steps, settings.delta
                 )
-                for one in _of_one_step(settings, noise, count)
+                for one in bounds_of_one_step(settings, noise, count)
             ),
         )
         for noise in ((_QUICK_NOISE,) if settings.quick else _NOISES)
@@ -252,7 +252,7 @@ def methods(settings: Settings) -> Result:
     return Result(f"{summary}.", tables, notes, more and within)
 
 
-def _of_one_step(settings: Settings, noise: float, count: int) -> tuple[float, ...]:
+def bounds_of_one_step(settings: Settings, noise: float, count: int) -> tuple[float, ...]:
     """The median bound on the ε of a step, by each method."""
     found = []
     for repeat in range(1 if settings.quick else 5):

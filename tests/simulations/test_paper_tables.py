@@ -14,6 +14,7 @@ from fl_epe.accounting import epsilon_two_gaussians
 from fl_epe.auditing import seen_by
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
+from fl_epe.reporting import NOT_MEASURED
 from fl_epe.schedules import ShuffledEpochs
 
 SMALL = ["--dim", "3000", "--canaries", "100", "--runs", "8"]
@@ -90,3 +91,17 @@ def test_where_updates_outweigh_noise_the_limit_does_not_apply():
     words, parts = paper_runs.check_limit(growing_clip_norms(updates=0.01))  # as much as the noise
     assert words == "updates are 50% of θ_T − θ_0: the limit does not apply"
     assert not parts
+
+
+def test_cosines_of_equal_canaries_are_gaussian_and_a_mixture_is_not():
+    equal = limit_record(ShuffledEpochs(64, 1), 0.1, 1e-5, num_canaries=1000)
+    _, p_value = paper_runs.gaussianity(equal).split()
+    assert float(p_value.strip("()")) > 0.01
+    none = limit_record(ShuffledEpochs(64, 1), 0.1, 1e-5, num_canaries=2)
+    assert paper_runs.gaussianity(none) == NOT_MEASURED
+    growing = limit_record(
+        ShuffledEpochs(64, 1), 0.01, 1e-5, num_canaries=1000, clip_norms=np.geomspace(0.1, 2, 64)
+    )
+    statistic, p_value = paper_runs.gaussianity(growing).split()
+    assert float(statistic) > 10
+    assert p_value == "(0)"

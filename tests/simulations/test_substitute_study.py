@@ -18,6 +18,13 @@ def test_the_worst_case_is_above_add_or_remove_and_within_substitute(capsys):
     assert "Worst-case" in capsys.readouterr().out
 
 
+def test_the_ratio_to_add_or_remove_is_largest_at_little_noise_without_sampling():
+    rows = substitute.ratio_table(substitute.QUICK)
+    ratios = [ratio for _, _, ratio in rows]
+    assert all(1 < ratio < 4 for ratio in ratios)
+    assert ratios[1] == max(ratios) > 2  # z = 1, q = 1
+
+
 def test_bounds_hold_in_the_quick_form():
     shares = substitute.validity_table(substitute.QUICK)
     assert max(shares) <= 0.3  # of 10 seeds, each above with probability 5% at most

@@ -1,11 +1,16 @@
-"""Nasr et al. (2023): `tight_audits.py`, `step_audit.py` and `input_canaries.py`."""
+"""Nasr et al. (2023): `tight_audits.py`, `trade_offs.py`, `step_audit.py`, `input_canaries.py`."""
+
+import re
 
 import input_canaries
+import numpy as np
 import pytest
 import step_audit
 import subsampled
 import tight_audits
+import trade_offs
 from audit_script import Settings
+from composed import noise_of_epsilon
 
 QUICK = Settings(quick=True)
 
@@ -22,6 +27,29 @@ def test_both_figures_and_the_table():
     shares = {columns[i]: float(cell or 0) / 4 for i, cell in enumerate(figure_3[1]) if i > 1}
     assert shares["f-DP (CP)"] > 0.75
     assert shares["(ε, δ) (CP)"] < 0.5
+
+
+def test_the_docstring_has_the_steps_that_are_measured():
+    told = re.findall(r"^ +a step +(.+)$", tight_audits.__doc__, re.M)
+    assert len(told) == len(tight_audits.PAPER_TABLE_1)
+    for epsilon, row in zip(tight_audits.PAPER_TABLE_1, told, strict=True):
+        noise = noise_of_epsilon(epsilon, QUICK.delta)
+        found = tight_audits.bounds_of_one_step(Settings(), noise, 2500)
+        np.testing.assert_allclose([float(cell) for cell in row.split()], found, atol=0.006)
+
+
+def test_what_the_paper_says_of_trade_off_curves():
+    result = trade_offs.audit(QUICK)
+    assert result.passed
+    numbers = [np.array([row[1:] for row in table.rows], float) for table in result.tables]
+    curves, regions, lines, observations = numbers
+    assert np.all(curves[:, 0] <= curves[:, 3])  # (ε, δ)-DP allows what Gaussian noise does not
+    assert regions[0, 2] == pytest.approx(0.3, abs=1e-3)  # the paper's red dot
+    assert regions[1, 3] == pytest.approx(1.0)
+    assert np.all(lines[:, 2] <= lines[:, 3])
+    assert np.all(lines[:, 3] <= lines[:, 0])
+    assert trade_offs.best_threshold(QUICK.delta) == pytest.approx(4.877, abs=1e-3)
+    assert (observations[:, 4] == 0).tolist() == [True, False, False]
 
 
 @pytest.mark.slow
