@@ -9,13 +9,13 @@ theory's ε of a client who takes part in every round, "theory" that of the medi
 measured. Expected::
 
       z  asked  accountant  exact  theory  every round          final model
-      1   100%       65.42  62.24   59.13  39.0 (27.0 – 52.7)   33.4 (20.0 – 49.4)
-      2   100%       24.83  23.35   22.29  13.8 (5.7 – 23.8)    13.3 (4.0 – 25.2)
-      4   100%       10.31   9.61    9.21  4.4 (0.0 – 12.3)     5.1 (0.0 – 14.7)
-      2    50%       24.83  23.35   13.54  7.5 (1.1 – 15.9)     4.7 (0.0 – 13.4)
+      1   100%       65.42  62.24   59.13  46.0 (31.8 – 62.3)   33.2 (19.7 – 49.4)
+      2   100%       24.83  23.35   22.29  17.1 (8.1 – 28.1)    13.3 (3.9 – 25.3)
+      4   100%       10.31   9.61    9.21  6.7 (0.3 – 15.3)     5.1 (0.0 – 14.9)
+      2    50%       24.83  23.35   13.87  12.8 (4.9 – 22.5)     4.9 (0.0 – 14.1)
 
 The four runs have the same seeds, so that they deviate from theory together. With ``--seed 2`` the
-first line is 63.5 (48.7 – 80.0) for every round, where theory says 57.55, and 56.3 (39.9 – 75.1)
+first line is 60.6 (44.4 – 79.1) for every round, where theory says 57.55, and 56.4 (39.7 – 75.5)
 for the final model.
 """
 
