@@ -23,10 +23,13 @@ _STREAMS, _MORE = 3, 20  # of random numbers that a change must not depend on
 _RUNS = 400  # of a world that seems to have no noise
 _TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
+_SUMMED = 100  # times that, of a sum of so many updates in float32
 _FAR = 15.0  # deviations of the noise, for each entry
 _LONG = 100.0  # clip norms
 _ERRORS = 6.0  # standard errors
+_LEAST_RUNS = 10  # for each entry, to know the covariance of their noise
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
+_REPLACED = "zero update"  # in the place of another one
 _HUGE, _TINY = 1e30, 1e-300
 
 
@@ -68,8 +71,8 @@ class Added:
 
     Attributes:
         to_noise: whether they are added to noise that stays the same, so that a release of zeros is
-            the noise; not so where a sum and its noise are clamped, rounded or multiplied, or where
-            the target draws its own noise.
+            the noise; not so where a sum and its noise are clamped, rounded or multiplied, also by
+            a matrix, or where the target draws its own noise.
         moves: whether they change it at all.
     """
 
@@ -93,10 +96,13 @@ def added(target: Target, seed: int) -> Added:
         return Added(to_noise=False, moves=True)
     slack = _SAME * np.abs(sides).max()
     same = np.ptp(changes, axis=0).max() <= slack
-    if not same and changes.shape[1] == target.dim > 1:
-        # Each array may have moved by as many updates as a batch happens to have.
-        parts = np.split(changes / larger, np.cumsum(target.arrays)[:-1], axis=1)
-        same = max(np.ptp(part, axis=1).max() for part in parts) * larger.max() <= slack
+    if changes.shape[1] == target.dim > 1:
+        # Each array may have moved by as many updates as a batch happens to have; what is mixed
+        # or added up along it has correlated noise.
+        cuts = np.cumsum(target.arrays)[:-1]
+        parts = zip(np.split(changes, cuts, axis=1), np.split(larger, cuts), strict=True)
+        apart = [part - np.outer(part @ row / (row @ row), row) for part, row in parts]
+        same = max(np.abs(part).max() for part in apart) <= _SUMMED * slack
     return Added(bool(same), bool(np.abs(changes).max() > slack))
 
 
@@ -161,6 +167,8 @@ def probes(
         elif target.categories:
             yield Check(name, "passed", claim, "a category was released")
         else:
+            if odd == _REPLACED and target.adjacency == "add-or-remove":
+                size /= 2  # one record is removed, and another one added
             slack = 0.0 if exact else _FAR * spread * target.dim
             yield _judged(name, target, pair, size, slack, seed)
 
@@ -178,7 +186,7 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         "half of the others missing": beside(unit, rows[: len(rows) // 2]),
         "no other record": beside(unit, rows[:0]),
         "three times as many": beside(unit, np.tile(rows, (3, 1))),
-        "zero update": (np.vstack([rows, 0 * unit]), np.vstack([rows, unit])),
+        _REPLACED: (np.vstack([rows, 0 * unit]), np.vstack([rows, unit])),
         "the same record twice": beside(unit, np.vstack([rows, unit])),
     }
     if target.inputs != "clipped":
@@ -229,8 +237,29 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> float:
         error = _ERRORS / math.sqrt(2 * _RUNS)
         noise = alone.std(axis=0)
         larger = noise * (1 - error) > needed
+        mixed = _whitened(changes, alone) * needed * (1 - error)
         changes = np.where(larger, changes * needed / (noise * (1 + error) + 1e-300), changes)
+        if target.norm == "l2" and mixed < np.linalg.norm(changes):
+            return mixed / target.allowed
     return float(np.linalg.norm(changes, ORDERS[target.norm])) / target.allowed
+
+
+def _whitened(changes: Floats, releases: Floats) -> float:
+    """Length of changes in units of noise that a matrix may have mixed; infinite if not known.
+
+    Args:
+        changes: shape (d,).
+        releases: of one world, shape (m, d).
+    """
+    count, dim = releases.shape
+    if dim * _LEAST_RUNS > count:
+        return math.inf
+    variances, axes = np.linalg.eigh(np.atleast_2d(np.cov(releases.T)))
+    along, noisy = changes @ axes, variances > _SAME * variances.max()
+    if np.linalg.norm(along[~noisy]) > _SAME * np.linalg.norm(along):
+        return math.inf
+    unbiased = (count - dim - 2) / (count - 1)  # of the inverse of a covariance (Wishart)
+    return math.sqrt(unbiased * float(np.sum(along[noisy] ** 2 / variances[noisy])))
 
 
 def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Check]:

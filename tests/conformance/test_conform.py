@@ -179,3 +179,37 @@ def test_sampling_that_is_claimed_is_played_where_the_target_does_not_sample():
         Batches.target(by_coins), release=step.release, reset=step.start, draws_batches=False
     )
     assert names(conform(target, trials=200)) == []
+
+
+MIXING = np.random.default_rng(0).normal(size=(12, 12))
+
+
+@pytest.mark.parametrize(
+    "processed",
+    [
+        pytest.param(np.cumsum, id="cumsum"),
+        pytest.param(lambda noisy: noisy - noisy.mean(), id="centred"),
+        pytest.param(lambda noisy: MIXING @ noisy, id="matrix"),
+    ],
+)
+def test_a_matrix_after_the_noise_leaks_no_more(processed):
+    def release(updates, rng):
+        lengths = np.linalg.norm(updates, axis=1, keepdims=True)
+        clipped = updates / np.maximum(1, lengths)
+        return processed(clipped.sum(axis=0) + rng.normal(0, 1, 12))
+
+    claim = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian", "clip_norm": 1.0}
+    result = conform(Target(release, **claim, trials=400))
+    assert [x.name for x in result.checks if x.outcome == "failed"] == []
+
+
+def test_a_histogram_may_move_two_bins_where_a_record_is_replaced():
+    """The claim is of one record more or less, which moves one bin by 1."""
+
+    def release(updates, rng):
+        bins = np.bincount(updates.argmax(axis=1), minlength=12) if len(updates) else np.zeros(12)
+        return bins + rng.normal(0, 1, 12)
+
+    claim = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian", "clip_norm": 1.0}
+    result = conform(Target(release, **claim, trials=400))
+    assert [x.name for x in result.checks if x.outcome == "failed"] == []
