@@ -97,12 +97,13 @@ def added(target: Target, seed: int) -> Added:
     slack = _SAME * np.abs(sides).max()
     same = np.ptp(changes, axis=0).max() <= slack
     if changes.shape[1] == target.dim > 1:
-        # Each array may have moved by as many updates as a batch happens to have; what is mixed
-        # or added up along it has correlated noise.
+        # What is mixed or added up along an array has correlated noise. With sampling, each array
+        # may have moved by as many updates as a batch happens to have.
         cuts = np.cumsum(target.arrays)[:-1]
         parts = zip(np.split(changes, cuts, axis=1), np.split(larger, cuts), strict=True)
         apart = [part - np.outer(part @ row / (row @ row), row) for part, row in parts]
-        same = max(np.abs(part).max() for part in apart) <= _SUMMED * slack
+        even = max(np.abs(part).max() for part in apart) <= _SUMMED * slack
+        same = even and (same or target.sampling_rate < 1)
     return Added(bool(same), bool(np.abs(changes).max() > slack))
 
 

@@ -19,6 +19,7 @@ from broken_targets import (
     truncated_gaussian,
 )
 
+from fl_epe.accounting import gaussian_epsilon
 from fl_epe.conformance import Target, conform
 
 QUICK = {
@@ -213,3 +214,15 @@ def test_a_histogram_may_move_two_bins_where_a_record_is_replaced():
     claim = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian", "clip_norm": 1.0}
     result = conform(Target(release, **claim, trials=400))
     assert [x.name for x in result.checks if x.outcome == "failed"] == []
+
+
+def test_a_noisy_sum_over_a_noisy_count_leaks_no_more():
+    def release(updates, rng):
+        lengths = np.linalg.norm(updates, axis=1, keepdims=True)
+        clipped = updates / np.maximum(1, lengths)
+        summed = clipped.sum(axis=0) + rng.normal(0, 2, 12)
+        return summed / max(len(updates) + rng.normal(0, 2), 1.0)
+
+    epsilon = gaussian_epsilon(2 / math.sqrt(2), 1e-5)
+    target = Target(release, epsilon=epsilon, delta=1e-5, noise="gaussian", trials=400)
+    assert [x.name for x in conform(target).checks if x.outcome == "failed"] == []
