@@ -413,7 +413,9 @@ def evidence_against_theory(
 ) -> Evidence | None:
     """`find_evidence` about what theory allows the client that takes part most often.
 
-    ``None`` if theory allows no finite ε, or no claim about the record can be tested.
+    A report asks it for each adversary, whether that is violated, so the power of the test, which
+    takes longest, is not computed. ``None`` if theory allows no finite ε, or no claim about the
+    record can be tested.
 
     Args:
         record: the audit record of a run.
@@ -426,7 +428,7 @@ def evidence_against_theory(
         limit = analytical(record, delta, client).epsilon
         if limit is None or math.isinf(limit):
             return None
-        return find_evidence(record, limit, delta, confidence, adversary=adversary)
+        return find_evidence(record, limit, delta, confidence, adversary=adversary, power=False)
     except ValueError:  # too few canaries, or no null
         return None
 
