@@ -34,6 +34,15 @@ GAUSSIAN: Mapping[str, Any] = {
 }
 """The claim of noise with z = 1."""
 LAPLACE: Mapping[str, Any] = {"noise": "laplace", "epsilon": 1.0, "norm": "l1", "inputs": "finite"}
+ONE_COUNT: Mapping[str, Any] = {
+    "epsilon": 1.0,
+    "norm": "linf",
+    "inputs": "clipped",
+    "nonnegative": True,
+    "arrays": (1,),
+    "others": np.ones((5, 1)),
+}
+"""The claim of a count, beside five records that are counted."""
 
 
 def clipped(rows: Rows, limit: float = 1.0, order: float = 2) -> Rows:
@@ -255,15 +264,7 @@ def _counts(draw: Callable[[Rng], float]) -> Target:
     def release(rows: Rows, rng: Rng) -> Rows:
         return np.array([np.rint(rows).clip(0, 1).sum() + draw(rng)])
 
-    return Target(
-        release,
-        epsilon=1.0,
-        norm="linf",
-        inputs="clipped",
-        nonnegative=True,
-        arrays=(1,),
-        others=np.ones((5, 1)),
-    )
+    return Target(release, **ONE_COUNT)
 
 
 def _counter(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
@@ -501,18 +502,7 @@ MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
     "antithetic": (with_noise(_antithetic), "independence of arrays"),
     "divided-twice": (Target(_divided_twice, sensitivity=0.1, **GAUSSIAN), "noise: scale"),
     "inverse-scale": (Target(_inverse_scale, **{**LAPLACE, "epsilon": 0.5}), "noise: scale"),
-    "suppressed-before-noise": (
-        Target(
-            _suppressed,
-            epsilon=1.0,
-            norm="linf",
-            inputs="clipped",
-            nonnegative=True,
-            arrays=(1,),
-            others=np.ones((5, 1)),
-        ),
-        "no noise",
-    ),
+    "suppressed-before-noise": (Target(_suppressed, **ONE_COUNT), "no noise"),
     "raw-threshold": (choice(_raw_threshold, 5, others=np.eye(5)[[0, 0, 1]]), "probabilities"),
     "student-t": (
         with_noise(lambda rng, d: rng.standard_t(5, d) * math.sqrt(3 / 5)),

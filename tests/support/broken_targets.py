@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from broken_examples import Example
+from mechanism_collection import ONE_COUNT
 
 from fl_epe.auditing.games import AuditedMechanism
 from fl_epe.checks import Floats
@@ -246,15 +247,7 @@ def geometric(scale: float) -> Target:
         noise = rng.geometric(p, total.size) - rng.geometric(p, total.size)
         return total + noise
 
-    return Target(
-        release,
-        epsilon=1.0,
-        norm="linf",
-        inputs="clipped",
-        nonnegative=True,
-        arrays=(1,),
-        others=np.ones((5, 1)),
-    )
+    return Target(release, **ONE_COUNT)
 
 
 PAIRS = {
