@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, noise_at
 from fl_epe.auditing.answer import Answer, client_epsilon
 from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient
@@ -50,7 +50,6 @@ POWER = 0.8
 
 _GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001  # a right run is left undecided so often
 _SCALE_ERROR = 5e-3  # relative error of a scale that is solved for
-_FARTHEST = 60  # doublings of a scale
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 
@@ -283,21 +282,9 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 
 def _scale_of(epsilon_at: Callable[[float], float], epsilon: float) -> float:
-    """The scale with that ε, to a relative 0.5%; infinite beyond 2⁶⁰."""
-
-    def excess(doublings: float) -> float:
-        return epsilon_at(2.0**doublings) - epsilon
-
-    low = high = 0
-    while excess(high) < 0:
-        if high == _FARTHEST:
-            return math.inf
-        high += 1
-    while excess(low) > 0:
-        if low == -_FARTHEST:
-            return 2.0**low
-        low -= 1
-    return float(2.0 ** scipy.optimize.brentq(excess, low, high, xtol=_SCALE_ERROR))
+    """The scale with that ε, to a relative 0.5%; infinite if none has it."""
+    noise = noise_at(lambda noise: epsilon_at(1 / noise), epsilon, close=_SCALE_ERROR)
+    return 1 / noise if noise else math.inf
 
 
 def _quantiles(count: int) -> Floats:

@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, noise_at
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
@@ -172,8 +172,4 @@ def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
 
 def shift_of_epsilon(epsilon: float, delta: float) -> float:
     """The shift at which `epsilon_of_shift` is ``epsilon``."""
-
-    def excess(shift: float) -> float:
-        return float(epsilon_of_shift(shift, delta)) - epsilon
-
-    return float(scipy.optimize.brentq(excess, 0.0, math.sqrt(2 * epsilon) + 10))
+    return 1 / noise_at(lambda noise: float(epsilon_of_shift(1 / noise, delta)), epsilon)
