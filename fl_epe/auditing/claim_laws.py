@@ -48,7 +48,9 @@ in use, 2,000 do in nearly all.
 POWER = 0.8
 """Least power against twice the claimed ε with which a claim is not refuted; below: undecided."""
 
-_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001  # a right run is left undecided so often
+# A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
+# that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
+_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001
 _SCALE_ERROR = 5e-3  # relative error of a scale that is solved for
 _POWERS = np.arange(0.95, 0.0, -0.05)
 

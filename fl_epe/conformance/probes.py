@@ -6,6 +6,7 @@ a change counts as too large only if it is far beyond the noise too.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +31,7 @@ _ERRORS = 6.0  # standard errors
 _LEAST_RUNS = 10  # for each entry, to know the covariance of their noise
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
 _REPLACED = "zero update"  # in the place of another one
+_COARSE = 10.0  # roundings, from which on a grid is one
 _HUGE, _TINY = 1e30, 1e-300
 
 
@@ -60,20 +62,27 @@ def _change(target: Target, pair: Pair, seed: int, streams: int) -> tuple[float,
 
 def released(target: Target, updates: Any, seed: int, stream: int) -> Floats:
     """What a first step releases with this stream of random numbers."""
+    return _run(target, [updates], seed, stream)[0]
+
+
+def _run(target: Target, updates: list[Any], seed: int, stream: int) -> list[Floats]:
+    """What each step of a run releases with this stream of random numbers."""
+    rng = generator(seed, 3, stream)
     target.restart()
     with np.errstate(all="ignore"):
-        return target(updates.copy(), generator(seed, 3, stream))
+        return [target(one.copy(), rng) for one in updates]
 
 
 @dataclasses.dataclass(frozen=True)
 class Added:
-    """What larger updates do to a release.
+    """What larger updates in a first step do to the releases of a run.
 
     Attributes:
         to_noise: whether they are added to noise that stays the same, so that a release of zeros is
-            the noise; not so where a sum and its noise are clamped, rounded or multiplied, also by
-            a matrix, or where the target draws its own noise.
-        moves: whether they change it at all.
+            the noise. Not so where they change nothing, or later steps as well; where a sum and its
+            noise are clamped, rounded or multiplied, also by a matrix; or where the target draws
+            its own noise.
+        moves: whether they change anything.
     """
 
     to_noise: bool
@@ -81,7 +90,7 @@ class Added:
 
 
 def added(target: Target, seed: int) -> Added:
-    """Compare releases of zeros and of equal updates, with the same random numbers."""
+    """Compare runs with zeros and with equal updates, with the same random numbers."""
     zeros = target.zeros
     if target.others is None:
         zeros = np.repeat(zeros, _TIMES, axis=0)
@@ -89,12 +98,19 @@ def added(target: Target, seed: int) -> Added:
     length = np.linalg.norm(drawn, ORDERS[target.norm])
     larger = drawn * (_UNEVEN * target.clip_norm / length)
     updates = np.repeat(larger[None], len(zeros), axis=0)
+    later = [zeros] * (target.steps - 1)
     try:
-        sides = [[released(target, x, seed, i) for x in (updates, zeros)] for i in range(_MORE)]
-        changes = np.array([one - other for one, other in sides])
+        runs = np.array(
+            [[_run(target, [x, *later], seed, i) for x in (updates, zeros)] for i in range(_MORE)]
+        )
     except Exception:  # noqa: BLE001 (whatever the target raises)
         return Added(to_noise=False, moves=True)
-    slack = _SAME * np.abs(sides).max()
+    changes = runs[:, 0, 0] - runs[:, 1, 0]
+    slack = _SAME * np.abs(runs).max()
+    moves = bool(np.abs(changes).max() > slack)
+    carried = np.abs(runs[:, 0, 1:] - runs[:, 1, 1:]).max(initial=0.0) > slack
+    if not moves or carried or _on_a_grid(runs, slack):
+        return Added(to_noise=False, moves=moves)
     same = np.ptp(changes, axis=0).max() <= slack
     if changes.shape[1] == target.dim > 1:
         # What is mixed or added up along an array has correlated noise. With sampling, each array
@@ -104,7 +120,18 @@ def added(target: Target, seed: int) -> Added:
         apart = [part - np.outer(part @ row / (row @ row), row) for part, row in parts]
         even = max(np.abs(part).max() for part in apart) <= _SUMMED * slack
         same = even and (same or target.sampling_rate < 1)
-    return Added(bool(same), bool(np.abs(changes).max() > slack))
+    return Added(bool(same), moves)
+
+
+def _on_a_grid(values: Floats, slack: float) -> bool:
+    """Whether all values are multiples of one that is far above rounding (Euclid's algorithm)."""
+
+    def common(unit: float, value: float) -> float:
+        while value > slack:
+            unit, value = value, unit % value
+        return unit
+
+    return functools.reduce(common, np.unique(np.abs(values))) > _COARSE * slack
 
 
 def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
