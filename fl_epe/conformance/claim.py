@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import scipy
@@ -137,8 +136,8 @@ def proved(target: Target, fpr: float, fnr: float) -> float:
 def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
     """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
 
-    It is of mechanisms that have less of the claimed noise. Where the law of that is not said, it
-    is taken for Gaussian, or with δ = 0 for Laplace's. The game has the best statistic against it.
+    It is of mechanisms that have less of the claimed noise, with `Target.law`. The game has the
+    best statistic against it.
 
     Args:
         target: with its claim.
@@ -146,9 +145,7 @@ def detectable(target: Target, profile: Profile, count: int, level: float) -> fl
         count: trials of each world that prove.
         level: of a false alarm of the game.
     """
-    if target.noise is None and target.multiplier is None:
-        law: Any = "gaussian" if target.delta else "laplace"
-        target = dataclasses.replace(target, noise=law, norm="l1")
+    target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)
     for step in range(1, _STEPS):
         less = Profile.of(target, _STEP**step)

@@ -19,6 +19,7 @@ from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
 ORDINARY = "no longer than the clip norm"
+NO_NOISE = "no noise is added, or the same in each run: ε is infinite"
 _SMALL, _SHORT, _SOME_WAY, _LONG = 0.1, 0.999, 3.0, 100.0  # lengths in clip norms
 _THRESHOLDS = 60
 _NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
@@ -48,7 +49,18 @@ class Game:
         if not own.any():
             return self.others, self.others
         parts = target.adjacency, own, self.others, target.none
-        return games.world(True, *parts), games.world(False, *parts)
+        present, absent = games.world(True, *parts), games.world(False, *parts)
+        if target.adjacency == "substitute" and target.nonnegative:
+            absent[-1] = _replacement(target, own)
+        return present, absent
+
+
+def _replacement(target: Target, own: Floats) -> Floats:
+    """What is far from an update and has no entry below 0, nor a larger norm."""
+    if target.norm == "linf":
+        return np.asarray(own.max() - own)
+    reverse = own[::-1]
+    return np.zeros_like(own) if np.array_equal(own, reverse) else reverse
 
 
 def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
@@ -85,8 +97,11 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         "one entry": (every(scaled(first)), rows),
         "least noised array": (every(scaled(least)), rows),
     }
+    found["alone"] = every(scaled(apart)), rows[:0]
     if len(rows):
-        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], scaled(rest, against)])
+        opposed = scaled(rest, against)
+        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], opposed])
+        found["beside an opposed one alone"] = every(scaled(apart)), opposed[None]
     if target.categories:
         half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
         found["half of all entries"] = every(scaled(half)), rows
@@ -173,6 +188,8 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
         present: released with the canary, shape (m, s, d).
         absent: released without it, shape (m, s, d).
     """
+    if not (np.ptp(present, axis=0).any() or np.ptp(absent, axis=0).any()):
+        return NO_NOISE
     rows = np.concatenate([present, absent]).reshape(2 * len(present), -1)
     values, places = np.unique(rows, axis=0, return_inverse=True)
     if len(values) <= _FEW:

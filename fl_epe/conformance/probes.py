@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import scipy
 
+from fl_epe.accounting import unknown_expected_score_epsilon
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.games import Game, describe
@@ -22,6 +24,7 @@ from fl_epe.seeding import generator
 
 _STREAMS, _MORE = 3, 20  # of random numbers that a change must not depend on
 _RUNS = 400  # of a world that seems to have no noise
+_MOST_RUNS = 4000  # of a world whose noise is measured
 _TIMES = 20  # as many updates, so that a sum is large beside its noise
 _SAME = 1e-6  # of what is released: rounding to float32
 _SUMMED = 100  # times that, of a sum of so many updates in float32
@@ -30,8 +33,11 @@ _LONG = 100.0  # clip norms
 _ERRORS = 6.0  # standard errors
 _LEAST_RUNS = 10  # for each entry, to know the covariance of their noise
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
-_REPLACED = "zero update"  # in the place of another one
+_REPLACED = "zero update"  # in the place of another: removed, and another added, of two changes
 _COARSE = 10.0  # roundings, from which on a grid is one
+_SHORT = 0.999  # of the clip norm
+_BET = 0.3
+_FEW, _MANY = 0.1, 0.5  # of values that differ
 _HUGE, _TINY = 1e30, 1e-300
 
 
@@ -131,7 +137,7 @@ def _on_a_grid(values: Floats, slack: float) -> bool:
             unit, value = value, unit % value
         return unit
 
-    return functools.reduce(common, np.unique(np.abs(values))) > _COARSE * slack
+    return bool(functools.reduce(common, np.unique(np.abs(values))) > _COARSE * slack)
 
 
 def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
@@ -188,17 +194,27 @@ def probes(
             why = "what is released shows for certain who took part"
             words = "an array more, less or longer was released"
             yield Check(name, "failed", claim, words, why, "critical")
-        elif known := noiseless(target, pair, profile, seed, level / len(pairs)):
-            measured = f"told apart in {known} of {_RUNS} runs, as one of the two has no noise"
-            why = "no noise is added to such updates: ε is infinite"
-            yield Check(name, "failed", claim, measured, why, "critical", infinite=True)
+        elif check := _without_noise(name, target, pair, profile, seed, level / len(pairs)):
+            yield check
         elif target.categories:
             yield Check(name, "passed", claim, "a category was released")
         else:
-            if odd == _REPLACED and target.adjacency == "add-or-remove":
-                size /= 2  # one record is removed, and another one added
             slack = 0.0 if exact else _FAR * spread * target.dim
-            yield _judged(name, target, pair, size, slack, seed)
+            replaced = odd == _REPLACED and target.adjacency == "add-or-remove"
+            yield _judged(name, target, pair, size, slack, seed, 1 + replaced)
+
+
+def _without_noise(
+    name: str, target: Target, pair: Pair, profile: Profile, seed: int, level: float
+) -> Check | None:
+    """A failure, if one of two worlds has no noise."""
+    known = noiseless(target, pair, profile, seed, level)
+    if not known:
+        return None
+    measured = f"told apart in {known} of {_RUNS} runs, as one of the two has no noise"
+    why = "no noise is added to such updates: ε is infinite"
+    claim = "each world has noise"
+    return Check(name, "failed", claim, measured, why, "critical", infinite=True)
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
@@ -232,44 +248,70 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     return found
 
 
-def _judged(name: str, target: Target, pair: Pair, size: float, slack: float, seed: int) -> Check:
-    """Whether a change is within the claim, or as much larger as the noise is."""
-    claim = f"a change of at most {target.allowed:.4g} ({target.norm})"
+def _judged(
+    name: str, target: Target, pair: Pair, size: float, slack: float, seed: int, apart: int = 1
+) -> Check:
+    """Whether a change is within the claim, or as much larger as the noise is.
+
+    Args:
+        name: of the check.
+        target: with its claim.
+        pair: the inputs.
+        size: of the change between their releases.
+        slack: part of it that noise may have.
+        seed: of random numbers.
+        apart: number of neighbours from one input to the other.
+    """
+    allowed = apart * target.allowed
+    claim = f"a change of at most {allowed:.4g} ({target.norm})"
     how = ", noise included" if slack else ""
-    if size <= target.allowed * (1 + _SAME) + slack:
+    if size <= allowed * (1 + _SAME) + slack:
         return Check(name, "passed", claim, f"{size:.4g}{how}")
-    times = size / target.allowed if slack else _over_noise(target, pair, seed)
-    if np.isnan(times):
+    surely = likely = size / allowed
+    if not slack:
+        surely, likely = (times / apart for times in _over_noise(target, pair, seed))
+    if np.isnan(likely):
         why = "no law of the noise and no sensitivity is claimed: games are played instead"
         return Check(name, "unknown", claim, f"{size:.4g}", why)
-    if times <= 1 + _SAME:
+    if surely > 1 + _SAME:
+        why = "the noise is for a smaller sensitivity than there is"
+        return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / likely))
+    if likely <= 1 + _SAME:
         return Check(name, "passed", claim, f"{size:.4g}, and noise is as much larger")
-    why = "the noise is for a smaller sensitivity than there is"
-    return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / times))
+    why = (
+        "so few releases do not tell whether the noise is as much larger: games are played instead"
+    )
+    return Check(name, "unknown", claim, f"{size:.4g}", why)
 
 
-def _over_noise(target: Target, pair: Pair, seed: int) -> float:
-    """A change over that which the claim allows, in units of the noise where that is surely larger.
+def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
+    """A change over that which the claim allows, in units of the noise: surely, and likely.
 
-    A release that is scaled after noise was added has larger changes and as much more noise. NaN if
-    neither noise nor sensitivity is claimed.
+    A release that is scaled after noise was added has larger changes and as much more noise. The
+    first has as much noise as there may be, the second more than is claimed only where there surely
+    is. NaN if neither noise nor sensitivity is claimed.
     """
     needed = target.noise_std(target.allowed)
     if target.multiplier is not None:
         needed = target.multiplier * target.allowed
-    if needed is None and target.sensitivity is None:
-        return math.nan
-    alone = np.array([released(target, pair[1], seed, i) for i in range(_RUNS)])
+    runs = min(max(_RUNS, target.trials), _MOST_RUNS)
+    alone = np.array([released(target, pair[1], seed, i) for i in range(runs)])
     changes = released(target, pair[0], seed, 0) - alone[0]
-    if needed is not None:
-        error = _ERRORS / math.sqrt(2 * _RUNS)
-        noise = alone.std(axis=0)
-        larger = noise * (1 - error) > needed
-        mixed = _whitened(changes, alone) * needed * (1 - error)
-        changes = np.where(larger, changes * needed / (noise * (1 + error) + 1e-300), changes)
-        if target.norm == "l2" and mixed < np.linalg.norm(changes):
-            return mixed / target.allowed
-    return float(np.linalg.norm(changes, ORDERS[target.norm])) / target.allowed
+    norm = functools.partial(np.linalg.norm, ord=ORDERS[target.norm])
+    if needed is None:
+        times = math.nan if target.sensitivity is None else float(norm(changes)) / target.allowed
+        return times, times
+    error = _ERRORS / math.sqrt(2 * runs)
+    noise = alone.std(axis=0)
+    most = np.maximum(noise * (1 + error), needed)
+    larger = noise * (1 - error) > needed
+    surely = float(norm(changes * needed / most))
+    likely = float(norm(np.where(larger, changes * needed / most, changes)))
+    if target.norm == "l2":
+        mixed = _whitened(changes, alone) * needed
+        surely = min(surely, mixed * (1 - error))
+        likely = surely if mixed * (1 + error) < likely else likely
+    return surely / target.allowed, likely / target.allowed
 
 
 def _whitened(changes: Floats, releases: Floats) -> float:
@@ -290,7 +332,9 @@ def _whitened(changes: Floats, releases: Floats) -> float:
     return math.sqrt(unbiased * float(np.sum(along[noisy] ** 2 / variances[noisy])))
 
 
-def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Check]:
+def sensitivity(
+    target: Target, games: list[Game], profile: Profile, level: float, seed: int
+) -> tuple[float, Check]:
     """The largest change between the two worlds of any game, where the noise cancels; or 0."""
     largest, worst = 0.0, games[0].worlds(target)
     reason = "batches are sampled, or noise does not cancel: games are played instead"
@@ -304,6 +348,72 @@ def sensitivity(target: Target, games: list[Game], seed: int) -> tuple[float, Ch
             continue
         if exact and size > largest:
             largest, worst = size, pair
-    if largest:
-        return largest, _judged("sensitivity", target, worst, largest, 0.0, seed)
-    return 0.0, Check("sensitivity", "unknown", f"{target.allowed:.4g} at most", "nothing", reason)
+    name = "sensitivity"
+    if not largest:
+        return 0.0, Check(name, "unknown", f"{target.allowed:.4g} at most", "nothing", reason)
+    silent = _without_noise(name, target, worst, profile, seed, level)
+    return largest, silent or _judged(name, target, worst, largest, 0.0, seed)
+
+
+def changed_at_random(target: Target, noise: Floats, level: float, seed: int) -> Iterator[Check]:
+    """Whether a record that is rounded at random, to a few values, stays within a Gaussian claim.
+
+    With the same random numbers the noise cancels, and a release changes by what the record was
+    rounded to. Along a direction the release is then a mixture of Gaussians that are shifted so,
+    whose probability to be far out is known for each change. That its mean over changes is within
+    the claim is tested by a betting martingale (Waudby-Smith and Ramdas 2024). Only where a zero
+    takes the record's place do both worlds meet the same random numbers.
+
+    Args:
+        target: with its claim.
+        noise: what it releases of zeros, shape (m, s, d).
+        level: of a false alarm.
+        seed: of the random numbers.
+    """
+    z, dim = target.multiplier, target.dim
+    if z is None or target.adjacency != "zero-out" or target.sampling_rate < 1:
+        return
+    canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / ORDERS[target.norm]))
+    pair = Game("", canary[None], target.zeros[1:]).worlds(target)
+    try:
+        if not _few_values(_sides(target, pair, seed, _MORE)):
+            return
+        sides = _sides(target, pair, seed, _MOST_RUNS)
+    except Exception:  # noqa: BLE001 (whatever the target raises)
+        return
+    changes, half = sides[:, 0] - sides[:, 1], _MOST_RUNS // 2
+    along = changes[:half].mean(axis=0)
+    if not _few_values(sides) or not along.any():
+        return
+    std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + _ERRORS / math.sqrt(2 * noise.size))
+    shifts = changes @ along / (np.linalg.norm(along) * std)
+    mean = float(shifts[:half].mean())
+    cut = target.claimed / mean + mean / 2  # of the likelihood ratio of one shift
+    far = scipy.special.ndtr(shifts[half:] - cut)
+    most = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
+    wealth = float(np.log1p(_BET * (far / most - 1)).sum())
+    epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
+    name, claim = "records rounded at random", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
+    measured = f"ε of about {epsilon:.2f} with {_MOST_RUNS:,} changes between two records"
+    if wealth <= -math.log(level):
+        yield Check(name, "passed", claim, measured)
+        return
+    why = (
+        "what is rounded at random before noise is added may be longer than the clip norm: the"
+        " noise is for a smaller sensitivity than there is"
+    )
+    yield Check(name, "failed", claim, measured, why, severity_of(target.claimed / epsilon))
+
+
+def _sides(target: Target, pair: Pair, seed: int, count: int) -> Floats:
+    """What both inputs release with each of so many streams of random numbers."""
+    return np.array([[released(target, x, seed, i) for x in pair] for i in range(count)])
+
+
+def _few_values(sides: Floats) -> bool:
+    """Whether changes have few values, which differ, although what is released has many."""
+    slack = _SAME * np.abs(sides).max()
+    changes = np.rint((sides[:, 0] - sides[:, 1]) / slack)
+    many = len(np.unique(np.rint(sides[:, 1] / slack))) > _MANY * sides[:, 1].size
+    few = len(np.unique(changes)) < _FEW * changes.size
+    return many and few and bool(np.ptp(changes, axis=0).any())

@@ -161,6 +161,13 @@ class Target:
         return _needed(self.claimed, self.delta, self.sampling_rate, self.taken)
 
     @property
+    def law(self) -> Literal["gaussian", "laplace"]:
+        """Of the noise; where the claim says none, Gaussian with δ > 0, and else Laplace."""
+        if self.noise is not None:
+            return self.noise
+        return "gaussian" if self.delta else "laplace"
+
+    @property
     def claimed(self) -> float:
         """The claimed ε of all steps."""
         return float(self.theory if self.epsilon is None else self.epsilon)  # type: ignore[arg-type]

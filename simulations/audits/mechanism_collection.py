@@ -496,7 +496,7 @@ def _largest_norm(rows: Rows, rng: Rng) -> Rows:
 
 MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
     "noise-over-root-of-n": (Target(_own_too_small, **GAUSSIAN), "standard deviation"),
-    "noise-where-nonzero": (Target(_where_nonzero, **GAUSSIAN), "same noise has none"),
+    "noise-where-nonzero": (Target(_where_nonzero, **GAUSSIAN), "no noise is added"),
     "clips-largest-entry": (Target(_largest_entry, **GAUSSIAN), "sensitivity"),
     "inverted-minimum": (Target(_inverted, **GAUSSIAN), "sensitivity"),
     "antithetic": (with_noise(_antithetic), "independence of arrays"),
