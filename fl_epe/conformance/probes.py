@@ -22,7 +22,7 @@ from fl_epe.conformance.target import ORDERS, Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
-_STREAMS, _MORE = 3, 20  # of random numbers that a change must not depend on
+_STREAMS = 20  # of random numbers that a change must not depend on
 _RUNS = 400  # of a world that seems to have no noise
 _MOST_RUNS = 4000  # of a world whose noise is measured
 _TIMES = 20  # as many updates, so that a sum is large beside its noise
@@ -47,23 +47,15 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     The size is in the claim's norm; NaN if something that is not finite was released, infinite if
     not the same arrays were.
     """
-    size, exact = _change(target, pair, seed, _STREAMS)
-    if exact and target.allowed < size < np.inf:  # chance, where noise is rounded
-        return _change(target, pair, seed, _MORE)
-    return size, exact
-
-
-def _change(target: Target, pair: Pair, seed: int, streams: int) -> tuple[float, bool]:
-    sides = [[released(target, x, seed, i) for x in pair] for i in range(streams)]
+    sides = [[released(target, x, seed, i) for x in pair] for i in range(_STREAMS)]
     if len({x.shape for side in sides for x in side}) > 1:
         return np.inf, True
     changes = np.array([one - other for one, other in sides])
     if not np.isfinite(changes).all():
         return np.nan, True
     sizes = np.linalg.norm(changes, ORDERS[target.norm], axis=1)
-    if np.abs(changes - changes[0]).max() <= _SAME * np.abs(sides).max():
-        return float(sizes[0]), True
-    return float(sizes.min()), False
+    exact = bool(np.abs(changes - changes[0]).max() <= _SAME * np.abs(sides).max())
+    return float(sizes[0] if exact else sizes.min()), exact
 
 
 def released(target: Target, updates: Any, seed: int, stream: int) -> Floats:
@@ -107,7 +99,10 @@ def added(target: Target, seed: int) -> Added:
     later = [zeros] * (target.steps - 1)
     try:
         runs = np.array(
-            [[_run(target, [x, *later], seed, i) for x in (updates, zeros)] for i in range(_MORE)]
+            [
+                [_run(target, [x, *later], seed, i) for x in (updates, zeros)]
+                for i in range(_STREAMS)
+            ]
         )
     except Exception:  # noqa: BLE001 (whatever the target raises)
         return Added(to_noise=False, moves=True)
@@ -324,21 +319,22 @@ def _whitened(changes: Floats, releases: Floats) -> float:
     count, dim = releases.shape
     if dim * _LEAST_RUNS > count:
         return math.inf
-    variances, axes = np.linalg.eigh(np.atleast_2d(np.cov(releases.T)))
-    along, noisy = changes @ axes, variances > _SAME * variances.max()
-    if np.linalg.norm(along[~noisy]) > _SAME * np.linalg.norm(along):
+    covariance = np.atleast_2d(np.cov(releases.T))
+    inverse = np.linalg.pinv(covariance, rcond=_SAME, hermitian=True)
+    along = inverse @ changes
+    if np.linalg.norm(changes - covariance @ along) > _SAME * np.linalg.norm(changes):
         return math.inf
     unbiased = (count - dim - 2) / (count - 1)  # of the inverse of a covariance (Wishart)
-    return math.sqrt(unbiased * float(np.sum(along[noisy] ** 2 / variances[noisy])))
+    return math.sqrt(unbiased * float(changes @ along))
 
 
 def sensitivity(
     target: Target, games: list[Game], profile: Profile, level: float, seed: int
 ) -> tuple[float, Check]:
-    """The largest change between the two worlds of any game, where the noise cancels; or 0."""
+    """The largest change between two worlds beside all others, where the noise cancels; or 0."""
     largest, worst = 0.0, games[0].worlds(target)
     reason = "batches are sampled, or noise does not cancel: games are played instead"
-    for game in games:
+    for game in (one for one in games if len(one.others) == len(target.rows)):
         step = int(np.abs(game.canary).sum(axis=1).argmax())
         pair = game.worlds(target, step)
         try:
@@ -376,7 +372,7 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
     canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / ORDERS[target.norm]))
     pair = Game("", canary[None], target.zeros[1:]).worlds(target)
     try:
-        if not _few_values(_sides(target, pair, seed, _MORE)):
+        if not _few_values(_sides(target, pair, seed, _STREAMS)):
             return
         sides = _sides(target, pair, seed, _MOST_RUNS)
     except Exception:  # noqa: BLE001 (whatever the target raises)

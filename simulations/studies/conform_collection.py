@@ -23,6 +23,7 @@ from typing import TypeVar
 path.insert(0, str(Path(__file__).parents[1] / "audits"))
 
 from mechanism_collection import BROKEN, HARMLESS, KNOWN, MORE_BROKEN, MORE_SOUND, SOUND
+from sound_collection import FROM_OUTSIDE
 
 from fl_epe.conformance import ConformanceResult, Target, conform
 
@@ -68,7 +69,7 @@ def _chosen(mechanisms: Mapping[str, Kind], names: Collection[str]) -> Mapping[s
 
 
 def main() -> None:
-    """Print all four tables."""
+    """Print all five tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -87,6 +88,8 @@ def main() -> None:
     accuse(_chosen(HARMLESS, options.only), options.trials, seeds)
     print("Right, written afterwards")
     accuse(_chosen({**SOUND, **MORE_SOUND}, options.only), options.trials, seeds)
+    print("Right, written as a check from outside")
+    accuse(_chosen(FROM_OUTSIDE, options.only), options.trials, seeds)
 
 
 if __name__ == "__main__":
