@@ -115,24 +115,6 @@ class Profile:
         return max(found, gaussian_epsilon(1 / mu, self.delta))
 
 
-def proved(target: Target, fpr: float, fnr: float) -> float:
-    """ε at the claim's δ that error rates beyond a claim prove, if its law holds.
-
-    It is that of the smallest part of the claimed noise, in steps, that the rates contradict. Of a
-    sampled claim that law may be what does not hold, and the rates alone prove.
-    """
-    epsilon = target.claimed
-    if target.sampling_rate < 1:
-        found = error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), target.delta)
-        return max(epsilon, float(found))
-    for step in range(1, _STEPS):
-        less = Profile.of(target, _STEP**step)
-        if not less.excess(fpr, fnr) > 0:
-            break
-        epsilon = float(less.epsilons[-1])
-    return epsilon
-
-
 def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
     """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
 

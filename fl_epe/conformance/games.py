@@ -12,7 +12,7 @@ import numpy as np
 from fl_epe.archive import error_text
 from fl_epe.auditing import games
 from fl_epe.checks import Floats
-from fl_epe.conformance.claim import Profile, limits, proved
+from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.statistics import ALONG, DIGITS, RATIO, VALUES, Score, fitted
 from fl_epe.conformance.target import ORDERS, Target
 from fl_epe.noise import Check, severity_of
@@ -90,32 +90,29 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     rest = -apart
     if target.nonnegative:
         rest = flat - first if dim > 1 else flat
-    found = {
-        ORDINARY: (every(scaled(drawn[0], short)), rows),
-        "random": (every(scaled(drawn[1])), rows),
-        "all entries": (every(scaled(flat)), rows),
-        "one entry": (every(scaled(first)), rows),
-        "least noised array": (every(scaled(least)), rows),
+    vectors = {
+        ORDINARY: scaled(drawn[0], short),
+        "random": scaled(drawn[1]),
+        "all entries": scaled(flat),
+        "one entry": scaled(first),
+        "least noised array": scaled(least),
     }
-    found["alone"] = every(scaled(apart)), rows[:0]
-    if len(rows):
-        opposed = scaled(rest, against)
-        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], opposed])
-        found["beside an opposed one alone"] = every(scaled(apart)), opposed[None]
     if target.categories:
-        half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
-        found["half of all entries"] = every(scaled(half)), rows
-    elif target.others is None:
+        vectors["half of all entries"] = scaled(np.where(np.arange(dim) < dim / 2, 1.0, 0.0))
+    found = {name: (every(vector), rows) for name, vector in vectors.items()}
+    toward = every(scaled(apart))
+    found["alone"] = toward, rows[:0]
+    if len(rows):
+        opposed = scaled(rest, against)[None]
+        found["opposed"] = toward, np.vstack([rows[:-1], opposed])
+        found["beside an opposed one alone"] = toward, opposed
+    if target.others is None and not target.categories:
         halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[:, None]
         lengths = np.minimum(halves, against / target.clip_norm)
-        found["others of two lengths"] = (
-            every(scaled(first)),
-            lengths * scaled(drawn[1], target.clip_norm),
-        )
-        found["others of zeros"] = (
-            every(scaled(drawn[1], short)),
-            np.repeat(target.none, len(rows), 0),
-        )
+        two_lengths = lengths * scaled(drawn[1], target.clip_norm)
+        found["others of two lengths"] = every(scaled(first)), two_lengths
+        zeros = np.repeat(target.none, len(rows), axis=0)
+        found["others of zeros"] = every(scaled(drawn[1], short)), zeros
     if target.taken > 1:
         canary = np.array([scaled(vector) for vector in drawn[2:]])
         found["another in each step"] = every(canary), rows
@@ -172,7 +169,7 @@ def play(
         why = "so few trials contradict no such claim, even if every run were told apart"
         return Check(name, "unknown", claim, f"ε ≥ {shown:.2f} proved: {rates}", why)
     perfect = false == missed == 0
-    least = proved(target, fpr, fnr)
+    least = max(target.claimed, profile.epsilon(fpr, fnr, target.delta))
     part = 0.0 if perfect else min(target.claimed / least, _NOT_NEGLIGIBLE)
     words = "told apart in every run" if perfect else f"ε ≥ {least:.2f} proved"
     why = cause(target, statistic, *runs)

@@ -71,6 +71,26 @@ def _run(target: Target, updates: list[Any], seed: int, stream: int) -> list[Flo
         return [target(one.copy(), rng) for one in updates]
 
 
+def _together(
+    target: Target, pair: tuple[list[Any], list[Any]], seed: int, count: int
+) -> Floats | None:
+    """What two runs release with the same random numbers, or ``None`` if they are refused.
+
+    Args:
+        target: releases.
+        pair: the updates of each step of both.
+        seed: of random numbers.
+        count: of their streams, m.
+
+    Returns:
+        Shape (m, 2, s, d).
+    """
+    try:
+        return np.array([[_run(target, run, seed, i) for run in pair] for i in range(count)])
+    except Exception:  # noqa: BLE001 (whatever the target raises)
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Added:
     """What larger updates in a first step do to the releases of a run.
@@ -97,14 +117,8 @@ def added(target: Target, seed: int) -> Added:
     larger = drawn * (_UNEVEN * target.clip_norm / length)
     updates = np.repeat(larger[None], len(zeros), axis=0)
     later = [zeros] * (target.steps - 1)
-    try:
-        runs = np.array(
-            [
-                [_run(target, [x, *later], seed, i) for x in (updates, zeros)]
-                for i in range(_STREAMS)
-            ]
-        )
-    except Exception:  # noqa: BLE001 (whatever the target raises)
+    runs = _together(target, ([updates, *later], [zeros, *later]), seed, _STREAMS)
+    if runs is None:
         return Added(to_noise=False, moves=True)
     changes = runs[:, 0, 0] - runs[:, 1, 0]
     slack = _SAME * np.abs(runs).max()
@@ -371,16 +385,14 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
         return
     canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / ORDERS[target.norm]))
     pair = Game("", canary[None], target.zeros[1:]).worlds(target)
-    try:
-        if not _few_values(_sides(target, pair, seed, _STREAMS)):
-            return
-        sides = _sides(target, pair, seed, _MOST_RUNS)
-    except Exception:  # noqa: BLE001 (whatever the target raises)
+    worlds = [pair[0]], [pair[1]]
+    runs = _together(target, worlds, seed, _STREAMS)
+    if runs is not None and _few_values(runs):
+        runs = _together(target, worlds, seed, _MOST_RUNS)
+    if runs is None or not _few_values(runs):
         return
-    changes, half = sides[:, 0] - sides[:, 1], _MOST_RUNS // 2
+    changes, half = runs[:, 0, 0] - runs[:, 1, 0], _MOST_RUNS // 2
     along = changes[:half].mean(axis=0)
-    if not _few_values(sides) or not along.any():
-        return
     std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + _ERRORS / math.sqrt(2 * noise.size))
     shifts = changes @ along / (np.linalg.norm(along) * std)
     mean = float(shifts[:half].mean())
@@ -401,15 +413,10 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
     yield Check(name, "failed", claim, measured, why, severity_of(target.claimed / epsilon))
 
 
-def _sides(target: Target, pair: Pair, seed: int, count: int) -> Floats:
-    """What both inputs release with each of so many streams of random numbers."""
-    return np.array([[released(target, x, seed, i) for x in pair] for i in range(count)])
-
-
-def _few_values(sides: Floats) -> bool:
+def _few_values(runs: Floats) -> bool:
     """Whether changes have few values, which differ, although what is released has many."""
-    slack = _SAME * np.abs(sides).max()
-    changes = np.rint((sides[:, 0] - sides[:, 1]) / slack)
-    many = len(np.unique(np.rint(sides[:, 1] / slack))) > _MANY * sides[:, 1].size
-    few = len(np.unique(changes)) < _FEW * changes.size
-    return many and few and bool(np.ptp(changes, axis=0).any())
+    unit = _SAME * np.abs(runs).max()
+    changes = np.rint((runs[:, 0] - runs[:, 1]) / unit)
+    releases = np.rint(runs[:, 1] / unit)
+    few, many = (np.unique(values).size / values.size for values in (changes, releases))
+    return bool(few < _FEW and many > _MANY and np.ptp(changes, axis=0).any())

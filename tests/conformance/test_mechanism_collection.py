@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mechanism_collection import (
     BROKEN,
+    DELTA,
     GAUSSIAN,
     HARMLESS,
     KNOWN,
@@ -20,7 +21,7 @@ from sound_collection import FROM_OUTSIDE
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.conformance import Target, conform
-from fl_epe.conformance.claim import Profile, detectable, proved
+from fl_epe.conformance.claim import Profile, detectable
 
 MANY = {
     "exponential-half-sensitivity",
@@ -94,12 +95,12 @@ def test_a_claimed_epsilon_needs_its_noise():
 
 def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
     target = SOUND["poisson-sampled"]
-    true = Profile.of(target, 0.5)
+    true, claim = Profile.of(target, 0.5), Profile.of(target)
     fpr = np.geomspace(1e-4, 0.5, 50)
     rates = [(float(a), float(b)) for a, b in zip(fpr, true.fnr(fpr), strict=True)]
-    epsilon = max(proved(target, *one) for one in rates)
+    epsilon = max(claim.epsilon(*one, target.delta) for one in rates)
     assert target.claimed < epsilon <= true.epsilons[-1]
-    assert proved(target, 0.5, 0.5) == target.claimed
+    assert claim.epsilon(0.5, 0.5, target.delta) == 0
 
 
 def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
@@ -108,7 +109,8 @@ def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
     alone = Profile.of(dataclasses.replace(target, sampling_rate=1.0, steps=1, draws_batches=None))
     fpr = np.geomspace(1e-3, 0.5, 50)
     rates = zip(fpr, alone.fnr(fpr), strict=True)
-    assert max(proved(target, float(a), float(b)) for a, b in rates) <= alone.epsilons[-1]
+    claim = Profile.of(target)
+    assert max(claim.epsilon(float(a), float(b), DELTA) for a, b in rates) <= alone.epsilons[-1]
 
 
 def test_what_is_detectable_is_found():
