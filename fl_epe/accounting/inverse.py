@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
+from fl_epe.accounting.two_gaussians import epsilon_of_shift
+
 _CLOSE = 1e-7  # relative error of the noise
 _FARTHEST = 256.0  # logarithm of noise from which on there is no more to try than its double
 _LEAST, _MOST = 1e-300, 1e300
@@ -49,3 +51,9 @@ def noise_at(
     while epsilon_of(noise) > epsilon:
         noise *= 1 + close
     return noise
+
+
+def shift_of_epsilon(epsilon: float, delta: float) -> float:
+    """The shift at which `epsilon_of_shift` is ``epsilon``, which may be infinite."""
+    noise = noise_at(lambda noise: float(epsilon_of_shift(1 / noise, delta)), epsilon)
+    return 1 / noise if noise else math.inf

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_of_shift, noise_at
+from fl_epe.accounting import epsilon_of_shift, noise_at, shift_of_epsilon
 from fl_epe.auditing.answer import Answer, client_epsilon
 from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient
@@ -225,13 +225,14 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
 
 def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
     """`power_against_twice` of an estimate from bare scores, by the shift of two Gaussians."""
-
-    def epsilon_at(shift: float) -> float:
-        return float(epsilon_of_shift(shift, found.delta))
-
     if not math.isfinite(found.high):
         return 0.0
-    reach = _scale_of(epsilon_at, found.high) - _scale_of(epsilon_at, found.epsilon)
+    delta = found.delta
+    reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
+
+    def epsilon_at(shift: float) -> float:
+        return float(epsilon_of_shift(shift, delta))
+
     return power_against_twice(epsilon_at, claim, reach, found.confidence)
 
 
@@ -252,7 +253,7 @@ def power_of_bound(
     """
     if delta:
         law = scipy.stats.norm
-        shift = _scale_of(lambda scale: float(epsilon_of_shift(scale, delta)), 2 * claim)
+        shift = shift_of_epsilon(2 * claim, delta)
     else:
         law = scipy.stats.laplace
         shift = 2 * claim

@@ -149,18 +149,18 @@ def _on_a_grid(values: Floats, slack: float) -> bool:
     return bool(functools.reduce(common, np.unique(np.abs(values))) > _COARSE * slack)
 
 
-def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: float) -> int:
-    """In how many runs a world without any noise is told apart from the other one.
+def _without_noise(
+    name: str, target: Target, pair: Pair, profile: Profile, seed: int, level: float
+) -> Check | None:
+    """A failure, if a world without any noise is told apart from the other one more than claimed.
 
     Args:
+        name: of the check.
         target: releases.
         pair: the updates of both worlds.
         profile: what is claimed.
         seed: of the random numbers.
         level: of a false alarm.
-
-    Returns:
-        Their number, or 0 if the claim allows it or each world has noise.
     """
     for one, other in (pair, pair[::-1]):
         first = released(target, one, seed, 0)
@@ -169,8 +169,11 @@ def noiseless(target: Target, pair: Pair, profile: Profile, seed: int, level: fl
             continue
         apart = sum(bool(np.any(released(target, other, seed, i) != first)) for i in runs)
         if profile.excess(*limits(0, _RUNS - apart, _RUNS, level / 2)) > 0:
-            return apart
-    return 0
+            measured = f"told apart in {apart} of {_RUNS} runs, as one of the two has no noise"
+            why = "no noise is added to such updates: ε is infinite"
+            claim = "each world has noise"
+            return Check(name, "failed", claim, measured, why, "critical", infinite=True)
+    return None
 
 
 def probes(
@@ -211,19 +214,6 @@ def probes(
             slack = 0.0 if exact else _FAR * spread * target.dim
             replaced = odd == _REPLACED and target.adjacency == "add-or-remove"
             yield _judged(name, target, pair, size, slack, seed, 1 + replaced)
-
-
-def _without_noise(
-    name: str, target: Target, pair: Pair, profile: Profile, seed: int, level: float
-) -> Check | None:
-    """A failure, if one of two worlds has no noise."""
-    known = noiseless(target, pair, profile, seed, level)
-    if not known:
-        return None
-    measured = f"told apart in {known} of {_RUNS} runs, as one of the two has no noise"
-    why = "no noise is added to such updates: ε is infinite"
-    claim = "each world has noise"
-    return Check(name, "failed", claim, measured, why, "critical", infinite=True)
 
 
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
