@@ -97,16 +97,20 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         "one entry": scaled(first),
         "least noised array": scaled(least),
     }
+    if target.inputs == "clipped":
+        del vectors["random"]  # no longer than the first
     if target.categories:
         vectors["half of all entries"] = scaled(np.where(np.arange(dim) < dim / 2, 1.0, 0.0))
     found = {name: (every(vector), rows) for name, vector in vectors.items()}
     toward = every(scaled(apart))
-    found["alone"] = toward, rows[:0]
     if len(rows):
         opposed = scaled(rest, against)[None]
         found["opposed"] = toward, np.vstack([rows[:-1], opposed])
-        found["beside an opposed one alone"] = toward, opposed
-    if target.others is None and not target.categories:
+        if target.categories:
+            found["beside an opposed one alone"] = toward, opposed
+    if target.others is not None or target.categories:
+        found["alone"] = toward, rows[:0]
+    else:
         halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[:, None]
         lengths = np.minimum(halves, against / target.clip_norm)
         two_lengths = lengths * scaled(drawn[1], target.clip_norm)
