@@ -370,9 +370,10 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
         level: of a false alarm.
         seed: of the random numbers.
     """
-    z, dim = target.multiplier, target.dim
-    if z is None or target.adjacency != "zero-out" or target.sampling_rate < 1:
+    gaussian = target.noise == "gaussian" and target.multiplier is not None
+    if not gaussian or target.adjacency != "zero-out" or target.sampling_rate < 1:
         return
+    dim = target.dim
     canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / ORDERS[target.norm]))
     pair = Game("", canary[None], target.zeros[1:]).worlds(target)
     worlds = [pair[0]], [pair[1]]
@@ -383,6 +384,8 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
         return
     changes, half = runs[:, 0, 0] - runs[:, 1, 0], _MOST_RUNS // 2
     along = changes[:half].mean(axis=0)
+    if not along.any():
+        return
     std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + _ERRORS / math.sqrt(2 * noise.size))
     shifts = changes @ along / (np.linalg.norm(along) * std)
     mean = float(shifts[:half].mean())
