@@ -51,7 +51,7 @@ POWER = 0.8
 # A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
 # that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
 _GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001
-_SCALE_ERROR = 5e-3  # relative error of a scale that is solved for
+_SCALE_ERROR = 1e-3  # relative error of a scale that is solved for
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 
@@ -285,7 +285,7 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 
 def _scale_of(epsilon_at: Callable[[float], float], epsilon: float) -> float:
-    """The scale with that ε, to a relative 0.5%; infinite if none has it."""
+    """The scale with that ε, to a relative 0.1%; infinite if none has it."""
     noise = noise_at(lambda noise: epsilon_at(1 / noise), epsilon, close=_SCALE_ERROR)
     return 1 / noise if noise else math.inf
 
