@@ -7,7 +7,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
@@ -168,12 +168,3 @@ def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
     """Participations of the ``count`` canaries that have a score."""
     taken = np.asarray(record.presence.sum(axis=0))
     return taken if count == len(taken) else taken[taken > 0]
-
-
-def shift_of_epsilon(epsilon: float, delta: float) -> float:
-    """The shift at which `epsilon_of_shift` is ``epsilon``."""
-
-    def excess(shift: float) -> float:
-        return float(epsilon_of_shift(shift, delta)) - epsilon
-
-    return float(scipy.optimize.brentq(excess, 0.0, math.sqrt(2 * epsilon) + 10))

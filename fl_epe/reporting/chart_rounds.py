@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import Answer, AuditRecord, epsilon_by_round
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
-from fl_epe.reporting.chart_epsilon import epsilon_chart, shift_of_epsilon
+from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON, number, signed

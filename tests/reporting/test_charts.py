@@ -11,10 +11,10 @@ import pytest
 from records import make_record, record_of
 
 import fl_epe.reporting
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import AuditedClient, answers, epsilon_by_round, seen_by
 from fl_epe.limit import limit_record
-from fl_epe.reporting.chart_epsilon import epsilon_chart, shift_of_epsilon
+from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
