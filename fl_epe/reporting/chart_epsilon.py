@@ -51,8 +51,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     drawn = [parts for a in answers if (parts := _adversary(record, client, a, grid))]
     traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
     highest = max(y or 0.0 for band, *_ in drawn for y in band["y"])
-    title = f"ε at δ = {measured[0].delta:.2g}"
-    panels: list[tuple[str, float, JSON]] = [(title, 6.0, {"rangemode": "tozero"})]
+    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
     bars, beyond = [], int(np.sum(counts > top))
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
@@ -64,7 +63,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     is_above = any(found.epsilon > limit for found in measured)
     return Chart(
         name="epsilon",
-        title="ε of a client, by how often it takes part",
+        title=f"ε at δ = {measured[0].delta:.2g} of one client, by how often it takes part",
         caption=f"Lines are ε by what an adversary sees, with shaded "
         f"{measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "

@@ -136,4 +136,4 @@ class TestPicture:
         assert ticks[-1] <= max(point["x"] for point in chart.points)
 
     def test_it_says_its_delta(self):
-        assert self.chart().layout["yaxis"]["title"]["text"].startswith("ε at δ = ")
+        assert self.chart().title.startswith("ε at δ = 1e-05")
