@@ -109,6 +109,24 @@ def test_commands_have_the_options_that_documents_give_them(words, capsys):
     assert {word for word in words if word.startswith("--")} <= options
 
 
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, ROOT / "simulations/apps/canary-audit/README.md"], ids=word
+)
+def test_processes_are_ended_by_id(path):
+    assert not re.search(r"\b(pkill|killall)\b", path.read_text("utf-8"))
+
+
+def test_guides_are_numbered_alike_in_the_site_and_in_their_index():
+    site = (ROOT / "mkdocs.yml").read_text("utf-8")
+    index = (ROOT / "docs/guides/index.md").read_text("utf-8")
+    in_site = re.findall(r"^ +- (\d+) [\w ]+: guides/([\w-]+\.md)$", site, re.M)
+    in_index = re.findall(r"^\| (\d+) \| \[[^]]+\]\(([\w-]+\.md)\)", index, re.M)
+    assert in_site == in_index
+    assert [int(number) for number, _ in in_site] == list(range(1, len(in_site) + 1))
+    guides = {path.name for path in (ROOT / "docs/guides").glob("*.md")}
+    assert {name for _, name in in_site} == guides - {"index.md"}
+
+
 def test_there_are_commands_to_check():
     assert len(list(commands())) > 20
 
