@@ -133,7 +133,7 @@ class TestPicture:
         chart = self.chart()
         ticks = chart.layout["xaxis"]["tickvals"]
         assert ticks[0] == 0
-        assert ticks[-1] <= max(point["x"] for point in chart.points)
+        assert ticks[-1] <= max(max(trace["x"]) for trace in chart.traces if trace["type"] != "bar")
 
     def test_it_says_its_delta(self):
         assert self.chart().title.startswith("ε at δ = 1e-05")
