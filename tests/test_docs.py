@@ -131,6 +131,31 @@ def test_there_are_commands_to_check():
     assert len(list(commands())) > 20
 
 
+@pytest.mark.parametrize(
+    ("guide", "command"),
+    [
+        pytest.param("compare", "advise canaries --clients 120 --rounds 60", id="canaries"),
+        pytest.param("scores", "estimate scores.csv --delta 1e-5", id="scores"),
+        pytest.param("compare", "compare --schedules epochs poisson", id="compare"),
+    ],
+)
+def test_guides_show_what_their_commands_print(guide, command, tmp_path, monkeypatch, capsys):
+    """Every row of the table that is printed, for the first command that begins so."""
+    text = (ROOT / f"docs/guides/{guide}.md").read_text("utf-8")
+    (line,) = re.findall(rf"^\.venv/bin/fl-epe ({re.escape(command)}.*)$", text, re.M)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    if "scores.csv" in command:
+        (block, *_) = (b for b in PYTHON if b.document == "docs/guides/scores.md")
+        exec(compile(block.code, str(block), "exec"), {})  # noqa: S102
+    assert main(shlex.split(line)) == 0
+    printed = [row.rstrip() for row in capsys.readouterr().out.splitlines()]
+    start = next(place for place, row in enumerate(printed) if row.startswith("────"))
+    rows = [row for row in printed[start + 1 :] if re.search(r"\d(  |$)", row) and "  " in row]
+    assert rows
+    assert [row for row in rows if row not in text] == []
+
+
 def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
     app = ROOT / "simulations/apps/canary-audit"
     settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
