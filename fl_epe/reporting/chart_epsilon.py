@@ -56,15 +56,19 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
-    wide = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)
+    room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)  # for labels
     step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
+    ticks = np.arange(0, top + step / 1000, step).tolist()
+    limit = charts.known(answers[1].analytical.epsilon)
+    is_above = any(found.epsilon > limit for found in measured)
     return Chart(
         name="epsilon",
-        title="ε of a client, by how often it takes part",
-        caption=f"Lines are ε at δ = {measured[0].delta:.2g} by what an adversary sees, with "
-        f"shaded {measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        title=f"ε at δ = {measured[0].delta:.2g} of one client, by how often it takes part",
+        caption=f"Lines are ε by what an adversary sees, with shaded "
+        f"{measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
         f"{often}, the median; triangles are what is proved of it."
+        + (" An estimate above theory is so by chance." if is_above else "")
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
@@ -72,7 +76,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
-        layout=charts.axes("participations", *panels, range=[0, wide * top], dtick=step),
+        layout=charts.axes("participations", *panels, range=[0, room * top], tickvals=ticks),
         logs={"y": None},
     )
 
@@ -143,7 +147,8 @@ def _adversary(
     wide = half / np.sqrt(energies)
     middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
     hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    canaries = scatter("markers", times, middle, "canaries", color, symbol, size=10) | {
+    drawn = scatter("markers", times, middle, f"canaries, {name}", color, symbol, size=10)
+    canaries = drawn | {
         "error_y": charts.error_bars(middle, low, high, color),
         "customdata": [[len(group)] for group in groups],
         "hovertemplate": f"{hover}<extra>{name}</extra>",
@@ -153,7 +158,7 @@ def _adversary(
         charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
-        scatter("markers", at, proved, "proved", color, "triangle-up"),
+        scatter("markers", at, proved, f"proved, {name}", color, "triangle-up"),
     )
 
 

@@ -185,7 +185,7 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
+        design = Design.of({**about, **record.design.to_settings(), "unit": task.unit})
         return record.with_values(design=design, stopped=stopped)
 
 

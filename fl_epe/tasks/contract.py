@@ -34,11 +34,13 @@ class Task(abc.ABC):
         name: what `load_task` calls it; by default ``"module:Class"``.
         defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
         metric: what `LossSum.correct` adds up; "" if a task has no metric beside its loss.
+        unit: what one client is, in a word, such as "hospital"; reports say whose privacy it is.
     """
 
     name: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     metric: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "client"
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

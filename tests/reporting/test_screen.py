@@ -61,7 +61,7 @@ def test_the_status_and_its_reason_come_first(screen):
     assert summary.status == STATUS.get(name, "ok")
     first = " ".join(text.split()).partition(": ")[0]
     if summary.status == "ok":
-        assert text.startswith("By this audit, whoever has the final model can tell")
+        assert text.startswith("Whether one client took part, this audit's attack guesses right")
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
         assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
@@ -203,8 +203,8 @@ def test_the_guess_of_a_hand_calculation():
 @pytest.mark.parametrize(
     ("final", "every", "words"),
     [
-        pytest.param(0.5, 0.5, "othing has to change", id="little"),
-        pytest.param(0.5, 9.0, "ublish the final model alone", id="final"),
+        pytest.param(0.5, 0.5, "ittle was found", id="little"),
+        pytest.param(0.5, 9.0, "eep the rounds' models secret", id="final"),
         pytest.param(2.0, 2.0, "if that is too much", id="some"),
         pytest.param(9.0, 9.0, "efore the model is published", id="a-lot"),
     ],
@@ -235,13 +235,13 @@ def test_theory_may_say_less_than_an_audit_can_show():
     assert every.estimate is not None
     assert every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
     assert summary.status == "ok"
-    assert what_to_do(summary).startswith("Nothing has to change")
+    assert what_to_do(summary).startswith("Little was found")
     assert every.estimate.epsilon > (every.analytical.epsilon or 0.0)
     assert "Estimates may exceed theory by chance." in table_note(summary)
     estimate = dataclasses.replace(every.estimate, low=9.0, epsilon=12.0, high=15.0)
     above = dataclasses.replace(every, estimate=estimate)  # theory does not explain that
     summary = dataclasses.replace(summary, answers=(summary.answers[0], above))
-    assert "final model alone" in what_to_do(summary)
+    assert "rounds' models secret" in what_to_do(summary)
     estimate = dataclasses.replace(estimate, low=0.0, epsilon=0.0, high=0.0)
     below = [dataclasses.replace(one, estimate=estimate) for one in summary.answers]
     assert "by chance" not in table_note(dataclasses.replace(summary, answers=tuple(below)))

@@ -233,7 +233,23 @@ def test_options_say_the_arguments_by_their_names():
         "loss": None,
         "metric": "_no_metric",
         "data_seed": 3,
+        "unit": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unit"),
+    [
+        pytest.param({}, "user", id="column"),
+        pytest.param({"partition": "by:hospital_id"}, "hospital", id="column-of-ids"),
+        pytest.param({"partition": "by:id"}, "id", id="bare-id"),
+        pytest.param({"partition": "by:home town"}, "home town", id="two-words"),
+        pytest.param({"partition": "iid:5"}, "client", id="no-column"),
+        pytest.param({"unit": "school"}, "school", id="named"),
+    ],
+)
+def test_a_client_is_called_what_the_data_call_it(arguments: Any, unit: str):
+    assert _task(**arguments).unit == unit
 
 
 # Held-out rows
