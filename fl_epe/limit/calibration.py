@@ -20,7 +20,15 @@ from typing import Any, Unpack
 import numpy as np
 import scipy
 
-from fl_epe.auditing import SECRET_KINDS, AuditRecord, CanaryLoad, NotMeasured, Sees, canary_load
+from fl_epe.auditing import (
+    REAL_UPDATES_LEFT_OUT,
+    SECRET_KINDS,
+    AuditRecord,
+    CanaryLoad,
+    NotMeasured,
+    Sees,
+    canary_load,
+)
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.limit.client import (
     ClientEpsilon,
@@ -236,5 +244,5 @@ def _notes(z: float, real: bool) -> list[str]:
             "multiplier would change them."
         )
     else:
-        notes.append("Real updates are left out; they would lower ε.")
+        notes.append(REAL_UPDATES_LEFT_OUT)
     return notes
