@@ -41,7 +41,8 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
-    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    found = {name: estimate for name, one in named if (estimate := charts.finite_estimate(one))}
+    names, measured = list(found), list(found.values())
     if not measured:
         return None
     counts, times = _clients(record), client.participations
@@ -70,7 +71,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(
-            [*traces, *_client(answers[1], measured, grid, highest), *bars]
+            [*traces, *_client(answers[1], measured, names, grid, highest), *bars]
         ),
         layout=charts.axes("participations", *panels, range=[0, wide * top], dtick=step),
         logs={"y": None},
@@ -102,7 +103,7 @@ def _bars(counts: NDArray[np.int64], top: float) -> JSON:
 
 
 def _client(
-    answer: Answer, measured: list[EpsilonEstimate], grid: Floats, highest: float
+    answer: Answer, measured: list[EpsilonEstimate], names: list[str], grid: Floats, highest: float
 ) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
     times, delta = answer.participations, measured[0].delta
@@ -113,7 +114,7 @@ def _client(
     inside = len(y) == 1 or np.ptp(y) > _APART * highest
     sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
     at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
-    more: JSON = {"size": 7, "text": text, "textposition": at}
+    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": names}
     x = [times] * len(y)
     yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
@@ -149,12 +150,14 @@ def _adversary(
         "hovertemplate": f"{hover}<extra>{name}</extra>",
     }
     proved, at = [charts.known(answer.proved)], [client.participations]
-    return (
-        charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
+    low, high = epsilon(fit.low, grid), epsilon(fit.high, grid)
+    drawn = (
+        charts.band(grid, low, high, f"{name}, interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
         scatter("markers", at, proved, "proved", color, "triangle-up"),
     )
+    return tuple(trace | {"meta": name} for trace in drawn)
 
 
 def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:

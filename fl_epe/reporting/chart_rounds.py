@@ -65,7 +65,7 @@ def rounds_chart(
         + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
-        traces=tuple(traces),
+        traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
         layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
         logs={"y": None},
     )
