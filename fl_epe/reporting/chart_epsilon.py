@@ -1,7 +1,7 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import scipy
@@ -41,10 +41,10 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
-    found = {name: estimate for name, one in named if (estimate := charts.finite_estimate(one))}
-    names, measured = list(found), list(found.values())
+    measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
     if not measured:
         return None
+    estimate, *_ = measured.values()
     counts, times = _clients(record), client.participations
     taken = record.presence.sum(axis=0)
     top = min(max(times, taken.max(initial=0), counts.max(initial=0)), _FAR * times)
@@ -57,13 +57,13 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
-    wide = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)
+    wide = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured.values())
     step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
     return Chart(
         name="epsilon",
         title="ε of a client, by how often it takes part",
-        caption=f"Lines are ε at δ = {measured[0].delta:.2g} by what an adversary sees, with "
-        f"shaded {measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        caption=f"Lines are ε at δ = {estimate.delta:.2g} by what an adversary sees, with "
+        f"shaded {estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
         f"{often}, the median; triangles are what is proved of it."
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
@@ -71,7 +71,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(
-            [*traces, *_client(answers[1], measured, names, grid, highest), *bars]
+            [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
         layout=charts.axes("participations", *panels, range=[0, wide * top], dtick=step),
         logs={"y": None},
@@ -103,18 +103,18 @@ def _bars(counts: NDArray[np.int64], top: float) -> JSON:
 
 
 def _client(
-    answer: Answer, measured: list[EpsilonEstimate], names: list[str], grid: Floats, highest: float
+    answer: Answer, measured: Mapping[str, EpsilonEstimate], grid: Floats, highest: float
 ) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
-    times, delta = answer.participations, measured[0].delta
+    times, delta = answer.participations, next(iter(measured.values())).delta
     if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
         allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
-    y = [found.epsilon for found in measured]
+    y = [found.epsilon for found in measured.values()]
     inside = len(y) == 1 or np.ptp(y) > _APART * highest
     sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
     at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
-    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": names}
+    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": list(measured)}
     x = [times] * len(y)
     yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
@@ -152,7 +152,7 @@ def _adversary(
     proved, at = [charts.known(answer.proved)], [client.participations]
     low, high = epsilon(fit.low, grid), epsilon(fit.high, grid)
     drawn = (
-        charts.band(grid, low, high, f"{name}, interval", color),
+        charts.band(grid, low, high, "interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
         scatter("markers", at, proved, "proved", color, "triangle-up"),

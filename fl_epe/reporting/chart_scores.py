@@ -27,7 +27,7 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
         points = scatter("markers", sizes[chosen], scores.observed[chosen], name, color, symbol)
         drawn = [
-            charts.band(ends, middle - _WIDE, middle + _WIDE, f"{name}, band", color, yaxis=at),
+            charts.band(ends, middle - _WIDE, middle + _WIDE, "band", color, yaxis=at),
             scatter("lines", ends, middle, label, color, dash, yaxis=at),
             points
             | {"customdata": [[int(times[i])] for i in chosen], "showlegend": False, "yaxis": at}

@@ -13,7 +13,6 @@ from torch.nn import functional
 from fl_epe.checks import raise_invalid
 from fl_epe.models import Cnn, Inputs
 
-_RARE = 1e-6  # share of a class that no example has
 _IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
 
 
@@ -200,17 +199,6 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
     return [length for length in shape if length != 1]
 
 
-def class_shares(targets: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Shares of the classes, none of them 0; ones of that shape where targets are no classes.
-
-    Their logarithms are the constant outputs with the least cross-entropy.
-    """
-    if targets.is_floating_point() or len(shape) != 1 or int(targets.max()) >= shape[0]:
-        return torch.ones(tuple(shape))
-    counts = torch.bincount(targets, minlength=shape[0]).float()
-    return (counts / len(targets)).clamp(min=_RARE)
-
-
 def has_two_classes(targets: torch.Tensor) -> bool:
     """Whether each example has one target, which is 0 or 1, and there are both."""
     return targets.dim() == 1 and set(targets.tolist()) == {0, 1}
@@ -230,11 +218,11 @@ def area_under_curve(outputs: Sequence[torch.Tensor], targets: torch.Tensor) -> 
 
     if not all(isinstance(part, torch.Tensor) for part in outputs):
         return None
-    whole = torch.cat([part.reshape(len(part), -1) for part in outputs]).double()
-    if len(whole) != len(targets) or whole.shape[1] > 2 or not whole.isfinite().all():
+    whole = torch.cat(list(outputs)).reshape(len(targets), -1)
+    if whole.shape[1] > 2 or not whole.isfinite().all():
         return None
-    score = whole[:, -1] - whole[:, 0] if whole.shape[1] == 2 else whole[:, 0]
-    return float(roc_auc_score(targets.numpy(), score.numpy()))
+    margin = whole[:, -1] - whole[:, :-1].sum(1)  # of two logits, or the only output
+    return float(roc_auc_score(targets, margin))
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
