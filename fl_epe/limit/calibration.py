@@ -18,7 +18,15 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from fl_epe.accounting import noise_at
-from fl_epe.auditing import SECRET_KINDS, AuditRecord, CanaryLoad, NotMeasured, Sees, canary_load
+from fl_epe.auditing import (
+    REAL_UPDATES_LEFT_OUT,
+    SECRET_KINDS,
+    AuditRecord,
+    CanaryLoad,
+    NotMeasured,
+    Sees,
+    canary_load,
+)
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.limit.client import (
     ClientEpsilon,
@@ -224,5 +232,5 @@ def _notes(z: float, real: bool) -> list[str]:
             "multiplier would change them."
         )
     else:
-        notes.append("Real updates are left out; they would lower ε.")
+        notes.append(REAL_UPDATES_LEFT_OUT)
     return notes

@@ -1,7 +1,7 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import scipy
@@ -41,9 +41,10 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
-    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
     if not measured:
         return None
+    estimate, *_ = measured.values()
     counts, times = _clients(record), client.participations
     taken = record.presence.sum(axis=0)
     top = min(max(times, taken.max(initial=0), counts.max(initial=0)), _FAR * times)
@@ -56,16 +57,16 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
-    room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)  # for labels
+    room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured.values())
     step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
     ticks = np.arange(0, top + step / 1000, step).tolist()
     limit = charts.known(answers[1].analytical.epsilon)
-    is_above = any(found.epsilon > limit for found in measured)
+    is_above = any(found.epsilon > limit for found in measured.values())
     return Chart(
         name="epsilon",
-        title=f"ε at δ = {measured[0].delta:.2g} of one client, by how often it takes part",
+        title=f"ε at δ = {estimate.delta:.2g} of one client, by how often it takes part",
         caption=f"Lines are ε by what an adversary sees, with shaded "
-        f"{measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        f"{estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
         f"{often}, the median; triangles are what is proved of it."
         + (" An estimate above theory is so by chance." if is_above else "")
@@ -106,18 +107,18 @@ def _bars(counts: NDArray[np.int64], top: float) -> JSON:
 
 
 def _client(
-    answer: Answer, measured: list[EpsilonEstimate], grid: Floats, highest: float
+    answer: Answer, measured: Mapping[str, EpsilonEstimate], grid: Floats, highest: float
 ) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
-    times, delta = answer.participations, measured[0].delta
+    times, delta = answer.participations, next(iter(measured.values())).delta
     if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
         allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
-    y = [found.epsilon for found in measured]
+    y = [found.epsilon for found in measured.values()]
     inside = len(y) == 1 or np.ptp(y) > _APART * highest
     sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
     at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
-    more: JSON = {"size": 7, "text": text, "textposition": at}
+    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": list(measured)}
     x = [times] * len(y)
     yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
@@ -147,19 +148,21 @@ def _adversary(
     wide = half / np.sqrt(energies)
     middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
     hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    drawn = scatter("markers", times, middle, f"canaries, {name}", color, symbol, size=10)
-    canaries = drawn | {
+    markers = scatter("markers", times, middle, f"canaries, {name}", color, symbol, size=10)
+    canaries = markers | {
         "error_y": charts.error_bars(middle, low, high, color),
         "customdata": [[len(group)] for group in groups],
         "hovertemplate": f"{hover}<extra>{name}</extra>",
     }
     proved, at = [charts.known(answer.proved)], [client.participations]
-    return (
-        charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
+    low, high = epsilon(fit.low, grid), epsilon(fit.high, grid)
+    drawn = (
+        charts.band(grid, low, high, "interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
         scatter("markers", at, proved, f"proved, {name}", color, "triangle-up"),
     )
+    return tuple(trace | {"meta": name} for trace in drawn)
 
 
 def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -95,11 +95,12 @@ class Summary:
         return {"status": self.status, **{n: v for n, v in found if math.isfinite(v)}}
 
     def held_out(self) -> list[tuple[str, str]]:
-        """Names and last values of the task's metric and of the loss on held-out data."""
+        """Names and last values on held-out data: the task's metric, area under the curve, loss."""
         if self.record is None:
             return []
         metric, found = self.record.design.metric, list[tuple[str, str]]()
-        for series, name in (("eval_accuracy", metric), ("eval_loss", "loss")):
+        named = ("eval_accuracy", metric), ("eval_auc", "ROC AUC"), ("eval_loss", "loss")
+        for series, name in named:
             values = self.record.metrics.get(series, np.empty(0))
             if name and len(values) and math.isfinite(values[-1]):
                 form = ".1%" if name == "accuracy" else ".4g"

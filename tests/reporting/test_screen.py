@@ -3,15 +3,19 @@
 import contextlib
 import dataclasses
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from records import limit_with_clients, make_record, record_of
 
+from fl_epe.cli.main import main
 from fl_epe.cli.report import print_and_write
-from fl_epe.reporting import as_text, summarize, summarize_unmeasured
+from fl_epe.reporting import Terminal, as_text, print_report, summarize, summarize_unmeasured
 from fl_epe.reporting.reliability import CODES, warnings_of
-from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, what_to_do
+from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, table_rows, what_to_do
 
 limit = limit_with_clients
 LONG = tuple(f"step {t}: the noise is smaller than what is accounted for by far" for t in range(9))
@@ -48,6 +52,71 @@ def test_it_is_one_screen(screen):
     assert len(lines) <= 25
     assert len(text.split()) <= 200
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
+    summary, shown = summarize(RECORDS[name]()), io.StringIO()
+    print_report(Terminal(file=shown, width=columns), summary)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    after = lines[[line.startswith("How much leaks") for line in lines].index(True) :]
+    for first, *cells in table_rows(summary):
+        place = next(i for i, line in enumerate(after) if line.startswith(first))
+        row = after[place].split(maxsplit=len(first.split()))[-1]
+        if columns == 80:
+            assert all(cell in row for cell in cells)
+        else:
+            values = [line.partition(": ")[2] for line in after[place + 1 : place + 5]]
+            assert values == cells
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("advise noise --target-epsilon 3 --rounds 20", id="advise-noise"),
+        pytest.param("advise canaries --clients 120 --participations 12", id="advise-canaries"),
+        pytest.param(
+            "compare --schedules epochs poisson --noise-multipliers 1 --participations 4 "
+            "--rounds 20 --workers 1 --output grid",
+            id="compare",
+        ),
+        pytest.param("report a b --output both", id="report-of-two"),
+        pytest.param("estimate scores.csv", id="estimate"),
+    ],
+)
+def test_no_command_cuts_a_number(words, columns, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name, noise in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / name).mkdir()
+        limit(noise=noise).save(tmp_path / name / "record.npz")
+    scores = np.random.default_rng(1).normal([3, 0], 1, (40, 2))
+    np.savetxt("scores.csv", scores, delimiter=",", header="observed,unobserved", comments="")
+    assert main(words.split()) == 0
+    assert "…" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_at_least_and_at_most_are_told_apart_in_any_encoding(encoding, tmp_path):
+    limit(noise=0.5).save(tmp_path / "record.npz")
+    command = [sys.executable, "-m", "fl_epe", "report", str(tmp_path), "--details"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+    text, rows = shown.decode(encoding), table_rows(summarize(limit(noise=0.5)))
+    for row in rows:
+        for cell in row[3:]:
+            assert (cell if encoding == "utf-8" else plain_of(cell)) in text
+    if encoding != "utf-8":
+        questions = [line for line in text.splitlines() if line.endswith("?")]
+        assert text.count("?") == len(questions)  # those that the report asks
+
+
+def plain_of(cell):
+    """The cell in letters that every encoding has."""
+    return cell.replace("≥", ">=").replace("≤", "<=")
 
 
 def test_in_a_notebook_a_report_is_text_too(monkeypatch):
