@@ -11,9 +11,10 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,6 +78,22 @@ def print_json(values: dict[str, Any]) -> None:
     from fl_epe.reporting import as_json
 
     print(printable(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)))
+
+
+PATIENCE = 1.5
+"""Seconds after which a command says what it waits for."""
+
+
+@contextlib.contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Say on standard error what is done, if it takes longer than `PATIENCE`."""
+    timer = threading.Timer(PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class ProgressLine:
@@ -184,9 +201,9 @@ def on_one_line(text: str) -> str:
     return " ".join(printable(text).splitlines())
 
 
-def say(text: str, prefix: str = "fl-epe: error: ") -> None:
-    """Print one line of error, in red on a terminal."""
-    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+def say(text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True) -> None:
+    """Print one line on standard error, in red on a terminal if it is an ``alarm``."""
+    coloured = alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ
     red, plain = ("\x1b[31m", "\x1b[0m") if coloured else ("", "")
     print(f"{red}{prefix}{on_one_line(text)}{plain}", file=sys.stderr)
 

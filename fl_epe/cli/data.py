@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.resources
 import json
+import math
 import shlex
 import string
 from collections.abc import Sequence
@@ -10,11 +11,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from fl_epe.checks import raise_invalid
-from fl_epe.cli.console import ProgressLine, print_whole
+from fl_epe.cli.console import ProgressLine, print_whole, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
+from fl_epe.tasks import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
 
 _CLIENTS = 100  # where no column says whose a row is
+# Of a round: as many clients as suffice to train, or as it takes for each to have had a part. Of
+# who never takes part, nothing is measured.
+_MOST_USUAL, _LEAST_OFTEN = RunConfig.clients_per_round, 2
 _CANCER = [
     f"{kind} {what}"
     for kind in ("mean", "worst")
@@ -26,7 +31,8 @@ _CANCER = [
 class New:
     """Write a Python file with a model and a data set, which 'fl-epe run' trains and audits.
 
-    With --data it is for your own table: all columns of numbers become inputs.
+    With --data it is for your own table: numbers, categories and dates become inputs, and
+    identifiers are left out. The file says what became of each column, to be changed there.
 
     Examples:
         fl-epe new && fl-epe run my_task:task
@@ -55,52 +61,74 @@ class New:
             )
         if path.exists():
             raise_invalid("file", str(path), "not to exist: name another one")
+        if not path.parent.is_dir():
+            raise_invalid("file", str(path), "to be in a folder that exists")
         if self.data is None and (self.targets or self.by):
             raise_invalid("data", None, "beside --targets and --by, which are columns of it")
+        about = list[str]()
         if self.data is None:
-            text = _filled(path, _CANCER, "target", "iid:60", 60, example=_template("own_rows"))
+            kinds = ColumnKinds(numbers=_CANCER)
+            text = _filled(path, kinds, ["target"], 60, example=_template("own_rows"))
         else:
-            text = self._of_table(self.data)
+            with waiting(f"Reading {self.data}"):
+                text, about = self._of_table(self.data)
         write_text(path, text)
         go = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))} && "
-        print_whole(f"{path}: a task of your own", f"Next: {go}fl-epe run {path.stem}:task")
+        print_whole(f"{path}: a task of your own", *about, f"Next: {go}fl-epe run {path.stem}:task")
         return 0
 
-    def _of_table(self, data: Path) -> str:
-        from fl_epe.tasks.tables import class_count, number_columns, open_source, read_column
+    def _of_table(self, data: Path) -> tuple[str, list[str]]:
+        """The file for a table, and lines about what becomes of its columns."""
+        from fl_epe.tasks import read_tables
 
-        rows, held_out = open_source(str(data), None, 0)
-        names, columns = rows.column_names, ", ".join(rows.column_names)
+        tables = read_tables(str(data))
+        train = "train" if "train" in tables else next(iter(tables))
+        names = [str(name) for name in tables[train].columns]
         if self.targets is None:
-            raise_invalid("targets", None, f"to name a column of {data}: {columns}")
-        for name, column in (("targets", self.targets), ("by", self.by)):
-            if column not in (None, *names):
-                raise_invalid(name, column, f"to be a column of {data}: {columns}")
-        inputs = [one for one in number_columns(rows) if one not in (self.targets, self.by)]
-        if not inputs:
+            raise_invalid("targets", None, f"to name a column of {data}: {', '.join(names)}")
+        needed = [self.targets] if self.by is None else [self.targets, self.by]
+        for argument, column in zip(("targets", "by"), needed, strict=False):
+            if column not in names:
+                raise_invalid(argument, column, f"to be a column of {data}: {', '.join(names)}")
+        table = tables[train].dropna(subset=needed)
+        classes = classes_to_predict(tables[train][self.targets])
+        kinds = sort_columns(table, but=needed)
+        if not (kinds.numbers or kinds.categories or kinds.dates):
             raise_invalid(
                 "data",
                 str(data),
-                f"to have columns of numbers beside {self.targets}: {columns}. For images or text, "
-                "write the task with fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
+                f"to have columns of numbers, categories or dates beside {', '.join(needed)}: "
+                f"{', '.join(names)}. For images or text, write the task with "
+                "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
             )
-        clients = min(_CLIENTS if self.by is None else len(set(rows[self.by])), len(rows))
-        outputs, loss = class_count((rows, held_out), self.targets), {}
-        if outputs is None:
-            values = read_column(rows, self.targets, "targets").double()
-            mean, deviation = values.mean().item(), values.std(correction=0).item() or 1.0
-            text = _template("own_loss").format(mean=mean, deviation=deviation)
-            loss = {"loss": text, "own_loss": "    loss=loss,\n"}
-        return _filled(
+        if self.by is None:
+            clients = min(_CLIENTS, len(table) * 9 // 10)  # a tenth of the rows is held out
+        else:
+            clients = table[self.by].nunique()
+        if clients < 2:
+            raise_invalid("data", str(data), f"to have the rows of 2 clients, found {clients}")
+        loss = {}
+        if classes is None:
+            values = table[self.targets].astype(float)
+            text = _template("own_loss").format(
+                mean=values.mean(), deviation=values.std(ddof=0) or 1.0
+            )
+            loss = {"loss": text, "own_loss": "    loss=loss,\n", "target_type": "float"}
+        text = _filled(
             self.file,
-            inputs,
-            self.targets,
-            f"iid:{clients}" if self.by is None else f"by:{self.by}",
+            kinds,
+            needed,
             clients,
-            outputs=outputs or 1,
-            rows=_quoted(data.resolve() if data.exists() else data),  # or a hub's id
+            outputs=classes or 1,
+            source=_quoted(str(data.resolve() if data.exists() else data)),  # or a hub's id
+            train=_quoted(train),
             **loss,
         )
+        what = "a real number" if classes is None else f"one of {classes:,} classes"
+        about = [f"To predict: {self.targets}, {what}", *_described(kinds)]
+        if dropped := len(tables[train]) - len(table):
+            about.append(f"Rows left out, without {' or '.join(needed)}: {dropped:,}")
+        return text, about
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,27 +183,57 @@ def _template(name: str) -> str:
 
 
 def _filled(
-    path: Path, inputs: list[str], target: str, partition: str, clients: int, **parts: object
+    path: Path, kinds: ColumnKinds, needed: list[str], clients: int, **parts: object
 ) -> str:
-    """The template with names of columns, and parts of a program."""
-    # Cohorts that the clients suffice for.
-    cohort = max(1, min(24, clients // 2))
-    return string.Template(_template("own_task")).substitute(
-        module=path.stem,
-        inputs=_quoted(inputs),
-        features=len(inputs),
-        target=_quoted(target),
-        partition=_quoted(partition),
-        often=f"{RunConfig.rounds * cohort / clients:.3g}",
-        defaults=f'{{"clients_per_round": {cohort}}}',
-        **{"outputs": 2, "rows": "rows", "example": "", "loss": "", "own_loss": "", **parts},
-    )
+    """The template with names of columns, and parts of a program.
+
+    Args:
+        path: of the file.
+        kinds: what each column is.
+        needed: the target, and the column of the owner if there is one.
+        clients: how many there are.
+        parts: for names of the template.
+    """
+    few = min(_MOST_USUAL, clients // 2)
+    cohort = max(1, few, math.ceil(_LEAST_OFTEN * clients / RunConfig.rounds))
+    often = RunConfig.rounds * cohort / clients
+    left_out = [f"# Left out: {name!r}: {reason}.\n" for name, reason in kinds.left_out.items()]
+    owners = [f"\n{' ' * 12}{_quoted(by)}: whole[{_quoted(by)}]," for by in needed[1:]]
+    values: dict[str, object] = {
+        "module": path.stem,
+        "numbers": _quoted(kinds.numbers),
+        "categories": _quoted(kinds.categories),
+        "dates": _quoted(kinds.dates),
+        "left_out": "".join(left_out),
+        "inputs": _quoted("all inputs" if "inputs" in needed else "inputs"),
+        "target": _quoted(needed[0]),
+        "target_type": "str",
+        "needed": _quoted(needed),
+        "needed_words": " or ".join(needed),
+        "owner_column": "".join(owners),
+        "partition": _quoted(f"by:{needed[1]}" if owners else f"iid:{clients}"),
+        "cohort": cohort,
+        "rounds": RunConfig.rounds,
+        "often": f"{often:.2g}",
+        "most_levels": CLEAR_CLASSES,
+        "train": _quoted("train"),
+        "outputs": 2,
+        "source": "data()",
+        "example": "",
+        "loss": "",
+        "own_loss": "",
+    }
+    return string.Template(_template("own_task")).substitute(values | parts)
+
+
+def _described(kinds: ColumnKinds) -> list[str]:
+    """A line for each kind of column that there is, and one for each that is left out."""
+    named = {"Numbers": kinds.numbers, "Categories": kinds.categories, "Dates": list(kinds.dates)}
+    lines = [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
+    return lines + [f"Left out: {name} ({reason})" for name, reason in kinds.left_out.items()]
 
 
 def _quoted(value: object) -> str:
-    """A literal with double quotes; a list on lines of its own if it is long."""
-    if not isinstance(value, list):
-        return json.dumps(str(value), ensure_ascii=False)
-    text = f"[{', '.join(map(_quoted, value))}]"
-    lines = "".join(f"        {_quoted(one)},\n" for one in value)
-    return text if len(text) < 80 else f"[\n{lines}    ]"
+    """A literal with double quotes; of several values each on a line of its own if it is long."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) < 80 else json.dumps(value, ensure_ascii=False, indent=4)

@@ -22,23 +22,30 @@ from fl_epe.tasks.by_name import (
     look_in_current_folder,
     place_of,
 )
+from fl_epe.tasks.columns import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
 
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
     from fl_epe.tasks.dataset_task import from_datasets
     from fl_epe.tasks.losses import ByExample, ClientData, LossSum
+    from fl_epe.tasks.tables import read_tables
 
 __all__ = [
+    "CLEAR_CLASSES",
     "ByExample",
     "ClientData",
+    "ColumnKinds",
     "LossSum",
     "Task",
+    "classes_to_predict",
     "find_task",
     "from_datasets",
     "is_reference",
     "load_task",
     "look_in_current_folder",
     "place_of",
+    "read_tables",
+    "sort_columns",
 ]
 
 __getattr__, __dir__ = lazy_names(  # what needs PyTorch
@@ -47,5 +54,6 @@ __getattr__, __dir__ = lazy_names(  # what needs PyTorch
         "fl_epe.tasks.contract": ("Task",),
         "fl_epe.tasks.dataset_task": ("from_datasets",),
         "fl_epe.tasks.losses": ("ByExample", "ClientData", "LossSum"),
+        "fl_epe.tasks.tables": ("read_tables",),
     },
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import os
 import warnings
@@ -22,6 +23,8 @@ from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.models import Inputs
 
 if TYPE_CHECKING:
+    import pandas
+    import pyarrow
     from datasets import Dataset, DatasetDict
     from flwr_datasets.partitioner import Partitioner
 
@@ -34,8 +37,6 @@ Columns = str | Sequence[str] | Mapping[str, str]
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "dev")
 _HELD_OUT_SHARE = 0.1
 _TEXTS = ("string", "large_string")
-_NUMBERS = ("int", "uint", "float", "bool")
-_ROW_NUMBERS = ("Unnamed: ", "__index_level_")  # of pandas, in a CSV and a Parquet file
 
 
 def open_source(
@@ -67,6 +68,22 @@ def open_source(
     if not len(rows) or not len(held_out):
         raise ValueError(f"Expected data with rows, got {len(rows)} and {len(held_out)} held out.")
     return rows, held_out
+
+
+def read_tables(source: Source) -> dict[str, pandas.DataFrame]:
+    """The splits of a data set as tables; all of it is "train" if it has none.
+
+    Args:
+        source: as ``dataset`` of `from_datasets`.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ConnectionError: if a hub cannot be reached.
+        ValueError: for what is no table.
+    """
+    found = _opened(source)
+    splits = found if isinstance(found, Mapping) else {"train": found}
+    return {name: split.to_pandas() for name, split in splits.items()}
 
 
 def _by_split(
@@ -105,8 +122,9 @@ def _read_path(text: str) -> Any:
     from pyarrow import ArrowException, csv, json, parquet
 
     path = Path(text).expanduser()
+    missing = csv.ConvertOptions(strings_can_be_null=True)  # as numbers can, where nothing stands
     readers: dict[str, Callable[[Path], Any]] = {
-        ".csv": csv.read_csv,
+        ".csv": functools.partial(csv.read_csv, convert_options=missing),
         ".json": json.read_json,
         ".jsonl": json.read_json,
         ".parquet": parquet.read_table,
@@ -142,13 +160,6 @@ def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
             raise_invalid(argument, name, f"to be a column of the data: {known}")
 
 
-def number_columns(dataset: Dataset) -> list[str]:
-    """The columns with a name that hold one number a row; row numbers of pandas are left out."""
-    kinds = {name: getattr(feature, "dtype", "") for name, feature in dataset.features.items()}
-    numbers = [name for name, kind in kinds.items() if kind.startswith(_NUMBERS)]
-    return [name for name in numbers if name and not name.startswith(_ROW_NUMBERS)]
-
-
 def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
     """The inputs of every row.
 
@@ -167,34 +178,18 @@ def read_targets(dataset: Dataset, column: str, classes: Sequence[Any] | None) -
     """The targets of every row; if ``classes`` are given, as the numbers of the classes."""
     if classes is None:
         return read_column(dataset, column, "targets")
-    numbers = {value: number for number, value in enumerate(classes)}
-    return torch.tensor([numbers[value] for value in dataset[column]], dtype=torch.int64)
+    values = _values(dataset, column)
+    return torch.from_numpy(np.searchsorted(np.asarray(classes, object), values).astype(np.int64))
 
 
 def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
     """The classes of a column of text, sorted; ``None`` if it holds numbers."""
     if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
         return None
-    found = {value for part in parts for value in part[column]}
-    if None in found:
+    columns = [_values(part, column) for part in parts]
+    if any(values.hasnans for values in columns):
         raise_invalid("targets", column, "to have a value in every row")
-    return sorted(found)
-
-
-def class_count(parts: Sequence[Dataset], column: str) -> int | None:
-    """How many outputs a classifier of a column needs; ``None`` for real numbers.
-
-    Raises:
-        ValueError: if the column holds numbers below 0, or neither numbers nor text.
-    """
-    if (classes := classes_of(parts, column)) is not None:
-        return len(classes)
-    values = torch.cat([read_column(part, column, "targets").flatten() for part in parts])
-    if values.is_floating_point():
-        return None
-    if (least := int(values.min())) < 0:
-        raise_invalid("targets", column, f"to count classes from 0, got {least}: or make it text")
-    return 1 + int(values.max())
+    return sorted({value for values in columns for value in values.unique()})
 
 
 def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
@@ -211,7 +206,7 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     if getattr(feature, "dtype", "") in _TEXTS:
         text = f"got text such as {dataset[0][name]!r:.40}: use a tokenizer and Dataset.map"
         raise_invalid(argument, name, f"to hold numbers, {text}")
-    values = dataset.with_format("numpy", columns=[name])[:][name] if len(dataset) else np.empty(0)
+    values = _array(dataset, name) if len(dataset) else np.empty(0)
     values = _alike(values, name, argument)
     if values.dtype.kind in "iub":
         return torch.from_numpy(values.astype(np.int64))
@@ -221,6 +216,42 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         rows = f"{bad} of {len(values)} rows have a missing or infinite value"
         raise_invalid(argument, name, f"to be finite: {rows}. Fill them in, or leave them out")
     return torch.from_numpy(values.astype(np.float32))
+
+
+def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
+    """The values of a column in the order of the rows.
+
+    A selection of rows is taken at once, unless these are few of many: `datasets` itself gathers
+    one row after another, which takes seconds for a column of a million.
+    """
+    column = dataset.data.column(name)
+    if dataset._indices is None:
+        return column
+    if len(dataset) < len(column) / 100:
+        return dataset.with_format("arrow", columns=[name])[:].column(name)
+    return column.take(dataset._indices.column(0))
+
+
+def _values(dataset: Dataset, name: str) -> pandas.Series[Any]:
+    """The values of a column; those that are missing are NaN or None."""
+    return _column(dataset, name).to_pandas()
+
+
+def _array(dataset: Dataset, name: str) -> Any:
+    """A column of numbers, or of lists of one length, as one array; else the values of each row."""
+    from pyarrow import ExtensionType, compute, types
+
+    found = _column(dataset, name).combine_chunks()
+    shape = [len(found)]
+    while types.is_list(found.type) or types.is_fixed_size_list(found.type):
+        lengths = compute.list_value_length(found).unique().to_pylist()
+        if len(lengths) != 1 or lengths[0] is None:
+            break
+        shape += lengths
+        found = found.flatten()
+    if types.is_nested(found.type) or isinstance(found.type, ExtensionType):
+        return dataset.with_format("numpy", columns=[name])[:][name]
+    return found.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 def _alike(values: Any, name: str, argument: str) -> np.ndarray:
@@ -288,10 +319,10 @@ def client_rows(
 def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
     if column not in dataset.column_names:
         raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
-    values = dataset[column][:]
-    if empty := sum(value in (None, "") or value != value for value in values):
+    values = _values(dataset, column)
+    if empty := int((values.isna() | (values == "")).sum()):
         raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
-    owners = np.unique(np.asarray(values), return_inverse=True)[1]
+    owners = np.unique(values.to_numpy(), return_inverse=True)[1]
     return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
@@ -306,7 +337,7 @@ def _dirichlet(
     from datasets import Dataset
     from flwr_datasets.partitioner import InnerDirichletPartitioner
 
-    classes = np.unique(np.asarray(dataset[targets]), return_inverse=True)[1]  # 0, 1, 2, …
+    classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[1]  # 0, 1, 2, …
     shuffled = Dataset.from_dict({_CLASS: classes[order]})
     sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
     partitioner = InnerDirichletPartitioner(
