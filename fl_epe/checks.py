@@ -10,6 +10,7 @@ Examples:
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import numbers
 import re
@@ -96,6 +97,20 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
         text = error.said(but=left)
         text = f"In {{{name}}}: {text[0].lower()}{text[1:]}"
         raise ArgumentError(text, **{name: value} | left) from error
+
+
+def did_you_mean(text: str, known: Collection[str]) -> str:
+    """A question with the one of these that was probably meant, or nothing.
+
+    Examples:
+        >>> did_you_mean("--noise", ["--unobserved", "--noise-multiplier"])
+        ' (did you mean --noise-multiplier?)'
+        >>> did_you_mean("x", ["--unobserved"])
+        ''
+    """
+    longer = sorted(name for name in known if name.startswith(text))
+    close = longer or difflib.get_close_matches(text, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:

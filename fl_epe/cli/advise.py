@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from fl_epe import limit
 from fl_epe.auditing import AuditRecord
 from fl_epe.checks import argument_context, raise_invalid
-from fl_epe.cli.console import print_json, print_lines, terminal
+from fl_epe.cli.console import print_json, print_lines, terminal, waiting
 from fl_epe.config import RunConfig, chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.mechanism import strategy_matrix
@@ -107,17 +107,19 @@ class Noise:
             delta = _DELTA if clients is None else chosen_delta(None, clients)
         strategy = None if run is None else run.mechanism.strategy
         if self.mechanism is not None:
-            strategy = strategy_matrix(self.mechanism, schedule.rounds)
-        advice = limit.noise_for_epsilon(
-            schedule,
-            self.target_epsilon,
-            delta,
-            clients or _CLIENTS,
-            sees=self.adversary,
-            worst_case=self.worst_case,
-            strategy=strategy,
-            **limit.limit_like(run, self.momentum),
-        )
+            with waiting("Computing how the noise of rounds is correlated"):
+                strategy = strategy_matrix(self.mechanism, schedule.rounds)
+        with waiting("Searching for the noise"):
+            advice = limit.noise_for_epsilon(
+                schedule,
+                self.target_epsilon,
+                delta,
+                clients or _CLIENTS,
+                sees=self.adversary,
+                worst_case=self.worst_case,
+                strategy=strategy,
+                **limit.limit_like(run, self.momentum),
+            )
         setting = limit.setting_like(run, advice.noise_multiplier)
         if self.json:
             print_json(vars(advice) | {"setting": setting})

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 from fl_epe.checks import ArgumentError
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole
+from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, waiting
 from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
 from fl_epe.tasks import look_in_current_folder
 
-_NOT_TYPED = ("where", "trials")
+_NOT_TYPED = ("where", "trials", "probes", "clip_rule")  # the last two are no texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Conform:
             flag = f"--{name.replace('_', '-')}"
             typed += [flag] if value is True else [flag, *map(str, values)]
         target = dataclasses.replace(target, **self.claim, where=shlex.join(typed))
-        found = conform(target, trials=self.trials, level=self.level, seed=self.seed)
+        with waiting("Running the mechanism, thousands of times"):
+            found = conform(target, trials=self.trials, level=self.level, seed=self.seed)
         if self.html is not None:
             self.html.write_text(found.as_html(), encoding="utf-8")
         if self.json:

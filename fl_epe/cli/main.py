@@ -1,7 +1,6 @@
 """The entry point of ``fl-epe``: every command is a dataclass in a file of its own in this room."""
 
 import argparse
-import difflib
 import importlib
 import io
 import os
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import fl_epe
+from fl_epe.checks import did_you_mean
 from fl_epe.cli import console
 from fl_epe.cli.guards import exit_status, signals_stop
 from fl_epe.cli.options import Parser, add_options, description_of, make
@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _carried_out(words: list[str]) -> int:
     parser = Parser(prog="fl-epe")
     try:
-        arguments = _parsed(words)
+        with console.waiting("Loading the command"):
+            arguments = _parsed(words)
         parser = arguments.parser
         status: int = make(arguments.command, arguments)(words)
         sys.stdout.flush()
@@ -86,11 +87,15 @@ def _carried_out(words: list[str]) -> int:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    arguments, unknown = parser_for(words).parse_known_args(words)
+    parser = parser_for(words)
+    if words and words[0][:1] not in ("", "-") and words[0] not in COMMANDS:
+        hint = did_you_mean(words[0], list(COMMANDS))
+        parser.error(f"there is no command {words[0]!r}{hint}")
+    arguments, unknown = parser.parse_known_args(words)
     if unknown:
         option = unknown[0].partition("=")[0]
-        close = difflib.get_close_matches(option, arguments.parser.names.values(), n=1)
-        hint = f"; did you mean {close[0]}?" if close and option.startswith("-") else ""
+        known = [name for name in arguments.parser.names.values() if name.startswith("-")]
+        hint = did_you_mean(option, known) if option.startswith("--") else ""
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return arguments
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from fl_epe.auditing import AuditRecord, NotMeasured, bare_scores, read_scores, summarize_scores
 from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
-from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal
+from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal, waiting
 from fl_epe.files import RECORD
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Report:
         fl-epe report runs/half runs/quarter runs/eighth --output side-by-side
 
     Attributes:
-        run_dirs: holds record.npz; several are compared.
+        run_dirs: holds record.npz, or is such a file by another name, beside which the report is
+            written; several are compared.
         figures: also write every figure in the style of a paper into RUN_DIR/figures, as any of
             pdf, svg and png, beside it what it draws as CSV, scores.csv and the table for LaTeX.
         clients: also write clients.csv into RUN_DIR: ε of each client in the log, for adversaries
@@ -67,7 +68,12 @@ class Report:
     def _report(self, directory: Path) -> int:
         from fl_epe.reporting import write_clients, write_figures
 
-        record = AuditRecord.load(directory / RECORD)
+        path = directory
+        if path.is_file():  # a copy that 'fl-epe export' wrote, under any name
+            directory = path.parent
+        else:
+            path = directory / RECORD
+        record = AuditRecord.load(path)
         if self.figures and (directory / _FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
         summary = print_and_write(record, directory, details=self.details)
@@ -86,7 +92,10 @@ class Report:
         for directory, place in zip(self.run_dirs, places, strict=True):
             if places.count(place) > 1:
                 raise_invalid("run_dir", str(directory), "to be named once")
-        records = {str(run): AuditRecord.load(run / RECORD) for run in self.run_dirs}
+        paths = [run if run.is_file() else run / RECORD for run in self.run_dirs]
+        records = {
+            str(run): AuditRecord.load(path) for run, path in zip(self.run_dirs, paths, strict=True)
+        }
         found = compare_runs(records, self.delta)
         print()
         print_runs_compared(terminal(), found)
@@ -176,13 +185,14 @@ class Estimate:
         if self.claim is not None:
             check_not_negative("claim", self.claim)
         try:
-            found = summarize_scores(
-                bare_scores(*read_scores(self.file), self.dim),
-                self.delta,
-                confidence=self.confidence,
-                coins=self.coins,
-                claim=self.claim,
-            )
+            with waiting("Computing estimates and bounds"):
+                found = summarize_scores(
+                    bare_scores(*read_scores(self.file), self.dim),
+                    self.delta,
+                    confidence=self.confidence,
+                    coins=self.coins,
+                    claim=self.claim,
+                )
         except NotMeasured as error:
             if not self.json:
                 raise

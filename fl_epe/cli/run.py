@@ -249,7 +249,7 @@ class Run(_Machine):
         """Train, and report."""
         from fl_epe.simulation import Job, has_checkpoint
 
-        with task_errors(self.task):
+        with console.waiting("Reading the data of the task"), task_errors(self.task):
             task = find_task(self.task).task(**self.task_options)
             settings = {"clients": task.num_clients, **task.defaults, **self.settings}
             config = RunConfig(**settings)

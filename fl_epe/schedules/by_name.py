@@ -13,7 +13,7 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
 
-from fl_epe.checks import ArgumentError, checked_type, raise_invalid, rename_arguments
+from fl_epe.checks import ArgumentError, checked_type, did_you_mean, raise_invalid, rename_arguments
 from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
@@ -68,7 +68,8 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     """
     kind, _, rest = spec.partition(":")
     if kind not in SCHEDULES:
-        raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}")
+        hint = did_you_mean(kind, list(SCHEDULES))
+        raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}{hint}")
     given = (_json(spec, rest) if rest.startswith("{") else _pairs(spec, rest)) | options
     _, _, *options_of_kind = signature(schedule_maker(kind), eval_str=True).parameters.values()
     known = {option.name: option for option in options_of_kind}

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import ArgumentError, did_you_mean, raise_invalid
 
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task
@@ -139,7 +139,9 @@ def find_task(reference: str) -> FoundTask:
     """What ``reference`` stands for; see `load_task`, also for the errors."""
     if not is_reference(reference):
         known = ", ".join(sorted(BUILT_IN))
-        raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}")
+        here = [f"{reference}:task"] if Path(f"{reference}.py").is_file() else list(BUILT_IN)
+        hint = did_you_mean(reference, here)
+        raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}{hint}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
     place = _import(module, reference)
     try:

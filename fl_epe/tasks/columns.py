@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     import pandas
 
 CLEAR_CLASSES = 20
-"""Whole numbers with at most so many values are classes, if they are to be predicted."""
+"""A column with at most so many values holds classes, and no identifiers."""
 
-# Of what has one of a few values, or may have any value. A model learns nothing from a value that
-# is in one row alone.
+# Of the rows. A model learns nothing from a value that is in one row alone.
 _DISTINCT_NUMBERS, _DISTINCT_TEXTS = 0.95, 0.5
 _IDENTIFIER = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
 _ROW_NUMBERS = re.compile(r"$|Unnamed: |__index_level_")  # of pandas, in a CSV and a Parquet file
@@ -88,6 +87,7 @@ def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
     if stored not in (*_NUMBERS, *_DATES, *_WORDS):
         return "", "neither numbers, text nor dates"
     distinct = values.nunique()
+    share = distinct / len(values) if distinct > CLEAR_CLASSES else 0.0
     counted = f"{distinct:,} different values in {len(values):,} rows"
     if distinct == 1 and not column.hasnans:
         return "", "the same value in every row"
@@ -96,12 +96,12 @@ def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
     if stored in _DATES:
         return "date", _ISO
     if stored in _NUMBERS:
-        if distinct > _DISTINCT_NUMBERS * len(values) and (values % 1 == 0).all():
+        if share > _DISTINCT_NUMBERS and (values % 1 == 0).all():
             return "", f"whole numbers as of an identifier, {counted}"
         return "number", ""
     if stored == "string" and (date_format := _date_format(values.unique())):
         return "date", date_format
-    if distinct > _DISTINCT_TEXTS * len(values):
+    if share > _DISTINCT_TEXTS:
         return "", f"text as of an identifier or a note, {counted}"
     return "category", ""
 

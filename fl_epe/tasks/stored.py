@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from fl_epe import data
-from fl_epe.checks import check_count, check_not_negative
+from fl_epe.checks import check_count, check_not_negative, raise_invalid
 from fl_epe.data import synthetic_images, synthetic_text
 from fl_epe.data.examples import PAD, VOCABULARY, images_and_labels, words_and_next
 from fl_epe.models import Lstm
@@ -111,9 +112,8 @@ class StoredTask(_ByUser, abc.ABC):
     Attributes:
         max_examples: the most that a client trains on, at random; 0 for all.
         data_seed: seed of that choice.
-        data_dir: what `fl_epe.data.convert` wrote, or a source that it reads: the id of a hub's
-            data set, a folder or a file. A source is converted first, once, into the user's cache
-            folder.
+        data_dir: what `fl_epe.data.convert` wrote, or a folder or file that it reads, or the
+            default. A source is converted first, once, into the user's cache folder.
     """
 
     data_dir: str = ""
@@ -141,6 +141,12 @@ class StoredTask(_ByUser, abc.ABC):
                 "publishes stackoverflow.sqlite.lzma and stackoverflow.word_count.tar.bz2. Put "
                 "both in a folder, convert it with 'fl-epe data convert', and name the result with "
                 "--data-dir. Without them there is the task 'synthetic-stackoverflow'."
+            )
+        if self.data_dir != type(self).data_dir and not Path(self.data_dir).exists():
+            raise_invalid(
+                "data_dir",
+                self.data_dir,
+                "to be a file or folder that exists ('fl-epe data convert' reads a hub's data set)",
             )
         return data.open_data(self.name, self.data_dir)
 

@@ -121,7 +121,7 @@ class TestEveryOption:
     def test_no_abbreviation_and_a_hint(self, words, log, capsys):
         assert parser_of(words).allow_abbrev is False
         printed = fails(capsys, [*filled(words, log), "--debu"])
-        assert "unrecognized arguments: --debu; did you mean --debug?" in printed
+        assert "unrecognized arguments: --debu (did you mean --debug?)" in printed
 
 
 RUN = ("run", "digits")

@@ -1,0 +1,63 @@
+"""What was probably meant, where a name or an option does not exist."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from fl_epe.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        pytest.param(["rnu", "digits"], "no command 'rnu' (did you mean run?)", id="command"),
+        pytest.param(["run", "digit"], "(did you mean digits?)", id="task"),
+        pytest.param(["run", "hosp"], "(did you mean hosp:task?)", id="file"),
+        pytest.param(
+            ["run", "digits", "--participation", "poison"], "(did you mean poisson?)", id="schedule"
+        ),
+        pytest.param(
+            ["run", "digits", "--noise", "0.5"], "(did you mean --noise-multiplier?)", id="start"
+        ),
+        pytest.param(["run", "digits", "--nois", "1"], "(did you mean --noise", id="part"),
+    ],
+)
+def test_what_was_meant(words, hint, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosp.py").touch()
+    with contextlib.suppress(SystemExit):  # argparse's way
+        main(words)
+    assert hint in capsys.readouterr().err
+
+
+def test_data_that_are_not_there_are_not_looked_up(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def load(name, *_, **__):
+        raise AssertionError(name)
+
+    monkeypatch.setattr("datasets.load_dataset", load)
+    assert main(["run", "emnist", "--data-dir", "data/emnist"]) == 2
+    assert "--data-dir='data/emnist' to be a file or folder" in capsys.readouterr().err
+
+
+def test_an_exported_record_has_a_report(finished, tmp_path, capsys):
+    run, _ = finished
+    copy, again = tmp_path / "shared.npz", tmp_path / "again.npz"
+    assert main(["export", str(run), str(copy)]) == 0
+    shutil.copy(copy, again)
+    capsys.readouterr()
+    assert main(["report", str(copy)]) == 0
+    assert (tmp_path / "report.html").exists()
+    assert f"Report: {tmp_path / 'report.html'}" in capsys.readouterr().out
+    main(["report", str(copy), str(again), "--output", str(tmp_path)])
+    assert (tmp_path / "comparison.html").exists()
+
+
+def test_help_of_conform_offers_what_a_shell_can_give(capsys):
+    with pytest.raises(SystemExit):
+        main(["conform", "--help"])
+    help_text = capsys.readouterr().out
+    assert "--probes" not in help_text
+    assert "--clip-rule" not in help_text
