@@ -191,11 +191,11 @@ class _SameRun:
     """By which id a run is known elsewhere, and which rounds it was told, in a file.
 
     Attributes:
-        id: ``None`` for a new run.
+        id: empty for a new run.
     """
 
     def __init__(self, path: Path, resumed: bool) -> None:
-        self._path, self.id, self._round = path, None, -1
+        self._path, self.id, self._round = path, "", -1
         if resumed and path.exists():
             known = json.loads(path.read_text("utf-8"))
             self.id, self._round = str(known["id"]), int(known["round"])
@@ -219,7 +219,7 @@ class _MLflow:
 
         self._client, self._metric = MlflowClient(), Metric
         self._same = _SameRun(folder / "mlflow.json", resumed)
-        if self._same.id is None:
+        if not self._same.id:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
             found = self._client.get_experiment_by_name(name)
             place = self._client.create_experiment(name) if found is None else found.experiment_id
@@ -249,6 +249,7 @@ class _WandB:
 
     def __init__(self, folder: Path, resumed: bool) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        os.environ.setdefault("WANDB_MODE", "offline")
         import wandb
 
         self._same = _SameRun(folder / "wandb.json", resumed)
@@ -257,7 +258,6 @@ class _WandB:
             project=os.environ.get("WANDB_PROJECT", _PROJECT),
             id=self._same.id,
             name=folder.name,
-            mode=os.environ.get("WANDB_MODE", "offline"),
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(

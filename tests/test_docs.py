@@ -109,8 +109,51 @@ def test_commands_have_the_options_that_documents_give_them(words, capsys):
     assert {word for word in words if word.startswith("--")} <= options
 
 
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, ROOT / "simulations/apps/canary-audit/README.md"], ids=word
+)
+def test_processes_are_ended_by_id(path):
+    assert not re.search(r"\b(pkill|killall)\b", path.read_text("utf-8"))
+
+
+def test_guides_are_numbered_alike_in_the_site_and_in_their_index():
+    site = (ROOT / "mkdocs.yml").read_text("utf-8")
+    index = (ROOT / "docs/guides/index.md").read_text("utf-8")
+    in_site = re.findall(r"^ +- (\d+) [\w ]+: guides/([\w-]+\.md)$", site, re.M)
+    in_index = re.findall(r"^\| (\d+) \| \[[^]]+\]\(([\w-]+\.md)\)", index, re.M)
+    assert in_site == in_index
+    assert [int(number) for number, _ in in_site] == list(range(1, len(in_site) + 1))
+    guides = {path.name for path in (ROOT / "docs/guides").glob("*.md")}
+    assert {name for _, name in in_site} == guides - {"index.md"}
+
+
 def test_there_are_commands_to_check():
     assert len(list(commands())) > 20
+
+
+@pytest.mark.parametrize(
+    ("guide", "command"),
+    [
+        pytest.param("compare", "advise canaries --clients 120 --rounds 60", id="canaries"),
+        pytest.param("scores", "estimate scores.csv --delta 1e-5", id="scores"),
+        pytest.param("compare", "compare --schedules epochs poisson", id="compare"),
+    ],
+)
+def test_guides_show_what_their_commands_print(guide, command, tmp_path, monkeypatch, capsys):
+    """Every row of the table that is printed, for the first command that begins so."""
+    text = (ROOT / f"docs/guides/{guide}.md").read_text("utf-8")
+    (line,) = re.findall(rf"^\.venv/bin/fl-epe ({re.escape(command)}.*)$", text, re.M)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    if "scores.csv" in command:
+        (block, *_) = (b for b in PYTHON if b.document == "docs/guides/scores.md")
+        exec(compile(block.code, str(block), "exec"), {})  # noqa: S102
+    assert main(shlex.split(line)) == 0
+    printed = [row.rstrip() for row in capsys.readouterr().out.splitlines()]
+    start = next(place for place, row in enumerate(printed) if row.startswith("────"))
+    rows = [row for row in printed[start + 1 :] if re.search(r"\d(  |$)", row) and "  " in row]
+    assert rows
+    assert [row for row in rows if row not in text] == []
 
 
 def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():

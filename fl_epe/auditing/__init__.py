@@ -14,7 +14,13 @@ from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, clie
 from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
 from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
-from fl_epe.auditing.canary_load import MOST_SHARE, SHARE, CanaryLoad, canary_load
+from fl_epe.auditing.canary_load import (
+    MOST_SHARE,
+    REAL_UPDATES_LEFT_OUT,
+    SHARE,
+    CanaryLoad,
+    canary_load,
+)
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import (
     EVERY_ROUND,
@@ -71,6 +77,7 @@ __all__ = [
     "FINAL_MODEL",
     "LEAST_FOR_NULL",
     "MOST_SHARE",
+    "REAL_UPDATES_LEFT_OUT",
     "SECRET_KINDS",
     "SHARE",
     "STATISTICS",

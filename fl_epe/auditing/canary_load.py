@@ -40,6 +40,9 @@ MOST_SHARE = 1 / 6
 """The same beside fewer than ten clients, where that is needed to tell ε. Above it the measured
 training is not that without canaries."""
 
+REAL_UPDATES_LEFT_OUT = "Real updates are left out; they would lower ε, most in small models."
+"""What every ε is to be read with that was computed before a run, from noise and schedule alone."""
+
 _MOST = 1000
 _RELATIVE, _ABSOLUTE = 0.1, 0.5  # half of an interval of ε that is narrow enough
 _ROUGH = 0.55  # the same, relative to ε, beside few clients
@@ -163,11 +166,12 @@ class CanaryLoad:
         lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
         for found in self.expected:
             seen = "the final model" if found.sees == "final" else "every round's model"
-            ends = f"{found.low:.3g} – {found.high:.3g} (95%)"
             lines.append(
-                f"If nothing is wrong, ε from {seen} is at most about {found.epsilon:.3g}: that if "
-                f"real updates hid nothing, and measured within {ends}."
+                f"If nothing is wrong, ε from {seen} is at most about {found.epsilon:.3g}, and "
+                f"measured as at most {found.high:.3g} (95%)."
             )
+        if self.expected:
+            lines.append(REAL_UPDATES_LEFT_OUT)
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"
             lines.append(f"{more} would make an interval half as wide.")

@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, noise_at, shift_of_epsilon
 from fl_epe.auditing.answer import Answer, client_epsilon
 from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient
@@ -48,9 +48,10 @@ in use, 2,000 do in nearly all.
 POWER = 0.8
 """Least power against twice the claimed ε with which a claim is not refuted; below: undecided."""
 
-_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001  # a right run is left undecided so often
-_SCALE_ERROR = 5e-3  # relative error of a scale that is solved for
-_FARTHEST = 60  # doublings of a scale
+# A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
+# that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
+_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001
+_SCALE_ERROR = 1e-3  # relative error of a scale that is solved for
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
 
@@ -224,13 +225,14 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
 
 def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
     """`power_against_twice` of an estimate from bare scores, by the shift of two Gaussians."""
-
-    def epsilon_at(shift: float) -> float:
-        return float(epsilon_of_shift(shift, found.delta))
-
     if not math.isfinite(found.high):
         return 0.0
-    reach = _scale_of(epsilon_at, found.high) - _scale_of(epsilon_at, found.epsilon)
+    delta = found.delta
+    reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
+
+    def epsilon_at(shift: float) -> float:
+        return float(epsilon_of_shift(shift, delta))
+
     return power_against_twice(epsilon_at, claim, reach, found.confidence)
 
 
@@ -251,7 +253,7 @@ def power_of_bound(
     """
     if delta:
         law = scipy.stats.norm
-        shift = _scale_of(lambda scale: float(epsilon_of_shift(scale, delta)), 2 * claim)
+        shift = shift_of_epsilon(2 * claim, delta)
     else:
         law = scipy.stats.laplace
         shift = 2 * claim
@@ -283,21 +285,9 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 
 def _scale_of(epsilon_at: Callable[[float], float], epsilon: float) -> float:
-    """The scale with that ε, to a relative 0.5%; infinite beyond 2⁶⁰."""
-
-    def excess(doublings: float) -> float:
-        return epsilon_at(2.0**doublings) - epsilon
-
-    low = high = 0
-    while excess(high) < 0:
-        if high == _FARTHEST:
-            return math.inf
-        high += 1
-    while excess(low) > 0:
-        if low == -_FARTHEST:
-            return 2.0**low
-        low -= 1
-    return float(2.0 ** scipy.optimize.brentq(excess, low, high, xtol=_SCALE_ERROR))
+    """The scale with that ε, to a relative 0.1%; infinite if none has it."""
+    noise = noise_at(lambda noise: epsilon_at(1 / noise), epsilon, close=_SCALE_ERROR)
+    return 1 / noise if noise else math.inf
 
 
 def _quantiles(count: int) -> Floats:

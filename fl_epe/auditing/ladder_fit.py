@@ -17,6 +17,7 @@ from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.confidence_sequence import widening
 from fl_epe.auditing.epsilon_estimate import half_width
 from fl_epe.auditing.measured import NotMeasured
+from fl_epe.auditing.reaction import RATES, Reaction
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import Floats
@@ -27,6 +28,8 @@ _MATTERS = 0.2  # of the effect of a test
 # Relative error of a client's expected score where it follows from a reaction; the second, if that
 # was fitted, times its share of a round: one of few is a part of what hides it and of what reacts.
 _EXTRAPOLATED, _CROWDED = 0.04, 0.25
+_CLEARLY = 4.0  # standard errors of κ above 0, from which on a reaction can be fitted
+_RATES_TRIED = 6
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
 
@@ -125,6 +128,8 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
 
     Where it depends on how the others react to canaries (`fl_epe.auditing.reaction`), that has an
     error of its own; if it was fitted, κ and the client's expected score move together by it.
+    Scores that hardly say whether κ is above 0 cannot tell that reaction: ρ is then fitted to their
+    noise, and the interval is that of any ρ.
 
     Args:
         view: of the client, see `AuditedClient.view`.
@@ -148,6 +153,8 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     size = client.size(view)
     moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
     shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
+    if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
+        return _at_any_rate(fit, view, client, confidence)
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
@@ -155,6 +162,19 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         )
     model = _EXTRAPOLATED + _CROWDED * view.client_share
     return _widened(fit, math.hypot(shift / size, model * fit.scale), confidence)
+
+
+def _at_any_rate(fit: LadderFit, view: View, client: AuditedClient, confidence: float) -> LadderFit:
+    """The fit with the interval that holds whatever share of a contribution is taken back."""
+    size = client.size(view)
+    low, high = fit.low, fit.high
+    for rate in np.linspace(*RATES, _RATES_TRIED):
+        seen = seen_by(view.record, view.adversary, Reaction(float(rate)))
+        fitted = ladder_fit(seen, None, confidence)
+        relative = client.size(seen) / size
+        low = min(low, fitted.low * relative)
+        high = max(high, fitted.high * relative)
+    return dataclasses.replace(fit, low=low, high=high)
 
 
 def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:

@@ -107,12 +107,12 @@ def _count(presence: NDArray[np.bool_]) -> int:
 
 def divergence(record: AuditRecord) -> tuple[str, ...]:
     """Why a run has diverged, as sentences without their full stops; empty if it has not."""
-    losses = (
+    reasons = (
+        _model_not_finite(record),
         _loss_not_finite(record),
         _loss_exploded(record),
-        at_chance(record, _LAST, also_loss=True),
+        at_chance(record, _LAST),
     )
-    reasons = _model_not_finite(record), *losses
     return tuple(reason for reason in reasons if reason is not None)
 
 
@@ -165,8 +165,12 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     return None
 
 
-def at_chance(record: AuditRecord, evaluations: int = 1, *, also_loss: bool = False) -> str | None:
-    """What was at chance or worse in the last evaluations: accuracy, R², or else the loss.
+def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
+    """Why the model is no better than chance in the last evaluations; ``None`` if it is.
+
+    Its loss decides: that of the best constant prediction is the one to beat. A model with a larger
+    loss has learned all the same if its accuracy or R² is above chance. Accuracy alone would not
+    do: where 95% of examples are of one class, a good model may never predict the other.
 
     The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
     rounds do not count, so that a short run says nothing.
@@ -174,26 +178,30 @@ def at_chance(record: AuditRecord, evaluations: int = 1, *, also_loss: bool = Fa
     Args:
         record: the audit record of a run.
         evaluations: how many of the last ones must all be so.
-        also_loss: the loss counts too where the score is above chance.
     """
-    design, late = record.design, _series(record, "eval_round") >= _EARLY
+    design = record.design
+    least, losses = design.chance_loss, _late(record, "eval_loss", evaluations)
     r_square = design.metric.lower().replace("_", "") in ("r2", "r2score")
-    chance_score = 0.0 if r_square else design.chance_accuracy
-    for name, chance in (("eval_accuracy", chance_score), ("eval_loss", design.chance_loss)):
-        values = _series(record, name)
-        if chance is None or len(values) != len(late) or late.sum() < evaluations:
-            continue
-        last = values[late][-evaluations:]
-        if name == "eval_loss" and not np.any(last < chance):
-            same = f"that of the same prediction for everybody ({chance:.3g})"
-            return f"the loss on held-out data is {last[-1]:.3g}, no better than {same}"
-        if name == "eval_accuracy" and not np.any(last > chance):
-            score = f"accuracy on held-out data is {last[-1]:.1%}, no better than chance"
-            mean = f"R² on held-out data is {last[-1]:.2f}, no better than predicting the mean"
-            return mean if r_square else f"{score} ({chance:.1%})"
-        if not also_loss:
-            break
-    return None
+    guess = 0.0 if r_square else design.chance_accuracy
+    scores = _late(record, "eval_accuracy", evaluations)
+    if guess is not None and np.any(scores > guess):
+        return None
+    if least is not None and len(losses):
+        same = f"that of the same prediction for everybody ({least:.3g})"
+        text = f"the loss on held-out data is {losses[-1]:.3g}, no better than {same}"
+        return None if np.any(losses < least) else text
+    if guess is None or not len(scores):
+        return None
+    if r_square:
+        return f"R² on held-out data is {scores[-1]:.2f}, no better than predicting the mean"
+    return f"accuracy on held-out data is {scores[-1]:.1%}, no better than chance ({guess:.1%})"
+
+
+def _late(record: AuditRecord, name: str, count: int) -> Floats:
+    """The last values of an evaluation, if there are so many after the early rounds, else none."""
+    values, late = _series(record, name), _series(record, "eval_round") >= _EARLY
+    enough = len(values) == len(late) and late.sum() >= count
+    return values[late][-count:] if enough else np.empty(0)
 
 
 def updates_lost(record: AuditRecord) -> str | None:

@@ -38,7 +38,8 @@ from fl_epe.checks import Floats
 if TYPE_CHECKING:
     from fl_epe.auditing.view import View
 
-_RATES = -0.1, 0.9  # ρ that are tried
+RATES = -0.1, 0.9
+"""The range of ρ."""
 _MOST = 64  # canaries
 _MODEL_ERROR = 0.1  # of ρ, as losses are not quadratic, and canaries hide a part of themselves
 _STEP = 1e-3  # of ρ, for derivatives
@@ -133,7 +134,7 @@ def fit_reaction(view: View) -> Reaction:
         residual = scores - scale(means) * means
         return product(residual, residual)
 
-    found = scipy.optimize.minimize_scalar(misfit, bounds=_RATES, method="bounded")
+    found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
     rate, means = float(found.x), expected(float(found.x))
     slope = (expected(rate + _STEP) - expected(rate - _STEP)) / (2 * _STEP)
     slope -= product(means, slope) / product(means, means) * means  # what κ explains

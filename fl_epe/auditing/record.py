@@ -49,7 +49,7 @@ _SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W
     "TT": "mechanism.strategy",
 }
 _SERIES = (  # of one length
-    ("eval_round", "eval_loss", "eval_accuracy"),
+    ("eval_round", "eval_loss", "eval_accuracy", "eval_auc"),
     ("train_loss", "train_accuracy", "unclipped", "cohort"),
 )
 

@@ -144,7 +144,7 @@ class Design:
 
     Attributes:
         task: what was trained.
-        unit: whose privacy it is, "client" or "example".
+        unit: whose privacy it is, in a word; "example" if a canary stands for one of a batch.
         num_clients: number of real clients.
         num_rounds: planned rounds; a run may stop early.
         clients_per_round: expected number of real clients in a round.

@@ -4,6 +4,7 @@ An `ArgumentError` names the option that was typed. Whatever else is raised beco
 its traceback is shown where ``--debug`` asks for it.
 """
 
+import codecs
 import contextlib
 import errno
 import json
@@ -21,6 +22,22 @@ from rich.console import Console
 
 from fl_epe.checks import ArgumentError
 from fl_epe.files import printable, run_folder
+
+# How codecs write what an encoding lacks.
+SPELLED_OUT = "fl-epe-spelled-out"
+_WORDS = ">= <= ~ epsilon delta kappa mu theta inf - - ... * x * + -"
+_PLAIN = dict(zip("≥≤≈εδκμθ∞–−…•×·†─", _WORDS.split(" "), strict=True))
+
+
+def _spelled_out(error: UnicodeError) -> tuple[str, int]:
+    """Letters that an encoding lacks as ASCII; "?" only for those that no report has."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(letter, "?") for letter in lacking), error.end
+
+
+codecs.register_error(SPELLED_OUT, _spelled_out)
 
 
 def terminal() -> Console:

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=console.SPELLED_OUT)
     try:
         with signals_stop():
             return _carried_out(list(sys.argv[1:] if argv is None else argv))

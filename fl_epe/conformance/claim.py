@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import scipy
@@ -116,29 +115,11 @@ class Profile:
         return max(found, gaussian_epsilon(1 / mu, self.delta))
 
 
-def proved(target: Target, fpr: float, fnr: float) -> float:
-    """ε at the claim's δ that error rates beyond a claim prove, if its law holds.
-
-    It is that of the smallest part of the claimed noise, in steps, that the rates contradict. Of a
-    sampled claim that law may be what does not hold, and the rates alone prove.
-    """
-    epsilon = target.claimed
-    if target.sampling_rate < 1:
-        found = error_rates.epsilon_from_rates(np.log(fpr), np.array(fnr), target.delta)
-        return max(epsilon, float(found))
-    for step in range(1, _STEPS):
-        less = Profile.of(target, _STEP**step)
-        if not less.excess(fpr, fnr) > 0:
-            break
-        epsilon = float(less.epsilons[-1])
-    return epsilon
-
-
 def detectable(target: Target, profile: Profile, count: int, level: float) -> float:
     """The smallest ε, in steps, that a game finds in 4 of 5 runs; infinite if it finds none.
 
-    It is of mechanisms that have less of the claimed noise. Where the law of that is not said, it
-    is taken for Gaussian, or with δ = 0 for Laplace's. The game has the best statistic against it.
+    It is of mechanisms that have less of the claimed noise, with `Target.law`. The game has the
+    best statistic against it.
 
     Args:
         target: with its claim.
@@ -146,9 +127,7 @@ def detectable(target: Target, profile: Profile, count: int, level: float) -> fl
         count: trials of each world that prove.
         level: of a false alarm of the game.
     """
-    if target.noise is None and target.multiplier is None:
-        law: Any = "gaussian" if target.delta else "laplace"
-        target = dataclasses.replace(target, noise=law, norm="l1")
+    target = dataclasses.replace(target, noise=target.law, norm="l1")
     fpr = np.geomspace(0.1 / count, 0.5, 60)
     for step in range(1, _STEPS):
         less = Profile.of(target, _STEP**step)

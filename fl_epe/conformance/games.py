@@ -12,13 +12,14 @@ import numpy as np
 from fl_epe.archive import error_text
 from fl_epe.auditing import games
 from fl_epe.checks import Floats
-from fl_epe.conformance.claim import Profile, limits, proved
+from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.statistics import ALONG, DIGITS, RATIO, VALUES, Score, fitted
 from fl_epe.conformance.target import ORDERS, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
 ORDINARY = "no longer than the clip norm"
+NO_NOISE = "no noise is added, or the same in each run: ε is infinite"
 _SMALL, _SHORT, _SOME_WAY, _LONG = 0.1, 0.999, 3.0, 100.0  # lengths in clip norms
 _THRESHOLDS = 60
 _NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
@@ -48,7 +49,18 @@ class Game:
         if not own.any():
             return self.others, self.others
         parts = target.adjacency, own, self.others, target.none
-        return games.world(True, *parts), games.world(False, *parts)
+        present, absent = games.world(True, *parts), games.world(False, *parts)
+        if target.adjacency == "substitute" and target.nonnegative:
+            absent[-1] = _replacement(target, own)
+        return present, absent
+
+
+def _replacement(target: Target, own: Floats) -> Floats:
+    """What is far from an update and has no entry below 0, nor a larger norm."""
+    if target.norm == "linf":
+        return np.asarray(own.max() - own)
+    reverse = own[::-1]
+    return np.zeros_like(own) if np.array_equal(own, reverse) else reverse
 
 
 def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
@@ -78,29 +90,33 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     rest = -apart
     if target.nonnegative:
         rest = flat - first if dim > 1 else flat
-    found = {
-        ORDINARY: (every(scaled(drawn[0], short)), rows),
-        "random": (every(scaled(drawn[1])), rows),
-        "all entries": (every(scaled(flat)), rows),
-        "one entry": (every(scaled(first)), rows),
-        "least noised array": (every(scaled(least)), rows),
+    vectors = {
+        ORDINARY: scaled(drawn[0], short),
+        "random": scaled(drawn[1]),
+        "all entries": scaled(flat),
+        "one entry": scaled(first),
+        "least noised array": scaled(least),
     }
-    if len(rows):
-        found["opposed"] = every(scaled(apart)), np.vstack([rows[:-1], scaled(rest, against)])
+    if target.inputs == "clipped":
+        del vectors["random"]  # no longer than the first
     if target.categories:
-        half = np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
-        found["half of all entries"] = every(scaled(half)), rows
-    elif target.others is None:
+        vectors["half of all entries"] = scaled(np.where(np.arange(dim) < dim / 2, 1.0, 0.0))
+    found = {name: (every(vector), rows) for name, vector in vectors.items()}
+    toward = every(scaled(apart))
+    if len(rows):
+        opposed = scaled(rest, against)[None]
+        found["opposed"] = toward, np.vstack([rows[:-1], opposed])
+        if target.categories:
+            found["beside an opposed one alone"] = toward, opposed
+    if target.others is not None or target.categories:
+        found["alone"] = toward, rows[:0]
+    else:
         halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[:, None]
         lengths = np.minimum(halves, against / target.clip_norm)
-        found["others of two lengths"] = (
-            every(scaled(first)),
-            lengths * scaled(drawn[1], target.clip_norm),
-        )
-        found["others of zeros"] = (
-            every(scaled(drawn[1], short)),
-            np.repeat(target.none, len(rows), 0),
-        )
+        two_lengths = lengths * scaled(drawn[1], target.clip_norm)
+        found["others of two lengths"] = every(scaled(first)), two_lengths
+        zeros = np.repeat(target.none, len(rows), axis=0)
+        found["others of zeros"] = every(scaled(drawn[1], short)), zeros
     if target.taken > 1:
         canary = np.array([scaled(vector) for vector in drawn[2:]])
         found["another in each step"] = every(canary), rows
@@ -157,7 +173,7 @@ def play(
         why = "so few trials contradict no such claim, even if every run were told apart"
         return Check(name, "unknown", claim, f"ε ≥ {shown:.2f} proved: {rates}", why)
     perfect = false == missed == 0
-    least = proved(target, fpr, fnr)
+    least = max(target.claimed, profile.epsilon(fpr, fnr, target.delta))
     part = 0.0 if perfect else min(target.claimed / least, _NOT_NEGLIGIBLE)
     words = "told apart in every run" if perfect else f"ε ≥ {least:.2f} proved"
     why = cause(target, statistic, *runs)
@@ -173,6 +189,8 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
         present: released with the canary, shape (m, s, d).
         absent: released without it, shape (m, s, d).
     """
+    if not (np.ptp(present, axis=0).any() or np.ptp(absent, axis=0).any()):
+        return NO_NOISE
     rows = np.concatenate([present, absent]).reshape(2 * len(present), -1)
     values, places = np.unique(rows, axis=0, return_inverse=True)
     if len(values) <= _FEW:

@@ -19,9 +19,11 @@ class ConformanceResult:
         delta: δ of the claim.
         checks: in the order in which they were made.
         detectable_epsilon: the smallest ε at δ that a game of so many trials finds in 4 of 5 runs,
-            of a mechanism with less of the claimed noise, or where the claim says no law with
-            Gaussian noise, or with δ = 0 with Laplace noise; infinite if it finds none.
+            where noise is too small; infinite if it finds none.
         trials: runs of each world in each game.
+        noise: law of the noise that this is of: the claimed one, or where the claim says none
+            Gaussian, or with δ = 0 Laplace.
+        categories: whether a category is released, which may show less of a record.
     """
 
     target: str
@@ -30,6 +32,8 @@ class ConformanceResult:
     checks: list[Check]
     detectable_epsilon: float
     trials: int
+    noise: str
+    categories: bool
 
     @property
     def failed(self) -> list[Check]:
@@ -46,8 +50,10 @@ class ConformanceResult:
         """The result in a sentence or two."""
         could = (
             f"{self.trials:,} trials find ε from {self.detectable_epsilon:.2f} on in 4 of 5 runs,"
-            " where noise is too small"
+            f" where {self.noise} noise is too small"
         )
+        if self.categories:
+            could += ", and more trials are needed where a category shows less"
         if math.isinf(self.detectable_epsilon):
             could = f"so large a claim cannot be contradicted by games of {self.trials:,} trials"
         words: dict[Outcome, str] = {

@@ -9,13 +9,14 @@ import scipy
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
 from fl_epe.conformance.claim import Profile, detectable
-from fl_epe.conformance.games import describe, games_of, play, quarters
+from fl_epe.conformance.games import NO_NOISE, describe, games_of, play, quarters
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
 from fl_epe.seeding import generator
 
-_GAMES, _NOISE, _PROBES, _RULE = 0.7, 0.2, 0.05, 0.05  # shares of the level
+_GAMES, _NOISE, _RULE = 0.7, 0.2, 0.05  # shares of the level
+_PROBES, _SENSITIVITY, _RANDOM = 0.03, 0.01, 0.01
 _RUNS, _CALLS = 16_000, 4000  # of noise alone, at most, and those compared with each other
 _TIMES = 4  # as many runs of noise alone as trials of a game
 _OTHER = 1.1  # times the noise of another entry, from which on entries have noise of their own
@@ -50,8 +51,9 @@ def conform(
         quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
     games = games_of(target, quiet, seed)
     if alone is not None:
-        change, sensitive = probes.sensitivity(target, games, seed)
+        change, sensitive = probes.sensitivity(target, games, profile, _SENSITIVITY * level, seed)
         found += [*_noise_checks(target, alone, change, seed, _NOISE * level), sensitive]
+        found += probes.changed_at_random(target, alone, _RANDOM * level, seed)
     found += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
         found.append(_clip_rule(target, *target.clip_rule, _RULE * level, seed))
@@ -67,7 +69,14 @@ def conform(
     proving = target.trials - quarters(target.trials)[1]
     least = detectable(target, profile, proving, each)
     return ConformanceResult(
-        target.where, target.claimed, target.delta, shown, least, target.trials
+        target.where,
+        target.claimed,
+        target.delta,
+        shown,
+        least,
+        target.trials,
+        target.law.capitalize(),
+        target.categories,
     )
 
 
@@ -125,7 +134,10 @@ def _noise_checks(
     name, claim = "noise: fresh in each call", "no two releases share their noise"
     measured = f"{different} different ones of {len(rows)} releases of zeros"
     again = target.noise is not None and added.to_noise and different < len(rows)
-    if (different == 1 and added.moves) or again:
+    if different == 1 and added.moves:
+        yield Check(name, "failed", claim, measured, NO_NOISE, "critical", infinite=True)
+        return
+    if again:
         why = "the difference of two releases with the same noise has none: ε is infinite"
         yield Check(name, "failed", claim, measured, why, "critical")
     else:
@@ -139,8 +151,8 @@ def _noise_checks(
     if not added.to_noise:
         claim = f"the noise is {target.noise}"
         why = (
-            "what is released is not a sum and its noise alone, as after rounding, or noise does"
-            " not cancel: games are played instead"
+            "what is released is not a sum and its noise alone, as after rounding or averaging"
+            " over steps, or noise does not cancel: games are played instead"
         )
         yield Check("noise: law", "unknown", claim, "releases of zeros are not the noise", why)
         return

@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.accounting import poisson_epsilon
+from fl_epe.accounting import noise_at, poisson_epsilon
 from fl_epe.auditing import games
 from fl_epe.checks import Floats, check_count, check_probability, check_rate, raise_invalid
 
@@ -32,19 +31,14 @@ ORDERS: Mapping[str, float] = {"l1": 1, "l2": 2, "linf": math.inf}
 _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 
 
+_LITTLE = 1e-5  # relative difference of the noise, so that no claim asks for too much
+
+
 @functools.lru_cache(maxsize=64)
 def _needed(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise multiplier that gives this ε, or slightly less."""
-
-    def excess(log_noise: float) -> float:
-        return poisson_epsilon(math.exp(log_noise), rate, steps, delta) - epsilon
-
-    low, high = 0.0, 0.0
-    while excess(low) < 0:
-        low -= 0.5
-    while excess(high) > 0:
-        high += 0.5
-    return math.exp(scipy.optimize.brentq(excess, low, high, xtol=1e-6) - 1e-5)
+    noise = noise_at(lambda z: poisson_epsilon(z, rate, steps, delta), epsilon, close=_LITTLE / 10)
+    return noise * (1 - _LITTLE)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -165,6 +159,13 @@ class Target:
         if not self.delta or not 0 < self.claimed < math.inf:
             return None
         return _needed(self.claimed, self.delta, self.sampling_rate, self.taken)
+
+    @property
+    def law(self) -> Literal["gaussian", "laplace"]:
+        """Of the noise; where the claim says none, Gaussian with δ > 0, and else Laplace."""
+        if self.noise is not None:
+            return self.noise
+        return "gaussian" if self.delta else "laplace"
 
     @property
     def claimed(self) -> float:

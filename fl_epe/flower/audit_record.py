@@ -128,7 +128,7 @@ def _design(run: AuditedRun) -> Design:
     settings, plan = run.settings, run.plan
     known: dict[str, object] = {
         name: getattr(settings, name)
-        for name in ("num_examples", "canary_norm", "canary_kind", "participations")
+        for name in ("num_examples", "canary_norm", "canary_kind", "participations", "unit")
     }
     known |= {"max_share": settings.largest_share, "rounds": run.rounds}
     if run.early_stop is not None:

@@ -43,7 +43,7 @@ _GROWING = (  # arrays that get rows in each round, and keep those that they hav
     *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
 )
 # Arguments that may differ.
-_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed"}
+_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed", "unit"}
 _JSON = pydantic.TypeAdapter(AuditState)
 
 

@@ -88,6 +88,7 @@ class CanaryAuditSettings:
         canary_kind: "rotation" (the default) or "sphere", see `CanarySet`.
         enabled: whether to audit at all; if not, the strategy runs as if there were no audit, and
             the report says that it was off.
+        unit: what one client is, such as "hospital"; the report says whose privacy it measures.
         log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
             or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
             ``checkpoint``, or else in one of the run under ``runs``.
@@ -114,6 +115,7 @@ class CanaryAuditSettings:
     checkpoint: str | Path | None = None
     canary_kind: CanaryKind = "rotation"
     enabled: bool = True
+    unit: str = "client (node)"
     log_to: str | Sequence[str | RunLogger] = ()
     fresh_seed: bool = dataclasses.field(init=False)
 

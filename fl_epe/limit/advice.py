@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from fl_epe.auditing import REAL_UPDATES_LEFT_OUT
 from fl_epe.checks import finite
 from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice
 from fl_epe.limit.client import ClientEpsilon
@@ -31,11 +32,11 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
     if not advice.load.places:
         lines += advice.load.sentences()
     elif found.client == "median" and math.isfinite(found.high):
+        told = f"this ε within about {number(found.low)} – {number(found.high)}"
+        if REAL_UPDATES_LEFT_OUT in advice.notes:
+            told = f"at most about {number(found.high)}"
         taken = f"{100 * advice.load.share:.2g}% of a round"
-        lines.append(
-            f"A run whose canaries are {taken} would report this ε within about "
-            f"{number(found.low)} – {number(found.high)}."
-        )
+        lines.append(f"A run whose canaries are {taken} would report {told}.")
     return lines + [f"• {note}" for note in advice.notes]
 
 
@@ -55,7 +56,7 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     ]
     lines.append(
         "• There are no more canaries than fit the share, nor than ± 10% or ± 0.5 in ε needs. "
-        "For half the interval it takes four times as many, which takes more clients."
+        f"Half the interval takes four times as many. {REAL_UPDATES_LEFT_OUT}"
     )
     if not load.secret:
         lines.append("• A place follows a client's schedule; a few are divided among canaries.")

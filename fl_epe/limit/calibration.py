@@ -17,10 +17,16 @@ import math
 from collections.abc import Callable
 from typing import Any, Unpack
 
-import numpy as np
-import scipy
-
-from fl_epe.auditing import SECRET_KINDS, AuditRecord, CanaryLoad, NotMeasured, Sees, canary_load
+from fl_epe.accounting import noise_at
+from fl_epe.auditing import (
+    REAL_UPDATES_LEFT_OUT,
+    SECRET_KINDS,
+    AuditRecord,
+    CanaryLoad,
+    NotMeasured,
+    Sees,
+    canary_load,
+)
 from fl_epe.checks import check_positive, check_probability, raise_invalid
 from fl_epe.limit.client import (
     ClientEpsilon,
@@ -33,7 +39,6 @@ from fl_epe.limit.simulated_record import LimitSetting
 from fl_epe.schedules import Schedule, clients_of
 
 _LEAST_NOISE = 1e-60  # used for z = 0, as real updates may be zero in some round
-_CLOSE = 1e-7  # relative error of z
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,18 +213,9 @@ def _noise_for(level: Callable[[float], float], wanted: float, *, may_be_zero: b
     """
     if may_be_zero and level(0.0) <= wanted:
         return 0.0
-
-    def miss(log_z: float) -> float:
-        return math.log1p(min(level(math.exp(log_z)) / wanted, 1e300)) - math.log(2)
-
-    low, high = -1.0, 1.0
-    while not miss(low) >= 0 >= miss(high):
-        low, high = (2 * low, low) if miss(low) < 0 else (high, 2 * high)
-        if high - low > 500:
-            raise ValueError("Expected noise_multiplier in [e^-512, e^512], found none that fits.")
-    z = math.exp(scipy.optimize.brentq(miss, low, high, xtol=_CLOSE, rtol=4 * np.finfo(float).eps))
-    while level(z) > wanted:
-        z *= 1 + _CLOSE
+    z = noise_at(level, wanted)
+    if not 0 < z < math.inf:
+        raise ValueError("Expected noise_multiplier in [e^-512, e^512], found none that fits.")
     return z
 
 
@@ -236,5 +232,5 @@ def _notes(z: float, real: bool) -> list[str]:
             "multiplier would change them."
         )
     else:
-        notes.append("Real updates are left out; they would lower ε.")
+        notes.append(REAL_UPDATES_LEFT_OUT)
     return notes

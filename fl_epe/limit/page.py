@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fl_epe.auditing import installed_versions
+from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, installed_versions
 from fl_epe.files import write_json, write_text
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, Row
@@ -184,7 +184,7 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
     if plan.task is not None:
         how = f"{plan.task} was trained; ε is the mean of the replicates' reports, ± its interval."
     elif plan.like is None:
-        how = "Nothing was trained. Real updates are left out; they would lower ε."
+        how = f"Nothing was trained. {REAL_UPDATES_LEFT_OUT}"
     else:
         how = f"Nothing was trained. Clip norms, server and real updates are those of {plan.like}."
     lines += [

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fl_epe import checks
-from fl_epe.auditing import AuditRecord
+from fl_epe.auditing import AuditRecord, Mechanism
 from fl_epe.config import RunConfig
-from fl_epe.limit.simulated_record import RealUpdates
+from fl_epe.limit.simulated_record import RealUpdates, whole_noise_multiplier
 from fl_epe.mechanism import parse_strategy
 from fl_epe.schedules import log_of, parse_schedule
 
@@ -242,6 +242,7 @@ def limit_like(run: AuditRecord | None, momentum: float | None = None) -> dict[s
             "real": RealUpdates.of(run),
             "learning_rates": server.learning_rates,
             "momentum": server.momentum,
+            "of_count": _of_count(run.mechanism),
         }
     return setting if momentum is None else setting | {"momentum": momentum}
 
@@ -251,10 +252,13 @@ def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | No
 
     ``None`` where the two are the same, because no adaptive clip norm spends a part of the noise.
     """
-    mechanism = None if run is None else run.mechanism
-    if not mechanism or not mechanism.noise_multiplier or not mechanism.sum_noise_multiplier:
+    of_count = 0.0 if run is None else _of_count(run.mechanism)
+    if not of_count or not noise_multiplier:
         return None
-    spent = mechanism.noise_multiplier**-2 - mechanism.sum_noise_multiplier**-2
-    if spent <= 0 or noise_multiplier == 0:
-        return None
-    return float((noise_multiplier**-2 + spent) ** -0.5)
+    return whole_noise_multiplier(noise_multiplier, of_count)
+
+
+def _of_count(mechanism: Mechanism) -> float:
+    """What the noisy count of an adaptive clip norm adds to 1/z²; 0 where there is none."""
+    whole, of_sum = mechanism.noise_multiplier, mechanism.sum_noise_multiplier
+    return max(whole**-2 - of_sum**-2, 0.0) if whole and of_sum else 0.0

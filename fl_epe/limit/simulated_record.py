@@ -93,6 +93,9 @@ class LimitSetting(TypedDict, total=False):
         momentum: of the server's SGD, in [0, 1); 0 by default.
         strategy: of correlated noise, lower triangular, shape ``(T, T)``; ``None`` by default.
         real: the real clients' updates; by default the noise outweighs them.
+        of_count: what the noisy count of an adaptive clip norm adds to 1/z², see
+            `fl_epe.mechanism.AdaptiveClip`; 0 by default. It changes what theory allows, and no
+            score.
     """
 
     clip_norms: ArrayLike
@@ -100,6 +103,7 @@ class LimitSetting(TypedDict, total=False):
     momentum: float
     strategy: Floats | None
     real: RealUpdates | None
+    of_count: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -255,7 +259,7 @@ def limit_record(
         norms=auditing.Norms(lengths, _deltas(lengths, signal), final=moved, displacement=moved),
         mechanism=auditing.Mechanism(
             cohort_size=size,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=whole_noise_multiplier(noise_multiplier, setting.get("of_count", 0)),
             sum_noise_multiplier=noise_multiplier,
             participation=schedule.kind,
             canary_participations=schedule.participations(),
@@ -268,6 +272,16 @@ def limit_record(
         correlation=signal.correlation(),
         provenance=auditing.Provenance(seeds={"limit": seed}),
     )
+
+
+def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
+    """Z of a round that releases its sum with noise of z ``of_sum``, and a count beside it.
+
+    Args:
+        of_sum: z of the clients' sum, ≥ 0.
+        of_count: see `LimitSetting`.
+    """
+    return of_sum / math.sqrt(1 + of_count * of_sum**2)
 
 
 def _cosines(

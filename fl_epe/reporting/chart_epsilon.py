@@ -1,13 +1,13 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
@@ -41,9 +41,10 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "what theory allows: all for an adversary who does not know in which rounds the client "
             "took part.",
         )
-    measured = [found for answer in answers if (found := charts.finite_estimate(answer))]
+    measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
     if not measured:
         return None
+    estimate, *_ = measured.values()
     counts, times = _clients(record), client.participations
     taken = record.presence.sum(axis=0)
     top = min(max(times, taken.max(initial=0), counts.max(initial=0)), _FAR * times)
@@ -56,15 +57,19 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     if len(counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
-    wide = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured)
+    room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured.values())
     step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
+    ticks = np.arange(0, top + step / 1000, step).tolist()
+    limit = charts.known(answers[1].analytical.epsilon)
+    is_above = any(found.epsilon > limit for found in measured.values())
     return Chart(
         name="epsilon",
-        title="ε of a client, by how often it takes part",
-        caption=f"Lines are ε at δ = {measured[0].delta:.2g} by what an adversary sees, with "
-        f"shaded {measured[0].confidence:.0%} intervals; open symbols are canaries, at the number "
+        title=f"ε at δ = {estimate.delta:.2g} of one client, by how often it takes part",
+        caption=f"Lines are ε by what an adversary sees, with shaded "
+        f"{estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
         f"{often}, the median; triangles are what is proved of it."
+        + (" An estimate above theory is so by chance." if is_above else "")
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
         + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
@@ -72,7 +77,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
-        layout=charts.axes("participations", *panels, range=[0, wide * top], dtick=step),
+        layout=charts.axes("participations", *panels, range=[0, room * top], tickvals=ticks),
         logs={"y": None},
     )
 
@@ -102,18 +107,18 @@ def _bars(counts: NDArray[np.int64], top: float) -> JSON:
 
 
 def _client(
-    answer: Answer, measured: list[EpsilonEstimate], grid: Floats, highest: float
+    answer: Answer, measured: Mapping[str, EpsilonEstimate], grid: Floats, highest: float
 ) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
-    times, delta = answer.participations, measured[0].delta
+    times, delta = answer.participations, next(iter(measured.values())).delta
     if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
         allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
-    y = [found.epsilon for found in measured]
+    y = [found.epsilon for found in measured.values()]
     inside = len(y) == 1 or np.ptp(y) > _APART * highest
     sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
     at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
-    more: JSON = {"size": 7, "text": text, "textposition": at}
+    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": list(measured)}
     x = [times] * len(y)
     yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
@@ -143,18 +148,21 @@ def _adversary(
     wide = half / np.sqrt(energies)
     middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
     hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    canaries = scatter("markers", times, middle, "canaries", color, symbol, size=10) | {
+    markers = scatter("markers", times, middle, f"canaries, {name}", color, symbol, size=10)
+    canaries = markers | {
         "error_y": charts.error_bars(middle, low, high, color),
         "customdata": [[len(group)] for group in groups],
         "hovertemplate": f"{hover}<extra>{name}</extra>",
     }
     proved, at = [charts.known(answer.proved)], [client.participations]
-    return (
-        charts.band(grid, epsilon(fit.low, grid), epsilon(fit.high, grid), name, color),
+    low, high = epsilon(fit.low, grid), epsilon(fit.high, grid)
+    drawn = (
+        charts.band(grid, low, high, "interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
-        scatter("markers", at, proved, "proved", color, "triangle-up"),
+        scatter("markers", at, proved, f"proved, {name}", color, "triangle-up"),
     )
+    return tuple(trace | {"meta": name} for trace in drawn)
 
 
 def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -168,12 +176,3 @@ def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
     """Participations of the ``count`` canaries that have a score."""
     taken = np.asarray(record.presence.sum(axis=0))
     return taken if count == len(taken) else taken[taken > 0]
-
-
-def shift_of_epsilon(epsilon: float, delta: float) -> float:
-    """The shift at which `epsilon_of_shift` is ``epsilon``."""
-
-    def excess(shift: float) -> float:
-        return float(epsilon_of_shift(shift, delta)) - epsilon
-
-    return float(scipy.optimize.brentq(excess, 0.0, math.sqrt(2 * epsilon) + 10))

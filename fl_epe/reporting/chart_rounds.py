@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import Answer, AuditRecord, epsilon_by_round
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
-from fl_epe.reporting.chart_epsilon import epsilon_chart, shift_of_epsilon
+from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON, number, signed
@@ -65,7 +65,7 @@ def rounds_chart(
         + charts.left_out(record.rounds, "rounds", _MOST_ROUNDS),
         alternative=f"ε after round {rounds[0]} is {number(middle[0])}, after round {rounds[-1]} "
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
-        traces=tuple(traces),
+        traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
         layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
         logs={"y": None},
     )
@@ -103,7 +103,8 @@ def _series(record: AuditRecord) -> Iterator[tuple[str, str, Floats, Floats]]:
     """Title, name, rounds and values of each series of the training."""
     rounds, none = np.arange(1.0, record.rounds + 1), np.empty(0)
     evaluated = record.metrics.get("eval_round", none)
-    for title, key in (("loss", "loss"), (record.design.metric.replace("_", " "), "accuracy")):
+    metric = record.design.metric.replace("_", " ")
+    for title, key in (("loss", "loss"), (metric, "accuracy"), ("ROC AUC", "auc")):
         yield title, "training", rounds, record.metrics.get(f"train_{key}", none)
         yield title, "held out", evaluated, record.metrics.get(f"eval_{key}", none)
     yield "clip norm", "", rounds, record.mechanism.clip_norms

@@ -26,17 +26,19 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         middle, label = fit.scale * ends, f"{name}, κ = {signed(fit.scale)}"
         hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
         points = scatter("markers", sizes[chosen], scores.observed[chosen], name, color, symbol)
-        traces += [
-            charts.band(ends, middle - _WIDE, middle + _WIDE, f"{name}, band", color, yaxis=at),
+        drawn = [
+            charts.band(ends, middle - _WIDE, middle + _WIDE, "band", color, yaxis=at),
             scatter("lines", ends, middle, label, color, dash, yaxis=at),
             points
             | {"customdata": [[int(times[i])] for i in chosen], "showlegend": False, "yaxis": at}
             | {"hovertemplate": f"{hover}<extra>{name}</extra>"},
         ]
+        traces += [trace | {"meta": name} for trace in drawn]
         if scores.unobserved is not None:
             y = scores.unobserved[charts.spread_out(len(scores.unobserved), _MOST_NULL)]
             look = (charts.PLAIN, "x")
-            null.append(scatter("markers", 0 * y, y, "took no part", *look, size=6, yaxis=at))
+            place: JSON = {"yaxis": at, "meta": name}
+            null.append(scatter("markers", 0 * y, y, "took no part", *look, size=6, **place))
         told.append(
             f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
             f"ones ({signed(fit.low)} to {signed(fit.high)}), and {number(fit.width)} about them"

@@ -66,18 +66,33 @@ class Chart:
 
     @property
     def points(self) -> list[JSON]:
-        """What is drawn, a row for each point, bar or corner of an area, with its interval."""
-        found = []
+        """What is drawn, a row for each point, bar or corner of an area, with its interval.
+
+        A value stands under the title of the axis that it is drawn at. "adversary" is what an
+        adversary sees, where a series is of one; the trace has it as ``meta``.
+        """
+        found, x = [], self.layout["xaxis"]["title"]["text"]
         for trace in self.traces:
-            names = {"x": trace["x"], "y": trace["y"]}
+            axis = trace.get("yaxis", "y").replace("y", "yaxis")
+            y = self.layout[axis]["title"]["text"] or "row"
+            values = {"series": trace["name"]}
+            values |= {"adversary": trace["meta"]} if "meta" in trace else {}
+            values |= {x: trace["x"], y: trace["y"]}
             for middle, bars in ((trace[which], trace.get(f"error_{which}")) for which in "xy"):
                 if bars:
-                    names["from"] = plain(np.subtract(middle, bars["arrayminus"]))
-                    names["to"] = plain(np.add(middle, bars["array"]))
-            series = {"series": trace["name"]}
-            rows = zip(*names.values(), strict=True)
-            found += [series | dict(zip(names, row, strict=True)) for row in rows]
+                    values["from"] = plain(np.subtract(middle, bars["arrayminus"]))
+                    values["to"] = plain(np.add(middle, bars["array"]))
+            count = len(trace["x"])
+            columns = [
+                [each] * count if isinstance(each, str) else each for each in values.values()
+            ]
+            found += [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
         return found
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all that `points` have."""
+        return list(dict.fromkeys(name for point in self.points for name in point))
 
 
 def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fl_epe import auditing
+from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
@@ -91,14 +92,14 @@ def _knowledge(summary: Summary) -> Iterator[str]:
         )
     yield (
         "Both adversaries know the first model, the server's optimizer and the directions of all "
-        f"other canaries, but not the other {unit}s' updates."
+        f"other canaries, but not the update of any other {unit}."
     )
     if record is not None and record.design.also_known:
         yield f"Who sees every round's model also knows {record.design.also_known}."
 
 
 def _clients(summary: Summary) -> Iterator[str]:
-    if (record := summary.record) is None:
+    if summary.record is None:
         return
     try:
         found = client_leakage(summary)
@@ -113,9 +114,8 @@ def _clients(summary: Summary) -> Iterator[str]:
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
-                    f"The worst-case client took part {counts[worst]} times: ε = "
-                    f"{number(each[worst])} against an adversary who sees "
-                    f"{what_is_seen(one, record)} and knows its rounds."
+                    f"The worst-case client took part {counts[worst]} times; against an adversary "
+                    f"who knows its rounds, ε is {_of_client(summary, found, worst, one)}."
                 )
         heaviest = int(np.argmax(found.weights))
         if found.weights[heaviest] >= _HEAVY:
@@ -124,23 +124,27 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:
-    """ε of the heaviest client by κ of the canaries, and what theory allows it."""
-    record = summary.record
-    assert record is not None  # noqa: S101 - it has clients
+    """The weight of the heaviest client, and its ε."""
+    each = [_of_client(summary, found, place, one) for one in summary.answers if one.fit]
+    return (
+        f"The heaviest client has {found.weights[place]:.3g} times the median weight; its ε is "
+        f"{', and '.join(each) or 'not measured'}. Canaries have the median weight, so nothing is "
+        "proved of it."
+    )
+
+
+def _of_client(summary: Summary, found: ClientLeakage, place: int, one: auditing.Answer) -> str:
+    """ε of a client by κ of the canaries, its interval, and what theory allows it."""
+    record, fit, view = summary.record, one.fit, one.view
+    assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
     shares = record.clients.shares_of(found.ids[place : place + 1])
     client = auditing.AuditedClient(float(found.participations[place]), shares)
     theory = auditing.analytical(record, summary.delta, client).epsilon
-    each = (
-        f"{number(values[place])} from {SEES[sees]}"
-        for sees, values in found.epsilon.items()
-        if np.isfinite(values[place])
-    )
-    allowed = "not known" if theory is None else f"≤ {number(theory)}"
-    return (
-        f"The heaviest client has {found.weights[place]:.3g} times the median weight: ε = "
-        f"{' and '.join(each) or 'not measured'}; theory: {allowed}. Canaries have the median "
-        "weight, so nothing is proved of it."
-    )
+    allowed = "no theory is known" if theory is None else f"theory allows {number(theory)}"
+    scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
+    epsilons = epsilon_of_shift(scales * view.sizes.of(shares), summary.delta)
+    epsilon, low, high = map(number, epsilons.tolist())
+    return f"{epsilon} ({low} – {high}; {allowed}) from {what_is_seen(one, record)}"
 
 
 def _paper(summary: Summary) -> Iterator[str]:
@@ -158,9 +162,10 @@ def _paper(summary: Summary) -> Iterator[str]:
             continue
         yield (
             f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
-            f"{number(found.high)}) of a mean canary, which took part {taken.mean():.3g} times: "
-            "another client than that of the table. All canaries stay in, and two fitted "
-            "Gaussians are compared."
+            f"{number(found.high)}). It need not agree with the table: it is of a mean canary, "
+            f"which took part {taken.mean():.3g} times, and compares Gaussians whose widths are "
+            "fitted. Canaries that took part more and less often widen theirs, and so raise ε; "
+            "the table's fit knows how often each took part."
         )
 
 

@@ -18,7 +18,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import answer_cells, seen
-from fl_epe.reporting.sentences import first_sentence
+from fl_epe.reporting.sentences import CAVEAT, first_sentence
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
 
@@ -146,14 +146,15 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
     knows, theory = answer.adversary.knows_rounds, answer.analytical
     z = record.mechanism.noise_multiplier
     caption = (
-        rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of a client of "
+        rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of one "
+        f"{escaped(summary.full_unit)} of "
         f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
         f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
         f"{'not known' if z is None else f'{z:g}'}, an adversary who "
-        f"{'knows' if knows else 'does not know'} the client's rounds, {escaped(theory.adjacency)} "
+        f"{'knows' if knows else 'does not know'} its rounds, {escaped(theory.adjacency)} "
         rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
-        rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries; what is proved holds "
-        f"at {percent} confidence."
+        rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries. {escaped(CAVEAT)}. "
+        f"What is proved holds at {percent} confidence."
     )
     rows = [
         (seen(answer.adversary.sees, summary.record), *answer_cells(answer))

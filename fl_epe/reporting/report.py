@@ -26,7 +26,7 @@ from fl_epe.reporting.details import details as details_of
 from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.still import picture, still
-from fl_epe.reporting.summary import Summary
+from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 
 _MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
@@ -130,7 +130,7 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
         charts=[(chart, still(chart)) for chart in charts],
         drawn=_drawn(charts),
         plotly=plotly_script() if charts else "",
-        config=summary.settings,
+        config=in_words(summary.settings) if record is None else settings_of(record),
     )
 
 

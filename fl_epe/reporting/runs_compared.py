@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fl_epe.auditing import (
     Answer,
@@ -24,9 +23,8 @@ from fl_epe.checks import ArgumentError
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.summary import Summary, summarize
+from fl_epe.reporting.summary import Summary, settings_of, summarize
 
-_NOT_SETTINGS = ("task", "chance_accuracy", "chance_loss")
 _CONFIDENCE = 0.95  # of the intervals
 _MOST_PAIRS = 15  # above, every run is compared with the first alone
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -136,36 +134,6 @@ def compare_runs(records: Mapping[str, AuditRecord], delta: float | None = None)
     differences = _differences(runs, at)
     notes = tuple(_notes(runs, at, differences))
     return RunsCompared(runs, at, _CONFIDENCE, _different(runs), differences, notes)
-
-
-def settings_of(record: AuditRecord) -> dict[str, str]:
-    """The settings of a run in words, by name; none of them is a seed."""
-    mechanism, provenance = record.mechanism, record.provenance
-    values = {
-        "task": record.design.task,
-        "rounds": record.rounds,
-        "participation": mechanism.participation,
-        "canary_participations": mechanism.canary_participations,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "canaries": record.num_canaries,
-        "unobserved canaries": record.unobserved.count,
-        "dimension": record.dim,
-        "target_delta": record.delta,
-        "canary_kind": provenance.canary_kind,
-        "server": mechanism.server.name,
-    }
-    settings = record.design.to_settings()
-    values |= {name: value for name, value in settings.items() if name not in _NOT_SETTINGS}
-    values |= {f"version of {name}": text for name, text in provenance.versions.items()}
-    return {str(name): _words(value) for name, value in values.items() if value is not None}
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return " ".join(_words(part) for part in value)
-    return str(value)
 
 
 def _different(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:

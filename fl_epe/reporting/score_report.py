@@ -8,7 +8,7 @@ from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, number
 from fl_epe.reporting.reliability import ReportWarning, Status, against
-from fl_epe.reporting.sentences import guess_limit, share
+from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
@@ -55,16 +55,17 @@ def score_sentences(found: ScoreSummary) -> list[str]:
             "by these scores, if they are Gaussian," if found.if_gaussian else "by these scores,"
         )
         told = (
-            f"{source} whether one canary took part can be guessed right {right} (ε up to "
-            f"{number(estimate.high)})"
+            f"{source} this attack guesses right {right} whether one canary took part (ε ≈ "
+            f"{number(estimate.epsilon)}, interval up to {number(estimate.high)})"
         )
+    caveat = "" if estimate is None else f" {CAVEAT}."
     if status == "ok":
-        first = f"{told[:1].upper()}{told[1:]}."
+        first = f"{told[:1].upper()}{told[1:]}.{caveat}"
     elif status == "not measured":
         reason = score_warnings(found)[0].text
         first = f"{reason[:1].upper()}{reason[1:]}."
     else:
-        first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}."
+        first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}.{caveat}"
     return [first, _of_claim(found)]
 
 

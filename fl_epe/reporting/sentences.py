@@ -14,6 +14,7 @@ import textwrap
 import numpy as np
 
 from fl_epe.auditing import Answer, EpsilonEstimate
+from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import what_is_seen
@@ -47,6 +48,23 @@ def scope(summary: Summary) -> str:
     )
 
 
+def about_run(summary: Summary) -> str:
+    """Which run it is: what was trained, for how many, how long, when and how well."""
+    record, unit = summary.record, summary.unit
+    facts = [f"Task: {summary.task or 'not named'}"]
+    if record is not None:
+        if (clients := record.design.num_clients) is not None:
+            facts.append(f"{clients:,} clients" + (f", each one {unit}" * (unit != "client")))
+        facts.append(f"{record.rounds:,} round{'' if record.rounds == 1 else 's'}")
+        ended = record.provenance.ended
+        facts.append(f"ended {ended[:16].replace('T', ' ')} UTC" if ended else "date not recorded")
+    facts += [f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]]
+    return " · ".join(facts)
+
+
+CAVEAT = "Other attacks may find more"
+"""What has to stand with every ε that was measured, as it is that of one attack."""
+
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
 
@@ -73,6 +91,7 @@ _ADVICE = {
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
+_DECIDES = "whoever answers for the data decides"
 _RELY = "Rely on what is proved, and on no estimate, until the reason is found."
 
 
@@ -91,40 +110,49 @@ def share(limit: float) -> str:
         return ALWAYS
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
     percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
-    return f"in up to {percent:.{digits}f}% of cases"
+    return f"in at most {percent:.{digits}f}% of cases"
 
 
 def first_sentence(summary: Summary) -> str:
-    """How exposed a client is, to whom; the most important warning stands before it."""
+    """How exposed a client is, to whom; the most important warning stands before it.
+
+    Wherever an ε was measured, `CAVEAT` stands behind it.
+    """
     status = summary.status
     told = exposure(summary)
+    caveat = f" {CAVEAT}." if told else ""
     if status == "ok":
-        return f"{told[:1].upper()}{told[1:]}."
+        return f"{told[:1].upper()}{told[1:]}.{caveat}"
     text = textwrap.shorten(summary.warnings[0].text, _LONGEST, placeholder=" …")
+    of_one = f"of one {summary.full_unit}"
     if status == "diverged":
-        told = "the numbers below are not those of a model that learned"
+        told = f"the numbers below, {of_one}, are not those of a model that learned"
     elif status == "faulty" and summary.warnings[0].code == "steps":
-        told = "ε is not that of the mechanism whose privacy is accounted for"
+        told = f"ε {of_one} is not that of the mechanism whose privacy is accounted for"
     elif not told:
-        told = f"it is not known how much this run leaks about one {summary.unit}"
-    return f"{status.capitalize()}, as {text}: {told}."
+        told = f"it is not known how much this run leaks about one {summary.full_unit}"
+    return f"{status.capitalize()}, as {text}: {told}.{caveat}"
 
 
 def exposure(summary: Summary) -> str:
-    """How often a guess is right, for each adversary that was measured; empty without any."""
-    found = [(one, one.estimate) for one in summary.answers if one.estimate is not None]
+    """How often this attack is right, from what it sees; empty if nothing was measured."""
+    found = list[str]()
+    for one in summary.answers:
+        if one.estimate is None:
+            continue
+        often = _often(one, summary.delta)
+        source = what_is_seen(one, summary.record)
+        if one.adversary.sees == "all" and summary.unit != "example":
+            source += f", which another {summary.unit} sees"
+        blind = "" if found or ALWAYS in often else "; blind guess: 50%"
+        numbers = f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
+        found.append(f"{often} from {source} ({numbers})")
     if not found:
         return ""
-    often = [_often(one, summary.delta) for one, _ in found]
-    told = [f"ε ≈ {number(estimate.epsilon)}{_up_to(one, estimate)}" for one, estimate in found]
-    who = [f"whoever has {what_is_seen(one, summary.record)}" for one, _ in found]
-    blind = "" if ALWAYS in often[0] else "; a blind guess: 50%"
-    text = f"{who[0]} can tell {often[0]} whether one {summary.unit} took part ({told[0]}{blind})"
-    for right, person, numbers in zip(often[1:], who[1:], told[1:], strict=True):
-        such = ", such as another client" * (summary.unit == "client")
-        also = f"so can {person}{such}" if right == often[0] else f"{person}{such}, {right}"
-        text += f"; {also} ({numbers})"
-    return f"by this audit, {text}"
+    return (
+        f"whether one {summary.full_unit} took part, this audit's attack guesses right "
+        f"{' and '.join(found)}"
+    )
 
 
 def _often(one: Answer, delta: float) -> str:
@@ -132,13 +160,13 @@ def _often(one: Answer, delta: float) -> str:
     right = share(guess_limit(_most(one), delta))
     low = 0.0 if one.estimate is None else one.estimate.low
     wide = right == ALWAYS and guess_limit(low, delta) < LITTLE
-    return f"between hardly ever and {right}" if wide else right
+    return f"between a blind guess and {right}" if wide else right
 
 
 def _up_to(one: Answer, estimate: EpsilonEstimate) -> str:
     most = _most(one)
-    theory = "by theory at most" if most < estimate.high else "up to"
-    return f", {theory} {number(most)}" if most > estimate.epsilon else ""
+    limit = "theory ≤" if most < estimate.high else "up to"
+    return f", {limit} {number(most)}" if most > estimate.epsilon else ""
 
 
 def _most(one: Answer) -> float:
@@ -164,7 +192,7 @@ def rounds_of(one: Answer, summary: Summary) -> str:
 
 
 def what_to_do(summary: Summary) -> str:
-    """What to do, in one sentence."""
+    """What to do, in one sentence; never that a model may be published."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
     levels = [
@@ -172,26 +200,27 @@ def what_to_do(summary: Summary) -> str:
         for one in summary.answers
     ]
     told = _advice(summary, *levels)
-    but = ", but other attacks may find more" * (not any(levels))
-    return f"{told[:1].upper()}{told[1:]}{but}."
+    return f"{told[:1].upper()}{told[1:]}."
 
 
 def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
-    how = " (how much: fl-epe advise noise)" if summary.unit == "client" else ""
+    how = "" if summary.unit == "example" else " (how much: fl-epe advise noise)"
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
             "less often, and train again"
         )
-    also = "" if final == 0 else f", and {noise} if even that is too much"
     if every > final:
-        return f"publish the final model alone, not those of the rounds{also}"
+        return (
+            f"keep the rounds' models secret, as they leak more than the final one; {noise} if "
+            f"that one leaks too much, which {_DECIDES}"
+        )
     if final == 1:
-        return f"{noise} if that is too much for the data at hand"
-    return "nothing has to change"
+        return f"{noise} if that is too much, which {_DECIDES}"
+    return f"little was found; whether it is little enough, {_DECIDES}"
 
 
 def headings(summary: Summary) -> tuple[str, ...]:
@@ -227,10 +256,9 @@ def table_note(summary: Summary) -> str:
     if not math.isfinite(one.participations):
         return ""
     knows = " and rounds" if one.adversary.knows_rounds else ", not its rounds"
-    article = "an" if summary.unit[0] in "aeiou" else "a"
     instead = _INSTEAD[one.analytical.adjacency]
     text = (
-        f"ε is that of {article} {summary.unit} in {rounds_of(one, summary)}, with random updates "
+        f"ε is that of one {summary.unit} in {rounds_of(one, summary)}, with random updates "
         f"{size_of_updates(summary)}, against {instead}; the adversary knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
@@ -280,12 +308,15 @@ def fault_lines(summary: Summary) -> list[str]:
 def meaning(summary: Summary) -> list[str]:
     """What an ε means for a guess, and what kind of number each is, in sentences."""
     scale = [f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}" for epsilon in (1, 3)]
+    assumes = ""
+    if (proof := summary.answers[1].proof) is not None:
+        assumes = f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"
     return [
         f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough is for whoever answers for the data to decide.",
         "ε is an estimate of what this attack achieves. Another may achieve more, but none more "
-        "than theory allows, above which an estimate is by chance only; what is proved (with 95% "
-        "confidence), some attack achieves at least. δ is the chance that an attack learns more "
-        "than ε says.",
+        "than theory allows, above which an estimate is by chance only. What is proved, some "
+        f"attack achieves at least, with {summary.confidence:.0%} confidence{assumes}. "
+        "δ is the chance that an attack learns more than ε says.",
     ]

@@ -45,8 +45,14 @@ _NO_DATE: dict[str, dict[str, Any]] = {
 }
 
 
-def picture(chart: Chart, ending: str) -> bytes:
-    """The file of a chart's picture, as "svg", "pdf" or "png"; the same for the same chart."""
+def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
+    """The file of a chart's picture, as "svg", "pdf" or "png"; the same for the same chart.
+
+    Args:
+        chart: what to draw.
+        ending: the format.
+        titled: whether the title stands in the picture, for one that stands alone.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -65,6 +71,8 @@ def picture(chart: Chart, ending: str) -> bytes:
             panel.spines[["top", "right"]].set_visible(False)
         _finish_axis(panels[-1], "x", layout["xaxis"], [])
         figure.align_ylabels()
+        if titled:
+            figure.suptitle(chart.title, fontsize=10.5)
         found = [panel.get_legend_handles_labels() for panel in panels]
         handles, words = (list(itertools.chain(*parts)) for parts in zip(*found, strict=True))
         place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + (len(words) > 3)}
@@ -75,8 +83,9 @@ def picture(chart: Chart, ending: str) -> bytes:
 
 
 def still(chart: Chart) -> str:
-    """The picture as a data URI of an SVG file."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(picture(chart, 'svg')).decode()}"
+    """The picture as a data URI of an SVG file, beside a title of the page's own."""
+    image = base64.b64encode(picture(chart, "svg", titled=False)).decode()
+    return f"data:image/svg+xml;base64,{image}"
 
 
 def _numbers(values: Iterable[Any], names: list[str]) -> Floats:
@@ -125,8 +134,8 @@ def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[
         getattr(axes, f"set_{which}lim")(low if low < -0.06 * high else 0.0, high)
     if "nticks" in given:
         axes.locator_params(axis=which, nbins=given["nticks"])
-    if "dtick" in given:
-        axes.set_xticks(np.arange(0, given["range"][1], given["dtick"]))
+    if "tickvals" in given:
+        axes.set_xticks(given["tickvals"])
 
 
 def plain_ticks(axes: Axes) -> None:

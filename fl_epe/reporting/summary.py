@@ -31,6 +31,7 @@ from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.reliability import ReportWarning, Status, warnings_of
 
 _LARGE_DELTA, SMALL_DELTA = 1e-4, 1e-5
+_NOT_SETTINGS = ("task", "unit", "num_canaries", "chance_accuracy", "chance_loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,12 @@ class Summary:
 
     @property
     def unit(self) -> str:
-        """Whose privacy: "client", or "example" if each canary stands for one."""
+        """Whose privacy, as it is called after the first time: `full_unit` without brackets."""
+        return self.full_unit.partition(" (")[0]
+
+    @property
+    def full_unit(self) -> str:
+        """Whose privacy: "hospital", "client (node)", "example" if each canary stands for one."""
         return self.record.design.unit if self.record else "client"
 
     @property
@@ -89,11 +95,12 @@ class Summary:
         return {"status": self.status, **{n: v for n, v in found if math.isfinite(v)}}
 
     def held_out(self) -> list[tuple[str, str]]:
-        """Names and last values of the task's metric and of the loss on held-out data."""
+        """Names and last values on held-out data: the task's metric, area under the curve, loss."""
         if self.record is None:
             return []
         metric, found = self.record.design.metric, list[tuple[str, str]]()
-        for series, name in (("eval_accuracy", metric), ("eval_loss", "loss")):
+        named = ("eval_accuracy", metric), ("eval_auc", "ROC AUC"), ("eval_loss", "loss")
+        for series, name in named:
             values = self.record.metrics.get(series, np.empty(0))
             if name and len(values) and math.isfinite(values[-1]):
                 form = ".1%" if name == "accuracy" else ".4g"
@@ -163,3 +170,38 @@ def summarize_unmeasured(
         plan=tuple(settings.pop("plan", ())),
         settings=settings,
     )
+
+
+def settings_of(record: AuditRecord) -> dict[str, str]:
+    """The settings of a run in words, by name; none of them is a seed."""
+    mechanism, provenance = record.mechanism, record.provenance
+    values = {
+        "task": record.design.task,
+        "rounds": record.rounds,
+        "participation": mechanism.participation,
+        "canary_participations": mechanism.canary_participations,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "canaries": record.num_canaries,
+        "unobserved canaries": record.unobserved.count,
+        "dimension": record.dim,
+        "target_delta": record.delta,
+        "canary_kind": provenance.canary_kind,
+        "server": mechanism.server.name,
+    }
+    settings = record.design.to_settings()
+    values |= {name: value for name, value in settings.items() if name not in _NOT_SETTINGS}
+    values |= {f"version of {name}": text for name, text in provenance.versions.items()}
+    return in_words(values)
+
+
+def in_words(values: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as text, without those that nobody set."""
+    return {str(name): _words(value) for name, value in values.items() if value is not None}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(_words(part) for part in value)
+    return str(value)

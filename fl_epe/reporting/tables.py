@@ -5,11 +5,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 
 from fl_epe.files import printable
+
+_GAP = 2
 
 
 class Terminal(Console):
@@ -40,11 +43,35 @@ class Terminal(Console):
         raise
 
 
+class PlainTable(Table):
+    """A table; where it does not fit its width, each row is a list with a line for each value."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """No number is ever cut."""
+        if sum(map(_width, self.columns)) <= options.max_width + 1:
+            yield from super().__rich_console__(console, options)
+            return
+        yield self.title or ""
+        columns = zip(*(column.cells for column in self.columns), strict=True)
+        for first, *values in columns:
+            yield first
+            for column, value in zip(self.columns[1:], values, strict=True):
+                yield f"  {column.header}: {value}"
+
+
+def _width(column: Column) -> int:
+    """What a column takes with the gap to the next; one that may be folded, little."""
+    if not column.no_wrap:
+        return _GAP
+    widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    return min(widest, column.max_width or widest) + _GAP
+
+
 def plain_table(
     title: str, headings: Sequence[str], left: int = 1, rows: Iterable[Sequence[str]] = ()
 ) -> Table:
     """A table; the first ``left`` columns hold text, the others numbers."""
-    table = Table(
+    table = PlainTable(
         title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False
     )
     for place, heading in enumerate(headings):

@@ -33,7 +33,7 @@ from fl_epe.simulation.worker import worker_app
 
 logger = logging.getLogger(__name__)
 
-_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy")
+_EVALUATED = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
 
 
 class _Session:
@@ -117,8 +117,8 @@ class _Session:
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
         scores = self.job.task.evaluate(arrays["theta"].numpy())
-        metric = scores.get(self.job.task.metric, np.nan)
-        for name, value in zip(_EVALUATED, (done, scores["loss"], metric), strict=True):
+        metric, auc = (scores.get(name, np.nan) for name in (self.job.task.metric, "ROC AUC"))
+        for name, value in zip(_EVALUATED, (done, scores["loss"], metric, auc), strict=True):
             self._series[name].append(value)
         return MetricRecord(dict(scores))
 
@@ -185,7 +185,7 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings()})
+        design = Design.of({**about, **record.design.to_settings(), "unit": task.unit})
         return record.with_values(design=design, stopped=stopped)
 
 

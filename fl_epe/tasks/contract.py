@@ -17,6 +17,7 @@ from fl_epe import models
 from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
 from fl_epe.seeding import generator
+from fl_epe.tasks import losses
 from fl_epe.tasks.by_name import load_task, place_of
 from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 
@@ -34,11 +35,13 @@ class Task(abc.ABC):
         name: what `load_task` calls it; by default ``"module:Class"``.
         defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
         metric: what `LossSum.correct` adds up; "" if a task has no metric beside its loss.
+        unit: what one client is, in a word, such as "hospital"; reports say whose privacy it is.
     """
 
     name: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     metric: ClassVar[str] = "accuracy"
+    unit: ClassVar[str] = "client"
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -167,7 +170,8 @@ class Task(abc.ABC):
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
         """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
 
-        The same bits whatever the number of threads. BatchNorm uses averages over these examples.
+        With two classes also "ROC AUC", see `losses.area_under_curve`. The same bits whatever the
+        number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -175,13 +179,18 @@ class Task(abc.ABC):
         Raises:
             ValueError: for another shape.
         """
-        model, batches = self._trained(theta), self.held_out().batches(_EVALUATION_BATCH)
+        model, held = self._trained(theta), self.held_out()
+        outputs = list[torch.Tensor]()
+        if losses.has_two_classes(held.targets):
+            model.register_forward_hook(lambda _model, _inputs, found: outputs.append(found))
         with models.one_thread(), torch.inference_mode():
-            sums = [self.batch_loss(model, batch) for batch in batches]
+            sums = [self.batch_loss(model, batch) for batch in held.batches(_EVALUATION_BATCH)]
         examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
         if self.metric:
             scores[self.metric] = sum(float(part.correct) for part in sums) / examples
+        if outputs and (area := losses.area_under_curve(outputs, held.targets)) is not None:
+            scores["ROC AUC"] = area
         return scores
 
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:
@@ -236,11 +245,13 @@ class Task(abc.ABC):
     def chance_loss(self) -> float | None:
         """Loss on the held-out examples of the best outputs that are the same for all of them.
 
-        For the mean square, that is the variance of the targets. ``None`` where targets are no real
-        numbers, or where it cannot be found.
+        For the mean square, that is the variance of the targets; for cross-entropy, the entropy of
+        the shares of the classes. ``None`` where an example has more than one class, or where it
+        cannot be found.
         """
         held = self.held_out()
-        if type(self).batch_loss is not Task.batch_loss or not held.targets.is_floating_point():
+        is_one_each = held.targets.dim() == 1 or held.targets.is_floating_point()
+        if type(self).batch_loss is not Task.batch_loss or not is_one_each:
             return None
 
         def mean() -> torch.Tensor:

@@ -22,6 +22,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,7 @@ def from_datasets(
     loss: Loss | None = None,
     metric: Loss | None = None,
     data_seed: int = 0,
+    unit: str | None = None,
     defaults: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> DatasetTask:
     """A task from your model and your data, to train and audit.
@@ -95,6 +97,8 @@ def from_datasets(
         metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
             By default accuracy for whole numbers, and none for real ones.
         data_seed: seed of the partition and of what is held out.
+        unit: what one client is, in a word, such as "hospital", as reports call it. By default the
+            column of "by:COLUMN" without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
@@ -167,6 +171,13 @@ class DatasetTask(Task):
         if own is not None:
             return str(getattr(own, "__name__", type(own).__name__))
         return "" if self.held_out().targets.is_floating_point() else "accuracy"
+
+    @functools.cached_property
+    def unit(self) -> str:  # type: ignore[override]
+        """See `Task.unit`."""
+        partition = self.given.partition
+        named = isinstance(partition, str) and partition.startswith("by:")
+        return self.given.unit or (_unit_of(partition.removeprefix("by:")) if named else "client")
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
@@ -304,6 +315,12 @@ def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
             f"Expected the {what} to be one number, the mean of the batch, got shape {shape}"
         )
     return value.reshape(()) if shape else value
+
+
+def _unit_of(column: str) -> str:
+    """What the values of a column name, in a word: "hospital" for "hospital_id"."""
+    name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
+    return name.replace("_", " ").strip() or "client"
 
 
 def _words(value: Any) -> str | float | None:

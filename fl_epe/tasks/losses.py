@@ -199,6 +199,32 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
     return [length for length in shape if length != 1]
 
 
+def has_two_classes(targets: torch.Tensor) -> bool:
+    """Whether each example has one target, which is 0 or 1, and there are both."""
+    return targets.dim() == 1 and set(targets.tolist()) == {0, 1}
+
+
+def area_under_curve(outputs: Sequence[torch.Tensor], targets: torch.Tensor) -> float | None:
+    """Area under the ROC curve, which is 0.5 for a guess whatever the shares of the classes.
+
+    Args:
+        outputs: of all batches: two logits, or one number, for each example.
+        targets: 0 or 1, shape (n,).
+
+    Returns:
+        ``None`` where the outputs are of another shape, or not finite.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    if not all(isinstance(part, torch.Tensor) for part in outputs):
+        return None
+    whole = torch.cat(list(outputs)).reshape(len(targets), -1)
+    if whole.shape[1] > 2 or not whole.isfinite().all():
+        return None
+    margin = whole[:, -1] - whole[:, :-1].sum(1)  # of two logits, or the only output
+    return float(roc_auc_score(targets, margin))
+
+
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
     """Refuse class numbers that a model with so many outputs cannot predict.
 

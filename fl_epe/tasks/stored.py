@@ -48,12 +48,14 @@ _STACKOVERFLOW = {
 
 
 class _Characters(losses.Classes):
+    unit: ClassVar[str] = "writer"
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _EMNIST)
     _most_held_out: ClassVar[int] = 2000
     _decode: ClassVar[Any] = staticmethod(images_and_labels)
 
 
 class _NextWords:
+    unit: ClassVar[str] = "user"
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(_BOTH | _STACKOVERFLOW)
     _most_held_out: ClassVar[int] = 1000
     _decode: ClassVar[Any] = staticmethod(words_and_next)

@@ -162,6 +162,38 @@ def _bfloat16(total: Rows) -> Rows:
     return ((bits + 0x8000) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+_MANY = np.eye(6)[np.arange(60) % 6]
+
+
+def _each_response(rows: Rows, rng: Rng, denominator: float) -> Rows:
+    """How often each of k categories was told by randomised response of every record."""
+    count, categories = rows.shape
+    values = rows.argmax(axis=1)
+    lies = rng.random(count) >= math.e / denominator
+    told = np.where(lies, values + rng.integers(1, categories, count), values) % categories
+    return np.bincount(told, minlength=categories).astype(np.float64)
+
+
+def _most_frequent(denominator: float) -> Release:
+    return lambda rows, rng: int(_each_response(rows, rng, denominator).argmax())
+
+
+def _exponential(factor: float) -> Release:
+    """Exponential mechanism, whose exponents are the scores times a factor."""
+    return lambda rows, rng: int(
+        np.argmax(factor * rows.sum(axis=0) + rng.gumbel(0, 1, rows.shape[1]))
+    )
+
+
+def _raw_median(rows: Rows, rng: Rng) -> Rows:
+    return np.asarray(np.median(rows, axis=0)) if len(rows) else np.zeros(rows.shape[1])
+
+
+def _largest_three(total: Rows) -> Rows:
+    kept = np.abs(total) >= np.sort(np.abs(total))[-3]
+    return np.where(kept, total, 0.0)
+
+
 KNOWN: Mapping[str, tuple[Target, str]] = {
     "k-ary-response-with-two": (response(6, 1 + math.e), "probabilities"),
     "no-noise-below-6": (Target(_below_six, **GAUSSIAN), "no noise"),
@@ -174,7 +206,7 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
     "twelve-uniforms": (with_noise(lambda rng, d: rng.random((12, d)).sum(axis=0) - 6), "shape"),
     "rounded-at-random-before-noise": (
         Target(_rounded_at_random, **GAUSSIAN, adjacency="zero-out"),
-        "NOT FOUND: exact ε is 4.93 or more for 4.38, which no game of so few trials tells",
+        "rounded at random",
     ),
     "float16-noise": (
         with_noise(lambda rng, d: rng.normal(size=d).astype(np.float16).astype(float)),
@@ -184,8 +216,59 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
         with_noise(lambda rng, d: rng.normal(0, 5e-5, d), epsilon=10.0, noise_multiplier=None),
         "noise: scale",
     ),
+    "each-response-with-two": (
+        choice(_most_frequent(1 + math.e), 6, adjacency="substitute", others=_MANY),
+        "probabilities",
+    ),
+    "exponential-half-sensitivity": (
+        choice(_exponential(1.0), 6, adjacency="substitute", others=_MANY),
+        "probabilities",
+    ),
+    "raw-median": (Target(_raw_median, **GAUSSIAN), "no noise is added, or the same"),
+    "raw-top-three": (
+        Target(lambda rows, rng: _largest_three(np.asarray(clipped(rows).sum(axis=0))), **GAUSSIAN),
+        "no noise is added, or the same",
+    ),
+    "raw-winner": (
+        choice(lambda rows, rng: int(rows.sum(axis=0).argmax()), 6, others=_MANY),
+        "no noise is added, or the same",
+    ),
 }
 """Mistakes by name, with words of the message."""
+
+
+def _averaged(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
+    state["average"] = 0.9 * state.get("average", 0.0) + 0.1 * noisy_sum(rows, rng)
+    return np.asarray(state["average"])
+
+
+def _histogram(change: Callable[[Rows], ArrayLike], **claim: Any) -> Target:
+    """Votes for one of five bins with Laplace noise, changed afterwards."""
+
+    def release(rows: Rows, rng: Rng) -> ArrayLike:
+        counts: Rows = clipped(np.rint(rows).clip(0, 1), order=1).sum(axis=0)
+        return change(np.asarray(counts + rng.laplace(0, 1.0, rows.shape[1])))
+
+    return Target(
+        release, **{**LAPLACE, "inputs": "clipped", "nonnegative": True, "arrays": (5,), **claim}
+    )
+
+
+def _votes(change: Callable[[Rows], ArrayLike], **claim: Any) -> Target:
+    """Where the largest entry of each record is, with Laplace noise, changed afterwards."""
+
+    def release(rows: Rows, rng: Rng) -> ArrayLike:
+        counts = np.bincount(rows.argmax(axis=1), minlength=rows.shape[1])
+        return change(np.asarray(counts + rng.laplace(0, 1.0, rows.shape[1])))
+
+    return Target(
+        release, **{**LAPLACE, "inputs": "clipped", "nonnegative": True, "arrays": (5,), **claim}
+    )
+
+
+def _up_to_ten(counts: Rows) -> Rows:
+    return np.clip(counts, 0, 10)
+
 
 HARMLESS: Mapping[str, Target] = {
     "clamped": after(lambda total: np.clip(total, -2, 2)),
@@ -196,6 +279,23 @@ HARMLESS: Mapping[str, Target] = {
     "snapping": Target(_snapped, **{**LAPLACE, "epsilon": 1.0 + 1e-9, "noise": None}),
     "snapping-laplace": Target(_snapped, **LAPLACE),
     "textbook": Target(noisy_sum, **{**GAUSSIAN, "inputs": "any"}),
+    "averaged-over-steps": Steps.target(_averaged, steps=3),
+    "averaged-last-step": Steps.target(_averaged, steps=3, adversary="last"),
+    "histogram-clamped": _histogram(_up_to_ten),
+    "histogram-rounded": _histogram(np.rint),
+    "histogram-clamped-rounded": _histogram(lambda counts: np.rint(_up_to_ten(counts))),
+    "histogram-scaled": _histogram(lambda counts: 1.1 * counts),
+    "votes-clamped": _votes(_up_to_ten),
+    "votes-rounded": _votes(np.rint),
+    "votes-scaled": _votes(lambda counts: 100 * counts),
+    "votes-replaced": _votes(np.rint, adjacency="substitute", epsilon=2.0),
+    "count-replaced": Target(
+        lambda rows, rng: rows.sum(axis=0) + rng.laplace(0, 1.0, 1),
+        **{**ONE_COUNT, "norm": "l1", "noise": "laplace", "adjacency": "substitute"},
+        sensitivity=1.0,
+    ),
+    "each-response": choice(_most_frequent(math.e + 5), 6, adjacency="substitute", others=_MANY),
+    "exponential-of-many": choice(_exponential(0.5), 6, adjacency="substitute", others=_MANY),
 }
 """Post-processed and textbook forms by name."""
 
@@ -354,15 +454,6 @@ def _rotated(rows: Rows, rng: Rng) -> Rows:
     return np.asarray(noisy_sum(rows @ _ROTATION, rng) @ _ROTATION.T)
 
 
-def _largest_three(total: Rows) -> Rows:
-    kept = np.abs(total) >= np.sort(np.abs(total))[-3]
-    return np.where(kept, total, 0.0)
-
-
-def _one_of_many(rows: Rows, rng: Rng) -> int:
-    return int(np.argmax(0.5 * rows.sum(axis=0) + rng.gumbel(0, 1, rows.shape[1])))
-
-
 def _noisy_max(rows: Rows, rng: Rng) -> int:
     return int(np.argmax(rows.sum(axis=0) + rng.laplace(0, 2.0, rows.shape[1])))
 
@@ -404,7 +495,7 @@ SOUND: Mapping[str, Target] = {
     "geometric": _counts(_geometric),
     "k-ary-response": response(6, math.e + 5),
     "optimised-unary": _unary(0.5, 1 / (1 + math.e)),
-    "exponential": choice(_one_of_many, 5),
+    "exponential": choice(_exponential(0.5), 5),
     "noisy-max": choice(_noisy_max, 5),
     "sparse-vector": choice(_sparse_vector, 5),
     "poisson-sampled": Steps.target(_coins, **SAMPLED),
@@ -496,7 +587,7 @@ def _largest_norm(rows: Rows, rng: Rng) -> Rows:
 
 MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
     "noise-over-root-of-n": (Target(_own_too_small, **GAUSSIAN), "standard deviation"),
-    "noise-where-nonzero": (Target(_where_nonzero, **GAUSSIAN), "same noise has none"),
+    "noise-where-nonzero": (Target(_where_nonzero, **GAUSSIAN), "no noise is added"),
     "clips-largest-entry": (Target(_largest_entry, **GAUSSIAN), "sensitivity"),
     "inverted-minimum": (Target(_inverted, **GAUSSIAN), "sensitivity"),
     "antithetic": (with_noise(_antithetic), "independence of arrays"),

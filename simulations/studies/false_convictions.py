@@ -8,6 +8,9 @@ client that takes part most often, at δ = 10⁻⁵, against the adversary of th
 - "false": false claims, of half of the noise, or of 0.9 of it: how many of 20 are called violated.
 - "at-claim": runs that are exactly at their claim. A test may call 1% of them violated.
 - "more-private": more noise (z = 1.3), or canaries of half the length.
+- "power": so much less noise that ε is twice the claim: how many runs are called violated, beside
+  the power that a run at its claim states. Nodes and rounds are those of a federation in which
+  everybody takes part in a fifth of the rounds, with the default share of canaries.
 
 Last come bare scores of the Laplace mechanism at its own ε.
 
@@ -18,11 +21,15 @@ q = 0.05 and T = 60 by the estimate alone (lower ends 3.24 for a claim of 2.86).
 1,020 runs of DP-SGD (6, 1 and 2 of 340), 11 of 1,000 of epochs, 1 of 1,000 of two classes of
 devices, 1 of 340 of Poisson and 0 of 340 of fixed-size cohorts. More private: 0 of 1,020, 170 of
 each cell. In 0.3 to 2% of right runs a law is rejected, so that the claim is left undecided.
+Power (40 runs): the table of docs/guides/plug-in.md. Every run is called violated beside 50 nodes
+in 60 rounds or more, beside 100 in 30, and with 1,000 canaries of DP-SGD.
 """
 
 import argparse
 import dataclasses
 import functools
+import itertools
+import math
 import unittest.mock
 from collections.abc import Iterator
 
@@ -111,6 +118,9 @@ def federation(
     return Cell(name, made, noise, length, clients=100, canaries=11)
 
 
+DEFAULT_SHARE = 0.1  # of canaries among all that take part
+_RUNS_OF_POWER = 5  # at the claim, as their powers hardly differ
+
 UNEVEN = 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}'
 SETTINGS = ((0.05, 60), (0.01, 300), (0.01, 100))
 AT_CLAIM = (
@@ -133,6 +143,48 @@ FALSE = (
     federation("epochs", 12, noise=0.5),
     federation("poisson", 6, noise=0.5),
 )
+
+
+def noise_of_twice_the_claim(schedule: Schedule) -> float:
+    """The noise multiplier of an ε twice as large as that of 1."""
+
+    def epsilon(z: float) -> float:
+        if isinstance(schedule, Poisson):
+            return poisson_epsilon(z, schedule.rate, schedule.rounds, DELTA)
+        return float(accounting.epsilon_of_shift(math.sqrt(schedule.participations()) / z, DELTA))
+
+    twice = 2 * epsilon(1.0)
+    return float(scipy.optimize.brentq(lambda z: epsilon(z) - twice, _NOISES[0], 1.0))
+
+
+def power_cells() -> Iterator[Cell]:
+    """Runs of twice the claimed ε: federations by nodes and rounds, and DP-SGD by canaries."""
+    for nodes, rounds in itertools.product((20, 50, 100, 1000), (30, 60, 200)):
+        schedule = make_schedule("epochs", rounds, rounds / 5)
+        noise = noise_of_twice_the_claim(schedule)
+        places = round(nodes * DEFAULT_SHARE / (1 - DEFAULT_SHARE))
+        name = f"{nodes:,} nodes, {rounds} rounds"
+        yield Cell(name, schedule, noise, clients=nodes, canaries=places)
+    for canaries, (rate, steps) in itertools.product((30, 100, 300, 1000), SETTINGS):
+        cell = dp_sgd(rate, steps, noise_of_twice_the_claim(Poisson(steps, rate)))
+        yield dataclasses.replace(cell, canaries=canaries)
+
+
+def power_lines(runs: int) -> Iterator[str]:
+    """A line for each of `power_cells`, with the power that runs at their claim state."""
+    yield f"  {'runs':28}{'canaries':>9}{'claim':>8}{'true ε':>8}{'violated':>10}{'stated':>8}"
+    for cell in power_cells():
+        found = [cell.evidence(seed) for seed in range(runs)]
+        right = [
+            dataclasses.replace(cell, noise=1.0).evidence(seed, power=True)
+            for seed in range(min(runs, _RUNS_OF_POWER))
+        ]
+        stated = np.median([one.power for one in right if one.power is not None])
+        claim = float(np.median([one.claimed for one in found]))
+        yield (
+            f"  {cell.name:28}{found[0].observed:>9}{claim:>8.3g}{2 * claim:>8.3g}"
+            f"{sum(one.violated for one in found) / runs:>10.0%}{stated:>8.0%}"
+        )
 
 
 TABLES = {"false": FALSE, "at-claim": AT_CLAIM, "more-private": BELOW}
@@ -185,13 +237,17 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--table", choices=TABLES, help="one of them alone")
+    parser.add_argument("--table", choices=[*TABLES, "power"], help="one alone")
     options = parser.parse_args(argv)
-    tables = TABLES if options.table is None else {options.table: TABLES[options.table]}
+    tables = {name: TABLES[name] for name in TABLES if options.table in (None, name)}
     with unittest.mock.patch.object(accounting, "poisson_epsilon", poisson_epsilon):
         for name, cells in tables.items():
             print(name)
             for line in lines(cells, options.seeds if name == "false" else options.runs):
+                print(line, flush=True)
+        if options.table in (None, "power"):
+            print("power")
+            for line in power_lines(options.seeds):
                 print(line, flush=True)
     if options.table is not None:
         return

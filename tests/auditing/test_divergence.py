@@ -5,7 +5,7 @@ import pytest
 from records import make_record
 
 from fl_epe.auditing import divergence
-from fl_epe.auditing.measured import share_lost, updates_lost
+from fl_epe.auditing.measured import at_chance, share_lost, updates_lost
 
 EVALUATED = {"eval_round": np.array([0.0, 5, 10, 15, 20])}
 
@@ -82,6 +82,30 @@ def test_a_regression_no_better_than_the_mean(losses, chance, diverged: bool):
     assert all("that of the same prediction for everybody (4)" in reason for reason in reasons)
     late = {**series, "eval_round": np.array([0.0, 2, 4, 6, 8])}
     assert divergence(make_record(metrics=late, chance_loss=chance)) == ()
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "losses", "reason"),
+    [
+        pytest.param([0.955] * 5, [0.2, 0.16, 0.16, 0.15, 0.149], None, id="rare-class-learned"),
+        pytest.param([0.955] * 5, [0.3, 0.2, 0.17, 0.169, 0.168], "the loss", id="rare-class"),
+        pytest.param([0.955] * 4 + [0.96], [0.3] * 5, None, id="right-but-overconfident"),
+        pytest.param([0.955] * 5, [np.nan] * 5, "the loss", id="not-finite"),
+    ],
+)
+def test_the_loss_decides_where_one_class_is_rare(accuracies, losses, reason):
+    series = {"eval_accuracy": np.array(accuracies), "eval_loss": np.array(losses)}
+    design = {"chance_accuracy": 0.955, "chance_loss": 0.168}
+    record = make_record(metrics=EVALUATED | series, **design)
+    for evaluations in (1, 3):
+        found = at_chance(record, evaluations)
+        assert found is None if reason is None else found is not None and found.startswith(reason)
+    if reason is None:
+        assert divergence(record) == ()
+        return
+    assert "no better than that of the same prediction for everybody (0.168)" in str(
+        divergence(record)
+    )
 
 
 def test_a_training_loss_that_explodes_while_the_model_stays_as_it_was():

@@ -13,6 +13,7 @@ from fl_epe.auditing import (
     answers,
     seen_by,
 )
+from fl_epe.auditing.ladder_fit import client_fit, ladder_fit
 from fl_epe.auditing.reaction import Reaction, fit_reaction, pulled_back
 from fl_epe.auditing.record_parts import ServerStep
 
@@ -20,8 +21,16 @@ DIM, ROUNDS, RATE, CLIENTS = 4000, 60, 0.05, 10
 NOISE = 0.5  # of a round's mean, as a vector
 
 
-def run(rate, kind="rotation", noise_multiplier=None, seed=3):
-    """Means of quadratic losses about 0 with gradient noise; a canary in every third round."""
+def run(rate, kind="rotation", noise_multiplier=None, seed=3, reaching=1.0):
+    """Means of quadratic losses about 0 with gradient noise; a canary in every third round.
+
+    Args:
+        rate: of the quadratic losses.
+        kind: of the canaries.
+        noise_multiplier: that the record has.
+        seed: of everything.
+        reaching: part of the canaries' contributions that is in the means.
+    """
     rng, theta = np.random.default_rng(seed), np.zeros(DIM)
     auditor = RunAuditor(6, 20, seed=seed, delta=1e-5, kind=kind)
     auditor.begin(theta.astype("f4"))
@@ -30,7 +39,7 @@ def run(rate, kind="rotation", noise_multiplier=None, seed=3):
         mean = rng.standard_normal(DIM) * NOISE / np.sqrt(DIM) - rate * theta
         present = [int(numbers[t // 3])] if t % 3 == 0 else []
         if present:
-            mean = mean + auditor.canaries.vector(present[0]) / CLIENTS
+            mean = mean + reaching * auditor.canaries.vector(present[0]) / CLIENTS
         theta = theta + mean
         auditor.observe(
             theta.astype("f4"),
@@ -93,3 +102,19 @@ def test_canaries_that_are_scored_in_their_own_rounds_alone_do_not_tell():
     with pytest.raises(NotMeasured, match="how later rounds react to one is not known"):
         AuditedClient.of(record).view(record, EVERY_ROUND)
     assert answers(record)[1].estimate is None
+
+
+def test_scores_of_noise_alone_have_the_interval_of_any_rate():
+    """ρ is fitted where noise looks most like canaries: an interval at that ρ is too short."""
+    for seed in range(12):
+        record = run(RATE, seed=seed, reaching=0.0)
+        client = AuditedClient.of(record)
+        view = client.view(record, EVERY_ROUND)
+        fit = client_fit(view, client)
+        for rate in (-0.1, 0.3, 0.9):
+            other = seen_by(record, EVERY_ROUND, Reaction(rate))
+            alone = ladder_fit(other)
+            lowest, highest = (end * client.size(other) for end in (alone.low, alone.high))
+            size = client.size(view)
+            assert fit.low * size < lowest + 1e-6
+            assert fit.high * size > highest - 1e-6

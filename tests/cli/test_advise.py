@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from limit_settings import REAL, SERVERS, T, synthetic_log
 
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.auditing import answers
 from fl_epe.cli.main import main
 from fl_epe.limit import canary_advice, exposure, limit_like, limit_record, noise_for_epsilon
 from fl_epe.limit.client import expected_epsilon
-from fl_epe.mechanism import strategy_matrix
+from fl_epe.mechanism import AdaptiveClip, strategy_matrix
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
 
 CLIENTS = synthetic_log().population
@@ -48,7 +50,7 @@ class TestCommandLine:
             more = ["--participations", "12", "--delta", "0.01", "--clients", clients]
             assert main(["advise", *asked, *more]) == 0
             said.append(" ".join(capsys.readouterr().out.split()))
-        assert ["would report this" in text for text in said] == [False, True]
+        assert ["would report at most" in text for text in said] == [False, True]
         assert ["No two canaries fit beside 8 clients" in text for text in said] == [True, False]
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
@@ -65,6 +67,32 @@ class TestCommandLine:
             assert found["answer"]["participations"] == 3
             # Real updates hide most here, so z moves ten times as much as the mean score.
             assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
+
+    @pytest.mark.parametrize("client", ["median", "worst-case"])
+    def test_theory_counts_the_noisy_count_of_an_adaptive_clip_norm(self, tmp_path, capsys, client):
+        clip = AdaptiveClip(0.1, 0.5, 0.2, count_std=1.2, voters=24)
+        settings = {**SERVERS["real"], "clip_norms": np.linspace(1, 2, T)}
+        record = limit_record(
+            ShuffledEpochs(T, 3),
+            clip.sum_noise_multiplier(1.0),
+            1e-3,
+            num_canaries=13,
+            beside=120,
+            of_count=(2 * clip.count_std) ** -2,
+            **settings,
+        )
+        assert record.mechanism.noise_multiplier == pytest.approx(1.0)
+        record.save(tmp_path / "record.npz")
+        asked = ["noise", "--like", tmp_path, "--target-epsilon", 0.3]
+        found = self._json(capsys, *asked, *(["--worst-case"] if client == "worst-case" else []))
+        z = found["noise_multiplier"]
+        whole = (z**-2 + (2 * clip.count_std) ** -2) ** -0.5
+        assert found["setting"] == pytest.approx(whole)
+        allowed = gaussian_epsilon(whole, 1e-3, 3)
+        assert found["answer"]["theory"]["epsilon"] == pytest.approx(allowed)
+        # A report of that very run says the same.
+        run = record.with_values(noise_multiplier=whole, sum_noise_multiplier=z)
+        assert answers(run)[0].analytical.epsilon == pytest.approx(allowed)
 
     def test_noise_of_a_mechanism(self, capsys):
         common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--clients", 300)

@@ -11,8 +11,10 @@ import threading
 import numpy as np
 import pandas
 import pytest
+import scipy
 from sklearn.datasets import load_breast_cancer
 
+from fl_epe.auditing import AuditRecord
 from fl_epe.cli import console
 from fl_epe.cli.main import main
 from fl_epe.tasks import load_task
@@ -84,6 +86,39 @@ def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(own_mo
     assert main(["run", "plain:task", "--output", "bad", *few]) == 3
     assert "Diverged, as " in capsys.readouterr().out
     assert json.loads((own_modules / "bad/report.json").read_text())["status"] == "diverged"
+
+
+def logistic_table(path, share):
+    """6,000 rows of 100 clients with eight columns, whose logistic truth is met by that share."""
+    random = np.random.default_rng(1)
+    inputs, weights = random.standard_normal((6000, 8)), random.standard_normal(8)
+    scores = 1.1 * inputs @ weights / np.linalg.norm(weights)
+    start = scipy.optimize.brentq(lambda b: scipy.special.expit(scores + b).mean() - share, -9, 9)
+    goals = random.random(6000) < scipy.special.expit(scores + start)
+    names = ",".join(["a", "b", "c", "d", "e", "f", "g", "h", "whose", "goal"])
+    rows = np.column_stack([inputs, np.arange(6000) % 100, goals])
+    np.savetxt(path, rows, "%.4f," * 8 + "%d,%d", header=names, comments="")
+
+
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.045, id="4.5-percent"), pytest.param(0.13, id="13-percent")]
+)
+def test_a_model_of_a_rare_class_that_learned_is_a_success(share, own_modules, capsys):
+    logistic_table(own_modules / "t.csv", share)
+    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]) == 0
+    words = ["--seed", "1", "--rounds", "40", "--evaluate-every", "10", "--output", "out"]
+    assert main(["run", "mine:task", *words]) == 0, capsys.readouterr()
+    said = capsys.readouterr().out
+    (auc,) = re.findall(r"The model's ROC AUC on held-out data: ([\d.]+)", said)
+    assert 0.65 < float(auc) < 0.9  # the truth's is about 0.77
+    report = json.loads((own_modules / "out/report.json").read_text())
+    assert report["status"] == "ok"
+    assert report["run"]["held_out"]["ROC_AUC"] == auc
+    assert "ROC AUC" in (own_modules / "out/report.html").read_text()
+    record = AuditRecord.load(own_modules / "out/record.npz")
+    assert record.design.chance_accuracy == pytest.approx(1 - share, abs=0.02)
+    assert record.design.chance_loss is not None
+    assert record.metrics["eval_loss"][-1] < record.design.chance_loss
 
 
 def test_the_table_is_found_from_any_folder(own_modules, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_epe import AuditRecord
-from fl_epe.auditing import answers, epsilon_by_round
+from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, answers, epsilon_by_round
 from fl_epe.checks import finite
 from fl_epe.cli.main import main
 from fl_epe.reporting import number
@@ -89,8 +89,16 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     plan = " ".join(printed.partition("round 0/10")[0].split())
     load = "like 6 more clients beside 60 clients: 9.1% of a round."
     assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
-    assert plan.count("If nothing is wrong, ε from") == 2
-    assert list(AuditRecord.load(Path("out/record.npz")).findings.plan) != []
+    lines = re.findall(r"If nothing is wrong, ε from .+?\(95%\)\.", plan)
+    most = [re.findall(r"at most(?: about)? ([\d.]+)", line) for line in lines]
+    assert [len(numbers) for numbers in most] == [2, 2]
+    assert plan.count(REAL_UPDATES_LEFT_OUT) == 1
+    record = AuditRecord.load(Path("out/record.npz"))
+    assert list(record.findings.plan) != []
+    # A forecast that leaves out real updates is an upper line, and no interval around ε.
+    for answer, (_, high) in zip(answers(record), most, strict=True):
+        assert answer.estimate is not None
+        assert answer.estimate.epsilon < float(high)
 
 
 def test_a_run_without_canaries_measures_nothing_and_goes_on(folder, capsys):

@@ -12,7 +12,7 @@ OTHERS = (
 
 
 def test_the_worst_failure_is_first_in_every_form():
-    found = ConformanceResult("a:b", 1.0, 1e-5, [*OTHERS, WORST], 5.0, 100)
+    found = ConformanceResult("a:b", 1.0, 1e-5, [*OTHERS, WORST], 5.0, 100, "Gaussian", False)
     assert found.summary.startswith("2 of 4 checks failed (worst: critical)")
     for text in (found.table(), found.as_html()):
         body = text[text.rindex(found.summary) :]

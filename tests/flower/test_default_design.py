@@ -13,7 +13,7 @@ from flower_clients import drifting_app, model
 from flwr.app import ArrayRecord
 from flwr.serverapp import strategy as flower
 
-from fl_epe.auditing import AuditedClient, answers
+from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, AuditedClient, answers
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 
 DELTA = 1e-5
@@ -95,6 +95,7 @@ def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     plan = " ".join(record.findings.plan)
     assert "beside 9 clients: 10% of a round" in plan
     assert "If nothing is wrong, ε from every round's model is at most about 37.6" in plan
+    assert REAL_UPDATES_LEFT_OUT in plan
     assert "Up to 1 of 10 clients a round are not asked" in plan
     assert metrics["epsilon-all-low"] < 37.6 < metrics["epsilon-all-high"]
     assert answers(record)[1].participations == 27  # clients, less the rounds of the canary

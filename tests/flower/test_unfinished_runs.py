@@ -37,13 +37,13 @@ def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(be
         "Unreliable, as later rounds are not measured, as the canaries took part"
     )
     assert "give CanaryAudit rounds=…, those of all its starts together" in text
-    assert "whoever has the model after round 5 can tell" in text
+    assert "from the model after round 5 (" in text
     assert "final model" not in text.partition("What do the statistics of")[0]
 
 
 def test_before_the_last_of_the_rounds_that_were_announced():
     text = text_of(started(5, rounds=10))
-    assert text.startswith("By this audit, whoever has the model after round 5 can tell")
+    assert text.startswith("Whether one client (node) took part, this audit's attack")
     assert "final model" in text_of(started(5, 5, rounds=10))
 
 
@@ -51,10 +51,10 @@ def test_another_model_is_another_run_and_the_first_has_a_final_one():
     audit = started(5)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.start(grid, model(), num_rounds=5)
-    assert "whoever has the final model can tell" in text_of(audit)
+    assert "from the final model (" in text_of(audit)
 
 
 def test_a_single_round_says_how_to_tell_that_there_are_no_more():
     audit = started(1)
     assert "(pass rounds=1, if that is all)" in text_of(audit)
-    assert "whoever has the final model can tell" in text_of(started(1, rounds=1))
+    assert "from the final model (" in text_of(started(1, rounds=1))

@@ -11,10 +11,10 @@ import pytest
 from records import make_record, record_of
 
 import fl_epe.reporting
-from fl_epe.accounting import epsilon_of_shift
+from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import AuditedClient, answers, epsilon_by_round, seen_by
 from fl_epe.limit import limit_record
-from fl_epe.reporting.chart_epsilon import epsilon_chart, shift_of_epsilon
+from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
@@ -60,6 +60,38 @@ def test_every_chart_is_json_with_words_numbers_and_a_still_picture(made):
     assert still(charts[0]) == still(charts[0])
 
 
+def test_numbers_of_a_chart_stand_under_what_they_are(made):
+    record, _ = made
+    metrics = {
+        "train_loss": np.linspace(2, 1, record.rounds),
+        "eval_round": np.array([3.0, 6.0]),
+        "eval_loss": np.array([2.0, 1.0]),
+        "eval_accuracy": np.array([0.5, 0.6]),
+        "eval_auc": np.array([0.7, 0.8]),
+    }
+    clip_norms = np.linspace(1, 2, record.rounds)
+    record = record.with_values(metrics=metrics, clip_norms=clip_norms, metric="accuracy")
+    epsilon, rounds, scores, training = run_charts(summarize(record))
+    assert training.columns == ["series", "round", "loss", "accuracy", "ROC AUC", "clip norm"]
+    held_out = [p for p in training.points if p["series"] == "held out"]
+    assert [set(p) - {"series", "round"} for p in held_out] == (
+        2 * [{"loss"}] + 2 * [{"accuracy"}] + 2 * [{"ROC AUC"}]
+    )
+    assert [p["ROC AUC"] for p in held_out[-2:]] == [0.7, 0.8]
+    clients = [p for p in epsilon.points if p["series"] == "clients"]
+    assert clients
+    assert all(p.keys() == {"series", "participations", "clients"} for p in clients)
+    # Of an adversary is all but what theory allows both, and the clients.
+    for chart in (epsilon, rounds, scores):
+        of_nobody = {p["series"] for p in chart.points if "adversary" not in p}
+        assert of_nobody == ({"theory", "clients"} if chart is epsilon else set())
+    median = [p for p in epsilon.points if p["series"] == "median client"]
+    assert [p["adversary"] for p in median] == ["final model", "every round"]
+    assert [p["ε"] for p in median] == pytest.approx(
+        [a.estimate.epsilon for a in answers(record)], rel=1e-4
+    )
+
+
 def test_what_was_not_measured_is_not_drawn():
     assert [chart.name for chart in run_charts(summarize(record_of(1)))] == ["training"]
     assert [chart.name for chart in run_charts(summarize(record_of(0)))] == ["training"]
@@ -96,9 +128,10 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
     (point,) = [
         p
         for p in epsilon_chart(*made).points
-        if p["series"] == "canaries" and p["x"] == 6 and p["y"] > 50
+        if p["series"] == "canaries, every round" and p["participations"] == 6 and p["ε"] > 50
     ]
-    assert [point["y"], point["from"], point["to"]] == pytest.approx(expected, rel=1e-3)
+    assert point["adversary"] == "every round"
+    assert [point["ε"], point["from"], point["to"]] == pytest.approx(expected, rel=1e-3)
 
 
 def test_clients_are_counted_below_the_picture():
@@ -126,7 +159,8 @@ def test_one_place_for_canaries_is_said_to_be_less_than_clients_do():
     record = limit_run(rounds=30, each=30, noise=1.0, places=1, clients=10)
     chart = epsilon_chart(record, answers(record))
     assert "No canary took part so often." in chart.caption
-    assert max(p["x"] for p in chart.points if p["series"] == "canaries") == 15
+    canaries = [p for p in chart.points if p["series"].startswith("canaries")]
+    assert max(p["participations"] for p in canaries) == 15
 
 
 def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
@@ -137,7 +171,7 @@ def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
     )
     chart = epsilon_chart(record, (final, every))
     assert traces_of(chart, "theory") == []
-    assert [t["y"] for t in traces_of(chart, "proved")] == [[None], [None]]
+    assert [t["y"] for t in chart.traces if t["name"].startswith("proved")] == [[None], [None]]
     assert "theory allows ∞" in chart.alternative
 
 

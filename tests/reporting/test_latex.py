@@ -69,7 +69,7 @@ def test_the_caption_says_what_the_numbers_are_of():
         assert part in caption
     secret = _table(RECORDS["secret-rounds"]())
     assert "2 participations (expected) in 6 rounds" in secret
-    assert "does not know the client's rounds" in secret
+    assert "does not know its rounds" in secret
 
 
 def test_the_numbers_are_those_of_the_answer():

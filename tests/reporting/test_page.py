@@ -70,7 +70,7 @@ def test_the_page_and_the_terminal_have_the_same_sentences(page):
 
 def test_a_date_is_never_synthetic(tmp_path):
     write_report(summarize(make_record()), tmp_path)  # without its file
-    assert "<dd>not recorded</dd>" in (tmp_path / "report.html").read_text()
+    assert " · date not recorded" in (tmp_path / "report.html").read_text()
 
 
 def test_every_picture_has_words_with_numbers(page):

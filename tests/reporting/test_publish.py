@@ -83,7 +83,8 @@ def test_the_epsilon_table_has_what_the_answer_has(figures):
     directory, _ = figures
     points = [row for row in read(directory / "epsilon.csv") if row["series"] == "median client"]
     found = [answer.estimate.epsilon for answer in answers(_record())]
-    assert [float(row["y"]) for row in points] == pytest.approx(found, rel=1e-4)
+    assert [row["adversary"] for row in points] == ["final model", "every round"]
+    assert [float(row["ε"]) for row in points] == pytest.approx(found, rel=1e-4)
 
 
 def test_scores_have_a_row_for_each_canary(figures):

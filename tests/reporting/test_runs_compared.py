@@ -18,7 +18,7 @@ from fl_epe.reporting import (
     summarize,
     write_runs_compared,
 )
-from fl_epe.reporting.runs_compared import settings_of
+from fl_epe.reporting.summary import settings_of
 from fl_epe.schedules import ShuffledEpochs
 
 

@@ -29,7 +29,7 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["estimate", scores]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("By these scores, if they are Gaussian, whether one canary took part")
+    assert printed.startswith("By these scores, if they are Gaussian, this attack guesses right")
     assert len(printed.splitlines()) <= 10
     assert len(printed.split()) <= 80
     assert "clopper-pearson" not in printed

@@ -3,15 +3,19 @@
 import contextlib
 import dataclasses
 import io
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from records import limit_with_clients, make_record, record_of
 
+from fl_epe.cli.main import main
 from fl_epe.cli.report import print_and_write
-from fl_epe.reporting import as_text, summarize, summarize_unmeasured
+from fl_epe.reporting import Terminal, as_text, print_report, summarize, summarize_unmeasured
 from fl_epe.reporting.reliability import CODES, warnings_of
-from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, what_to_do
+from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, table_rows, what_to_do
 
 limit = limit_with_clients
 LONG = tuple(f"step {t}: the noise is smaller than what is accounted for by far" for t in range(9))
@@ -50,6 +54,71 @@ def test_it_is_one_screen(screen):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
+    summary, shown = summarize(RECORDS[name]()), io.StringIO()
+    print_report(Terminal(file=shown, width=columns), summary)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    after = lines[[line.startswith("How much leaks") for line in lines].index(True) :]
+    for first, *cells in table_rows(summary):
+        place = next(i for i, line in enumerate(after) if line.startswith(first))
+        row = after[place].split(maxsplit=len(first.split()))[-1]
+        if columns == 80:
+            assert all(cell in row for cell in cells)
+        else:
+            values = [line.partition(": ")[2] for line in after[place + 1 : place + 5]]
+            assert values == cells
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("advise noise --target-epsilon 3 --rounds 20", id="advise-noise"),
+        pytest.param("advise canaries --clients 120 --participations 12", id="advise-canaries"),
+        pytest.param(
+            "compare --schedules epochs poisson --noise-multipliers 1 --participations 4 "
+            "--rounds 20 --workers 1 --output grid",
+            id="compare",
+        ),
+        pytest.param("report a b --output both", id="report-of-two"),
+        pytest.param("estimate scores.csv", id="estimate"),
+    ],
+)
+def test_no_command_cuts_a_number(words, columns, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for name, noise in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / name).mkdir()
+        limit(noise=noise).save(tmp_path / name / "record.npz")
+    scores = np.random.default_rng(1).normal([3, 0], 1, (40, 2))
+    np.savetxt("scores.csv", scores, delimiter=",", header="observed,unobserved", comments="")
+    assert main(words.split()) == 0
+    assert "…" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_at_least_and_at_most_are_told_apart_in_any_encoding(encoding, tmp_path):
+    limit(noise=0.5).save(tmp_path / "record.npz")
+    command = [sys.executable, "-m", "fl_epe", "report", str(tmp_path), "--details"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
+    shown = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+    text, rows = shown.decode(encoding), table_rows(summarize(limit(noise=0.5)))
+    for row in rows:
+        for cell in row[3:]:
+            assert (cell if encoding == "utf-8" else plain_of(cell)) in text
+    if encoding != "utf-8":
+        questions = [line for line in text.splitlines() if line.endswith("?")]
+        assert text.count("?") == len(questions)  # those that the report asks
+
+
+def plain_of(cell):
+    """The cell in letters that every encoding has."""
+    return cell.replace("≥", ">=").replace("≤", "<=")
+
+
 def test_in_a_notebook_a_report_is_text_too(monkeypatch):
     """Where rich would show it at once as HTML, and there would be no text to return."""
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
@@ -61,7 +130,7 @@ def test_the_status_and_its_reason_come_first(screen):
     assert summary.status == STATUS.get(name, "ok")
     first = " ".join(text.split()).partition(": ")[0]
     if summary.status == "ok":
-        assert text.startswith("By this audit, whoever has the final model can tell")
+        assert text.startswith("Whether one client took part, this audit's attack guesses right")
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
         assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
@@ -203,8 +272,8 @@ def test_the_guess_of_a_hand_calculation():
 @pytest.mark.parametrize(
     ("final", "every", "words"),
     [
-        pytest.param(0.5, 0.5, "othing has to change", id="little"),
-        pytest.param(0.5, 9.0, "ublish the final model alone", id="final"),
+        pytest.param(0.5, 0.5, "ittle was found", id="little"),
+        pytest.param(0.5, 9.0, "eep the rounds' models secret", id="final"),
         pytest.param(2.0, 2.0, "if that is too much", id="some"),
         pytest.param(9.0, 9.0, "efore the model is published", id="a-lot"),
     ],
@@ -235,13 +304,13 @@ def test_theory_may_say_less_than_an_audit_can_show():
     assert every.estimate is not None
     assert every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
     assert summary.status == "ok"
-    assert what_to_do(summary).startswith("Nothing has to change")
+    assert what_to_do(summary).startswith("Little was found")
     assert every.estimate.epsilon > (every.analytical.epsilon or 0.0)
     assert "Estimates may exceed theory by chance." in table_note(summary)
     estimate = dataclasses.replace(every.estimate, low=9.0, epsilon=12.0, high=15.0)
     above = dataclasses.replace(every, estimate=estimate)  # theory does not explain that
     summary = dataclasses.replace(summary, answers=(summary.answers[0], above))
-    assert "final model alone" in what_to_do(summary)
+    assert "rounds' models secret" in what_to_do(summary)
     estimate = dataclasses.replace(estimate, low=0.0, epsilon=0.0, high=0.0)
     below = [dataclasses.replace(one, estimate=estimate) for one in summary.answers]
     assert "by chance" not in table_note(dataclasses.replace(summary, answers=tuple(below)))

@@ -104,9 +104,52 @@ def test_chance_is_the_best_constant_for_any_loss_of_real_numbers():
     task = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=_in_thousands)
     far = (task.held_out().targets - task.held_out().targets.median()).abs().mean().item() / 1000
     assert task.chance_loss() == pytest.approx(far, rel=0.01)
-    assert _task().chance_loss() is None
     fails = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=lambda *_: 1 / 0)
     assert fails.chance_loss() is None
+
+
+def test_the_best_constant_for_classes_has_the_entropy_of_their_shares():
+    task = _task()
+    shares = np.bincount(task.held_out().targets) / len(task.held_out())
+    assert task.chance_loss() == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-4)
+    weights = torch.tensor([1.0, 5.0, 0.2])
+    weighted = _task(loss=nn.CrossEntropyLoss(weight=weights))
+    assert weighted.chance_loss() is not None
+    words = {"x": [[1, 2]] * 20, "y": [[1, 2]] * 20, "user": [0, 1] * 10}
+    assert (
+        _task(lambda: nn.Embedding(4, 4), datasets.Dataset.from_dict(words)).chance_loss() is None
+    )
+
+
+def test_a_class_that_nobody_held_out_has_costs_the_constant_nothing():
+    data = rows()
+    few = data.filter(lambda row: row["y"] < 2)
+    task = _task(dataset=data, held_out=few)
+    shares = np.bincount(few["y"]) / len(few)
+    assert task.chance_loss() == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("outputs", [1, 2], ids=["one-output", "two-outputs"])
+def test_two_classes_have_an_area_under_the_curve(outputs: int):
+    data = _changed("y", [int(sum(x) > 4) for x in rows()["x"]])
+    whole, held = data, data.select(range(20))
+    loss = None
+    if outputs == 1:
+        whole, held = (part.cast_column("y", datasets.Value("float32")) for part in (whole, held))
+
+        def loss(found, targets):
+            return nn.functional.binary_cross_entropy_with_logits(found[:, 0], targets)
+
+    task = _task(lambda: nn.Linear(4, outputs), whole, held_out=held, loss=loss)
+    theta, examples = task.initial(0), task.held_out()
+    model = task.model()
+    nn.utils.vector_to_parameters(torch.from_numpy(theta), model.parameters())
+    logits = model(examples.inputs).detach()
+    margin = logits[:, -1] - (logits[:, 0] if outputs == 2 else 0)
+    ones, zeros = margin[examples.targets == 1], margin[examples.targets == 0]
+    wins = (ones[:, None] > zeros).float() + (ones[:, None] == zeros).float() / 2
+    assert task.evaluate(theta)["ROC AUC"] == pytest.approx(wins.mean().item(), rel=1e-6)
+    assert "ROC AUC" not in task.evaluate(np.full_like(theta, np.nan))
 
 
 def test_targets_of_minus_100_do_not_count():
@@ -233,7 +276,23 @@ def test_options_say_the_arguments_by_their_names():
         "loss": None,
         "metric": "_no_metric",
         "data_seed": 3,
+        "unit": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unit"),
+    [
+        pytest.param({}, "user", id="column"),
+        pytest.param({"partition": "by:hospital_id"}, "hospital", id="column-of-ids"),
+        pytest.param({"partition": "by:id"}, "id", id="bare-id"),
+        pytest.param({"partition": "by:home town"}, "home town", id="two-words"),
+        pytest.param({"partition": "iid:5"}, "client", id="no-column"),
+        pytest.param({"unit": "school"}, "school", id="named"),
+    ],
+)
+def test_a_client_is_called_what_the_data_call_it(arguments: Any, unit: str):
+    assert _task(**arguments).unit == unit
 
 
 # Held-out rows

@@ -1,0 +1,59 @@
+"""The noise with a given ε, for any ε that falls as noise grows.
+
+Examples:
+    >>> from fl_epe.accounting import gaussian_epsilon
+    >>> round(noise_at(lambda z: gaussian_epsilon(z, 1e-5), gaussian_epsilon(2.0, 1e-5)), 5)
+    2.0
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from fl_epe.accounting.two_gaussians import epsilon_of_shift
+
+_CLOSE = 1e-7  # relative error of the noise
+_FARTHEST = 256.0  # logarithm of noise from which on there is no more to try than its double
+_LEAST, _MOST = 1e-300, 1e300
+_ROUNDING = 4 * np.finfo(float).eps
+
+
+def noise_at(
+    epsilon_of: Callable[[float], float], epsilon: float, *, close: float = _CLOSE
+) -> float:
+    """The least noise, up to rounding, with which ε is at most ``epsilon``.
+
+    Args:
+        epsilon_of: ε by noise, which does not rise as noise grows.
+        epsilon: that is wanted, >= 0.
+        close: relative error of the noise.
+
+    Returns:
+        Above 0 and finite; 0 if every noise is enough, infinity if none is.
+    """
+
+    def miss(log_noise: float) -> float:
+        ratio = epsilon_of(math.exp(log_noise)) / max(epsilon, _LEAST)
+        return math.log1p(min(ratio, _MOST)) - math.log(2)
+
+    low, high = -1.0, 1.0
+    while miss(low) < 0:
+        if low < -_FARTHEST:
+            return 0.0
+        low, high = 2 * low, low
+    while miss(high) > 0:
+        if high > _FARTHEST:
+            return math.inf
+        low, high = high, 2 * high
+    noise = math.exp(scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING))
+    while epsilon_of(noise) > epsilon:
+        noise *= 1 + close
+    return noise
+
+
+def shift_of_epsilon(epsilon: float, delta: float) -> float:
+    """The shift at which `epsilon_of_shift` is ``epsilon``, which may be infinite."""
+    noise = noise_at(lambda noise: float(epsilon_of_shift(1 / noise, delta)), epsilon)
+    return 1 / noise if noise else math.inf

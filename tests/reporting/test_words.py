@@ -1,0 +1,139 @@
+"""What everybody reads: whose privacy it is, and that one attack is no bound."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+from records import limit_with_clients, make_record, record_of
+
+from fl_epe.auditing.score_file import bare_scores, summarize_scores
+from fl_epe.reporting import as_text, summarize, write_report
+from fl_epe.reporting.chart_epsilon import epsilon_chart
+from fl_epe.reporting.details import details
+from fl_epe.reporting.publish import latex_table
+from fl_epe.reporting.score_report import score_sentences
+from fl_epe.reporting.sentences import CAVEAT, first_sentence, meaning, what_to_do
+from fl_epe.reporting.summary import settings_of
+
+RUNS = {
+    "ok": limit_with_clients,
+    "little": lambda **more: limit_with_clients(noise=6.0, often=1, **more),
+    "secret": lambda **more: limit_with_clients("poisson", **more),
+    "unreliable": lambda **more: limit_with_clients(doubts=("the noise looks wrong",), **more),
+    "faulty": lambda **more: limit_with_clients(step_faults=("step 1 has no noise",), **more),
+    "diverged": lambda **more: limit_with_clients(last_model_is_finite=False, **more),
+    "no-noise": lambda **more: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0, **more),
+    "not-measured": lambda **more: record_of(0, **more),
+}
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pytest.param("client", id="client"),
+        pytest.param("hospital", id="hospital"),
+        pytest.param("client (node)", id="node"),
+    ],
+)
+@pytest.mark.parametrize("run", RUNS)
+def test_the_first_sentence_names_the_unit(run, unit):
+    text = first_sentence(summarize(RUNS[run](unit=unit)))
+    assert f"one {unit}" in text
+    assert unit == "client" or "one client " not in text.replace(unit, "")
+
+
+def test_after_the_first_time_the_unit_has_no_brackets():
+    text = as_text(summarize(limit_with_clients(unit="client (node)")))
+    assert text.count("(node)") == 1
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_measured_answer_has_the_caveat(run, tmp_path):
+    record = RUNS[run]()
+    summary = summarize(record)
+    measured = any(one.estimate is not None for one in summary.answers)
+    assert measured is (run != "not-measured")
+    write_report(summary, tmp_path)
+    page = html.unescape((tmp_path / "report.html").read_text())
+    shown = (first_sentence(summary), " ".join(as_text(summary).split()), page)
+    assert all((CAVEAT in text) is measured for text in shown)
+    assert CAVEAT in latex_table(summary, record)
+
+
+def test_scores_have_the_caveat_too():
+    drawn = np.random.default_rng(1).standard_normal(400)
+    found = summarize_scores(bare_scores(drawn[:200] + 1, drawn[200:], None), 1e-5)
+    assert found.estimate is not None
+    assert CAVEAT in score_sentences(found)[0]
+
+
+@pytest.mark.parametrize("run", [name for name in RUNS if name != "not-measured"])
+def test_nothing_is_cleared_for_publication(run):
+    summary = summarize(RUNS[run]())
+    text = f"{first_sentence(summary)} {what_to_do(summary)}"
+    for words in ("ublish the final model", "othing has to change", "in up to"):
+        assert words not in text
+
+
+def test_a_proof_stands_beside_what_it_assumes():
+    summary = summarize(limit_with_clients())
+    assert summary.answers[1].proved
+    assert "it holds if the scores are independent" in meaning(summary)[1]
+
+
+def test_the_worst_client_has_an_interval_and_theory():
+    lines = dict(details(summarize(limit_with_clients())))["Which clients are worst off?"]
+    worst = [line for line in lines if "worst-case" in line]
+    assert len(worst) == 2
+    for line in worst:
+        assert re.search(r"ε is [\d.]+ \([\d.]+ – [\d.]+; theory allows [\d.]+\) from", line)
+
+
+def test_the_statistics_of_the_paper_say_why_they_differ():
+    lines = dict(details(summarize(limit_with_clients(noise=0.25))))
+    paper = lines["What do the statistics of Andrew et al. (2024) say?"]
+    assert any("It need not agree with the table" in line for line in paper)
+
+
+def test_the_page_begins_with_what_was_run(tmp_path):
+    record = limit_with_clients(unit="hospital", task="my:task", ended="2026-01-31T23:59:59Z")
+    write_report(summarize(record), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    top = page[page.index("<h1>") : page.index("<main")]
+    for words in ("one hospital of", "my:task", "120 clients", "30 rounds", "2026-01-31 23:59"):
+        assert words in top
+
+
+def test_settings_that_nobody_set_are_not_shown(tmp_path):
+    record = limit_with_clients(settings={"delta": None, "server_momentum": 0.9})
+    write_report(summarize(record), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert settings_of(record)["server_momentum"] == "0.9"
+    assert "num_canaries" not in settings_of(record)  # stands once, as canaries
+    assert "<td>None</td>" not in page
+    assert ">server_momentum</th><td>0.9</td>" in page
+
+
+class TestPicture:
+    """ε against participations."""
+
+    def chart(self):
+        record = limit_with_clients(noise=0.25)
+        chart = epsilon_chart(record, summarize(record).answers)
+        assert chart is not None
+        return chart
+
+    def test_every_mark_is_in_the_legend(self):
+        named = {trace["name"] for trace in self.chart().traces if trace["showlegend"]}
+        for what in ("canaries", "proved"):
+            assert {f"{what}, final model", f"{what}, every round"} <= named
+
+    def test_its_axis_ends_where_somebody_took_part(self):
+        chart = self.chart()
+        ticks = chart.layout["xaxis"]["tickvals"]
+        assert ticks[0] == 0
+        assert ticks[-1] <= max(max(trace["x"]) for trace in chart.traces if trace["type"] != "bar")
+
+    def test_it_says_its_delta(self):
+        assert self.chart().title.startswith("ε at δ = 1e-05")
