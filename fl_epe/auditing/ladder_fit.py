@@ -153,13 +153,13 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     size = client.size(view)
     moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
     shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
-    if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
-        return _at_any_rate(fit, view, client, confidence)
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
             " to one"
         )
+    if fit.scale < _CLEARLY / half_width(confidence) * (fit.scale - fit.low):
+        return _at_any_rate(fit, view, client, confidence)
     model = _EXTRAPOLATED + _CROWDED * view.client_share
     return _widened(fit, math.hypot(shift / size, model * fit.scale), confidence)
 

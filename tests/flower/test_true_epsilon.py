@@ -1,6 +1,7 @@
 """ε of runs in which canaries stand for clients only if one looks: right, not measured, or said."""
 
 import math
+import random
 from typing import Any
 
 import app_runs
@@ -27,6 +28,7 @@ ROUNDS, A_ROUND = 20, 2
 
 def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
+    random.seed(0)  # nodes are drawn by this one
     strategy = app_runs._for_nodes(case.strategy(tmp_path), case.nodes)
     number = A_ROUND * rounds
     audit = CanaryAudit(strategy, num_canaries=number, delta=1e-3, seed=1, max_share=0.5)
