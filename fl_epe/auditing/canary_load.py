@@ -171,7 +171,7 @@ class CanaryLoad:
                 f"measured as at most {found.high:.3g} (95%)."
             )
         if self.expected:
-            lines.append(REAL_UPDATES_LEFT_OUT)
+            lines[-1] = f"{lines[-1]} {REAL_UPDATES_LEFT_OUT}"
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"
             lines.append(f"{more} would make an interval half as wide.")

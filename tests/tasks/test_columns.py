@@ -59,7 +59,11 @@ def test_what_a_column_is(values, kind):
     assert _sorted(values) == kind
 
 
-@pytest.mark.parametrize("name", ["id", "ID", "patient_id", "customer-ID", "userId", "row uuid"])
+@pytest.mark.parametrize(
+    "name",
+    ["id", "ID", "patient_id", "customer-ID", "userId", "row uuid"],
+    ids=lambda name: name.replace(" ", "-"),
+)
 def test_an_identifier_is_known_by_its_name(name):
     assert _sorted([1, 2] * 30, name) == "its name is that of an identifier"
 
@@ -111,7 +115,7 @@ def test_where_nothing_stands_in_a_csv_a_value_is_missing(tmp_path):
     assert table.isna().to_numpy().tolist() == [[False, False], [True, False], [False, True]]
 
 
-@pytest.mark.parametrize("column", ["x", "y", "first part"])
+@pytest.mark.parametrize("column", ["x", "y", "first part"], ids=["x", "y", "first-part"])
 def test_a_selection_of_rows_is_taken_at_once(column, monkeypatch):
     """Half a million rows, one after the other, took 6 s a column."""
     data = rows(60)
