@@ -86,7 +86,13 @@ PATIENCE = 1.5
 
 @contextlib.contextmanager
 def waiting(doing: str) -> Iterator[None]:
-    """Say on standard error what is done, if it takes longer than `PATIENCE`."""
+    """Say on a terminal what is done, if it takes longer than `PATIENCE`.
+
+    Elsewhere nothing is said, so that what a log or a notebook has does not depend on speed.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
     timer = threading.Timer(PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False})
     timer.daemon = True
     timer.start()

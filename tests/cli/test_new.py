@@ -223,9 +223,14 @@ def test_what_takes_long_is_said(monkeypatch):
         ended.set()
 
     monkeypatch.setattr(console, "say", say)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with console.waiting("Reading t.csv"):
         assert ended.wait(60)
     assert said == ["Reading t.csv …"]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    ended.clear()
+    with console.waiting("Reading u.csv"):
+        assert not ended.wait(0.2)
 
 
 def test_images_are_sent_to_the_guide(own_modules, capsys):
