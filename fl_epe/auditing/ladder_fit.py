@@ -139,11 +139,7 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     Raises:
         NotMeasured: if that error is larger than the score.
     """
-    fit = ladder_fit(view, None, confidence)
-    if (share := view.record.share_done) < 1:
-        wider = widening(share, confidence)
-        low = fit.scale - wider * (fit.scale - fit.low)
-        fit = dataclasses.replace(fit, low=low, high=fit.scale + wider * (fit.high - fit.scale))
+    fit = _fit_at_any_end(view, confidence)
     if client.secret is not None:
         return _widened(fit, client.error_of_secret_rounds(view) * fit.scale, confidence)
     if view.reaction is None:
@@ -164,13 +160,25 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     return _widened(fit, math.hypot(shift / size, model * fit.scale), confidence)
 
 
+def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
+    """`ladder_fit`; of an unfinished run with the interval that holds whenever it ended."""
+    fit = ladder_fit(view, None, confidence)
+    share = view.record.share_done
+    if share >= 1:
+        return fit
+    wider = widening(share, confidence)
+    low = fit.scale - wider * (fit.scale - fit.low)
+    high = fit.scale + wider * (fit.high - fit.scale)
+    return dataclasses.replace(fit, low=low, high=high)
+
+
 def _at_any_rate(fit: LadderFit, view: View, client: AuditedClient, confidence: float) -> LadderFit:
     """The fit with the interval that holds whatever share of a contribution is taken back."""
     size = client.size(view)
     low, high = fit.low, fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
         seen = seen_by(view.record, view.adversary, Reaction(float(rate)))
-        fitted = ladder_fit(seen, None, confidence)
+        fitted = _fit_at_any_end(seen, confidence)
         relative = client.size(seen) / size
         low = min(low, fitted.low * relative)
         high = max(high, fitted.high * relative)

@@ -124,3 +124,15 @@ def test_scores_of_noise_alone_have_the_interval_of_any_rate():
             assert fit.low * size < lowest + 1e-6
             assert fit.high * size > highest - 1e-6
     assert measured > 4
+
+
+def test_the_interval_of_any_rate_of_an_unfinished_run_holds_whenever_it_ended():
+    whole = run(RATE, seed=3, reaching=0.0)
+    part = whole.with_values(num_rounds=2 * ROUNDS)
+    client = AuditedClient.of(whole)
+    ends = []
+    for record in (whole, part):
+        fit = client_fit(client.view(record, EVERY_ROUND), client)
+        ends.append((fit.low, fit.high))
+    assert ends[1][0] < 1.3 * ends[0][0] < 0
+    assert ends[1][1] > 1.3 * ends[0][1] > 0
