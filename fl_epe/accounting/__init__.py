@@ -17,7 +17,7 @@ from fl_epe.accounting.expected_score_law import (
     drawn_law,
     expected_score_law,
 )
-from fl_epe.accounting.inverse import noise_at, shift_of_epsilon
+from fl_epe.accounting.inverse import noise_at, scale_at, shift_of_epsilon
 from fl_epe.accounting.mixtures import known_expected_score_epsilon, unknown_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity, strategy_bounds
 from fl_epe.accounting.two_gaussians import (
@@ -41,6 +41,7 @@ __all__ = [
     "known_expected_score_epsilon",
     "noise_at",
     "poisson_epsilon",
+    "scale_at",
     "secret_coins_epsilon",
     "sensitivity",
     "shift_of_epsilon",

@@ -1,4 +1,4 @@
-"""The noise with a given ε, for any ε that falls as noise grows.
+"""The noise, or the scale of what it hides, with a given ε, for any ε that falls as noise grows.
 
 Examples:
     >>> from fl_epe.accounting import gaussian_epsilon
@@ -53,7 +53,20 @@ def noise_at(
     return noise
 
 
+def scale_at(
+    epsilon_of: Callable[[float], float], epsilon: float, *, close: float = _CLOSE
+) -> float:
+    """The largest scale of what noise hides with which ε is at most ``epsilon``, as `noise_at`.
+
+    Args:
+        epsilon_of: ε by scale, which does not fall as the scale grows.
+        epsilon: that is wanted, >= 0.
+        close: relative error of the scale.
+    """
+    noise = noise_at(lambda noise: epsilon_of(1 / noise), epsilon, close=close)
+    return 1 / noise if noise else math.inf
+
+
 def shift_of_epsilon(epsilon: float, delta: float) -> float:
     """The shift at which `epsilon_of_shift` is ``epsilon``, which may be infinite."""
-    noise = noise_at(lambda noise: float(epsilon_of_shift(1 / noise, delta)), epsilon)
-    return 1 / noise if noise else math.inf
+    return scale_at(lambda shift: float(epsilon_of_shift(shift, delta)), epsilon)

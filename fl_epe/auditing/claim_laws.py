@@ -21,7 +21,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fl_epe.accounting import epsilon_of_shift, noise_at, shift_of_epsilon
+from fl_epe.accounting import epsilon_of_shift, scale_at, shift_of_epsilon
 from fl_epe.auditing.answer import Answer, client_epsilon
 from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient
@@ -207,7 +207,8 @@ def power_against_twice(
     if not 0 < reach < math.inf:
         return 0.0
     known = functools.cache(epsilon_at)  # it may take a tenth of a second
-    apart = _scale_of(known, 2 * claim) - _scale_of(known, claim)
+    claimed = scale_at(known, claim, close=_SCALE_ERROR)
+    apart = scale_at(known, 2 * claim, close=_SCALE_ERROR) - claimed
     return float(scipy.special.ndtr(half_width(confidence) * (apart / reach - 1)))
 
 
@@ -282,12 +283,6 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))
     excess = float(np.sum((counts - trials * rate) ** 2)) - len(counts) * square
     return excess / math.sqrt(len(counts) * (fourth - square**2))
-
-
-def _scale_of(epsilon_at: Callable[[float], float], epsilon: float) -> float:
-    """The scale with that ε, to a relative 0.1%; infinite if none has it."""
-    noise = noise_at(lambda noise: epsilon_at(1 / noise), epsilon, close=_SCALE_ERROR)
-    return 1 / noise if noise else math.inf
 
 
 def _quantiles(count: int) -> Floats:
