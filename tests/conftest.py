@@ -141,11 +141,3 @@ def processes(tmp_path):
     running = Processes(home)
     yield running
     running.end_all()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def no_word_of_what_takes_long():
-    """What a command prints does not depend on how busy the machine is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fl_epe.cli.console.PATIENCE", 10**6)
-        yield

@@ -68,11 +68,8 @@ class Report:
     def _report(self, directory: Path) -> int:
         from fl_epe.reporting import write_clients, write_figures
 
-        path = directory
-        if path.is_file():  # a copy that 'fl-epe export' wrote, under any name
-            directory = path.parent
-        else:
-            path = directory / RECORD
+        path = _record_of(directory)
+        directory = path.parent
         record = AuditRecord.load(path)
         if self.figures and (directory / _FIGURES).is_symlink():
             raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
@@ -92,10 +89,7 @@ class Report:
         for directory, place in zip(self.run_dirs, places, strict=True):
             if places.count(place) > 1:
                 raise_invalid("run_dir", str(directory), "to be named once")
-        paths = [run if run.is_file() else run / RECORD for run in self.run_dirs]
-        records = {
-            str(run): AuditRecord.load(path) for run, path in zip(self.run_dirs, paths, strict=True)
-        }
+        records = {str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs}
         found = compare_runs(records, self.delta)
         print()
         print_runs_compared(terminal(), found)
@@ -129,6 +123,11 @@ class Export:
         AuditRecord.load(source).with_values(seeds={}).save(target, private=False)
         print_whole(f"{target}: a copy of {source} without seeds")
         return 0
+
+
+def _record_of(run: Path) -> Path:
+    """The record in a run's folder, or a copy that 'fl-epe export' wrote, under any name."""
+    return run if run.is_file() else run / RECORD
 
 
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:

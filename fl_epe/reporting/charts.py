@@ -6,6 +6,7 @@ roles, such as "@every", for which each of the two has its own palette.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ class Chart:
     layout: JSON
     logs: Mapping[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def points(self) -> list[JSON]:
         """What is drawn, a row for each point, bar or corner of an area, with its interval.
 
