@@ -25,8 +25,25 @@ from fl_epe.files import printable, run_folder
 
 # How codecs write what an encoding lacks.
 SPELLED_OUT = "fl-epe-spelled-out"
-_WORDS = ">= <= ~ epsilon delta kappa mu theta inf - - ... * x * + -"
-_PLAIN = dict(zip("≥≤≈εδκμθ∞–−…•×·†─", _WORDS.split(" "), strict=True))
+_PLAIN = {
+    "≥": ">=",
+    "≤": "<=",
+    "≈": "~",
+    "ε": "epsilon",
+    "δ": "delta",
+    "κ": "kappa",
+    "μ": "mu",
+    "θ": "theta",
+    "∞": "inf",
+    "–": "-",
+    "−": "-",
+    "…": "...",
+    "•": "*",
+    "×": "x",
+    "·": "*",
+    "†": "+",
+    "─": "-",
+}
 
 
 def _spelled_out(error: UnicodeError) -> tuple[str, int]:

@@ -17,9 +17,8 @@ from fl_epe.files import write_text
 from fl_epe.tasks import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
 
 _CLIENTS = 100  # where no column says whose a row is
-# Of a round: as many clients as suffice to train, or as it takes for each to have had a part. Of
-# who never takes part, nothing is measured.
-_MOST_USUAL, _LEAST_OFTEN = RunConfig.clients_per_round, 2
+_ENOUGH = RunConfig.clients_per_round  # clients of a round, to train
+_LEAST_OFTEN = 2  # of a client in a run, as nothing is measured of who never takes part
 _CANCER = [
     f"{kind} {what}"
     for kind in ("mean", "worst")
@@ -194,7 +193,7 @@ def _filled(
         clients: how many there are.
         parts: for names of the template.
     """
-    few = min(_MOST_USUAL, clients // 2)
+    few = min(_ENOUGH, clients // 2)
     cohort = max(1, few, math.ceil(_LEAST_OFTEN * clients / RunConfig.rounds))
     often = RunConfig.rounds * cohort / clients
     left_out = [f"# Left out: {name!r}: {reason}.\n" for name, reason in kinds.left_out.items()]

@@ -70,7 +70,7 @@ _FEW = "the model has {} parameters, in which random directions overlap more tha
 
 SURE = 0.99  # confidence of a verdict that accuses an implementation, as of `assert_private`
 _SURER = 0.999  # the same against an adversary for whom nothing is claimed
-_FAR = 1.5  # κ above this or below its inverse: training takes back less of what canaries add
+_FAR = 1.5  # of κ or its inverse: more than training takes back in sound runs of small models
 _CAUSES = (
     "the server's learning rate decays or its momentum or optimizer is another one than the audit "
     "was told, or updates are clipped again after averaging"

@@ -53,8 +53,9 @@ def about_run(summary: Summary) -> str:
     record, unit = summary.record, summary.unit
     facts = [f"Task: {summary.task or 'not named'}"]
     if record is not None:
-        if (clients := record.design.num_clients) is not None:
-            facts.append(f"{clients:,} clients" + (f", each one {unit}" * (unit != "client")))
+        if record.design.num_clients is not None:
+            each = "" if unit == "client" else f", each one {unit}"
+            facts.append(f"{record.design.num_clients:,} clients{each}")
         facts.append(f"{record.rounds:,} round{'' if record.rounds == 1 else 's'}")
         ended = record.provenance.ended
         facts.append(f"ended {ended[:16].replace('T', ' ')} UTC" if ended else "date not recorded")
