@@ -78,6 +78,7 @@ _CAUSES = (
 _TAKEN_BACK = (
     "training takes back a part of what a client adds, most of all in a small model, or where"
 )
+_NEXT = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
 _LEVEL = 0.01  # of the tests of κ of a report together
 
 
@@ -206,17 +207,31 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
 
 
 def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
-    """The tests of κ, which have their level together."""
+    """The tests of κ, which have their level together.
+
+    Where scores do not grow as assumed and the answer has followed canaries that took part as often
+    as its client (`LadderFit.ratio`), its interval is right, and this is a caveat.
+    """
     fits = [(what_is_seen(one, record), one.fit) for one in answers if one.fit is not None]
-    number_ = "do not grow with the number of participations"
-    time = "depend on when canaries took part"
-    tests = [(seen, "number", fit.number, number_) for seen, fit in fits]
-    tests += [(seen, "time", fit.time, time) for seen, fit in fits]
-    level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
-    for seen, code, test, words in tests:
-        if test is not None and test.found(level):
-            text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
-            yield code, text
+    tests = [("number", seen, fit, fit.number) for seen, fit in fits]
+    tests += [("time", seen, fit, fit.time) for seen, fit in fits]
+    level = _LEVEL / max(sum(test is not None for *_, test in tests), 1)
+    for code, seen, fit, test in tests:
+        if test is None or not test.found(level):
+            continue
+        by_chance = f"(by chance with probability {test.p_value:.1g})"
+        if code == "time":
+            text = f"scores against {seen} depend on when canaries took part {by_chance}"
+            yield code, f"{text}; {_NEXT}"
+        elif fit.ratio != 1 and 1 / _FAR <= fit.ratio <= _FAR:
+            yield (
+                "caveat",
+                f"canaries that took part as often as a client show up {fit.ratio:.2f} times as "
+                f"strongly in {seen} as all canaries together {by_chance}; ε follows them",
+            )
+        else:
+            text = f"scores against {seen} do not grow with the number of participations as assumed"
+            yield code, f"{text} {by_chance}; {_NEXT}"
 
 
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
