@@ -138,9 +138,9 @@ def print_and_write(record: AuditRecord, directory: Path, *, details: bool = Fal
     write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
-    found = summary.held_out()
-    for name, value in found[:-1] or found:  # the loss only where there is no metric
-        print_whole(f"The model's {name} on held-out data: {value}")
+    found = summary.performance()
+    for line in found[:-1] or found:  # the loss only where there is no metric
+        print_whole(line)
     more = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{more}")
     return summary

@@ -186,8 +186,7 @@ def _events(summary: Summary) -> Iterator[str]:
                 f"The audit took {seconds:.2g} s a round, beside the strategy's own work, and "
                 f"{memory:.2g} MB of memory for a round's canaries."
             )
-    for name, value in summary.held_out():
-        yield f"The model's {name} on held-out data: {value}."
+    yield from (f"{line}." for line in summary.performance())
     yield from summary.plan
     known = {str(kind): kind.meaning for kind in auditing.FaultKind}
     for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):

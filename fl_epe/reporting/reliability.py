@@ -17,11 +17,12 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     Evidence,
-    at_chance,
     divergence,
     evidence_against_theory,
     ladder_fit,
+    no_better_than_constant,
     null_misfit,
+    tells_apart,
     updates_lost,
 )
 from fl_epe.reporting import charts
@@ -239,8 +240,9 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
     if share is not None and share > MOST_SHARE:
         text = f"canaries are {share:.0%} of a round's weight, so that the measured training"
         yield "load", f"{text} is not that without them"
-    if not diverged and (why := at_chance(record)):
-        yield "learning", why
+    if not diverged and (why := no_better_than_constant(record)):
+        sure = f"{why}, but it tells examples apart: its predictions are too extreme"
+        yield ("caveat", sure) if tells_apart(record) else ("learning", why)
     if (stop := record.findings.stopped) is not None:
         text = (
             f"the run ended after round {stop.after} because of its scores "

@@ -107,6 +107,19 @@ class Summary:
                 found.append((name.replace("_", " "), format(float(values[-1]), form)))
         return found
 
+    def performance(self) -> list[str]:
+        """Sentences of `held_out`, without full stops.
+
+        Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
+        """
+        found = [f"The model's {name} on held-out data: {value}" for name, value in self.held_out()]
+        guess = self.record.design.chance_accuracy if self.record else None
+        if found and self.record and guess is not None:
+            accuracy = self.record.metrics["eval_accuracy"][-1]
+            if accuracy < (1 + guess) / 2:
+                found[0] += f" (always the most frequent class: {guess:.1%})"
+        return found
+
 
 def summarize(record: AuditRecord, delta: float | None = None, confidence: float = 0.95) -> Summary:
     """What a record says.
