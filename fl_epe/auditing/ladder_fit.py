@@ -111,13 +111,13 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     varies = np.ptp(sizes) > 0.01 * float(sizes.max(initial=0.0))
     took_part = np.where(sizes > 0, 1.0, 0.0)
     number = _test(took_part, sizes, rest, growth) if varies else None
-    parts = view.sizes.parts
-    times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
-    time = _test(times @ parts, sizes, rest, 2 / 3 * scale)
     freedom = max(len(sizes) - 1, 1)
     if number is not None and number.found(_FOLLOWED):
         rest = rest - number.slope * (took_part - number.along * sizes)
         freedom = max(freedom - 1, 1)
+    parts = view.sizes.parts
+    times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
+    time = _test(times @ parts, sizes, rest, 2 / 3 * scale)
     square = float(np.sum(rest**2)) / freedom
     width = float(np.sqrt(square))
     wide = scipy.stats.chi2.sf(square * freedom, freedom) < 0.001

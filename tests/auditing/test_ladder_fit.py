@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.auditing import EVERY_ROUND, AuditedClient, Scores, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditedClient, Scores, answers, seen_by
 from fl_epe.auditing.ladder_fit import client_fit, ladder_fit
 from fl_epe.limit import limit_record
+from fl_epe.reporting.reliability import warnings_of
 from fl_epe.schedules import ShuffledEpochs
 
 
@@ -128,3 +129,14 @@ def test_beyond_the_canaries_no_line_is_followed():
     assert client_fit(view, client).ratio < 1
     farther = dataclasses.replace(client, patterns=2 * client.patterns)
     assert client_fit(view, farther).ratio == 1
+
+
+def test_a_report_follows_those_canaries_with_a_caveat():
+    """Neither the number, nor the time, nor the width of the scores is then a reason for doubt."""
+    named = 0
+    for seed in range(10):
+        view, _ = growing_less(seed, 0.3)
+        warnings = warnings_of(view.record, answers(view.record))
+        assert {one.code for one in warnings} == {"caveat"}
+        named += any("as often as a client show up 0.9" in one.text for one in warnings)
+    assert named >= 3  # where scores differ enough from one κ
