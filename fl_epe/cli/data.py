@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import did_you_mean, raise_invalid
 from fl_epe.cli.console import ProgressLine, print_whole, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
@@ -88,7 +88,10 @@ class New:
         needed = [self.targets] if self.by is None else [self.targets, self.by]
         for argument, column in zip(("targets", "by"), needed, strict=False):
             if column not in names:
-                raise_invalid(argument, column, f"to be a column of {data}: {', '.join(names)}")
+                wanted = f"to be a column of {data}: {', '.join(names)}"
+                raise_invalid(argument, column, wanted + did_you_mean(column, names))
+        if self.by == self.targets:
+            raise_invalid("by", self.by, "to be another column than --targets")
         table = tables[train].dropna(subset=needed)
         classes = classes_to_predict(tables[train][self.targets])
         kinds = sort_columns(table, but=needed)
