@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -137,7 +138,8 @@ def print_and_write(record: AuditRecord, directory: Path, *, details: bool = Fal
     summary = summarize(record)
     write_report(summary, directory)
     print()
-    print_report(terminal(), summary, details=details)
+    named = dataclasses.replace(summary, folder=shlex.quote(str(directory)))
+    print_report(terminal(), named, details=details)
     found = summary.performance()
     for line in found[:-1] or found:  # the loss only where there is no metric
         print_whole(line)

@@ -217,7 +217,7 @@ def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
     theory = "none known" if limit is None else number(limit)
     if found is None:
         return "not measured", "–", "–", theory
-    proved = "–" if answer.proved is None else f"≥ {number(answer.proved)}"
+    proved = "–" if not answer.proved else f"≥ {number(answer.proved)}"
     return number(found.epsilon), f"{number(found.low)} – {number(found.high)}", proved, theory
 
 

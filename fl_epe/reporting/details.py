@@ -108,7 +108,13 @@ def _clients(summary: Summary) -> Iterator[str]:
     else:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
-        yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
+        rounds = f"{low:g} to {high:g} rounds, median {middle:g}"
+        if low == high:
+            rounds = f"{low:g} rounds each"
+        yield (
+            f"{len(counts):,} clients took part in {rounds}. Their ε differ by the number of their "
+            "rounds, and by how much the noise and other clients hide them in these."
+        )
         for one in summary.answers:
             each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
@@ -120,7 +126,10 @@ def _clients(summary: Summary) -> Iterator[str]:
         heaviest = int(np.argmax(found.weights))
         if found.weights[heaviest] >= _HEAVY:
             yield _heaviest(summary, found, heaviest)
-        yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
+        yield (
+            f"fl-epe report {summary.folder} --clients writes ε of each client; that is personal "
+            "data."
+        )
 
 
 def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:

@@ -167,7 +167,7 @@ def _often(one: Answer, delta: float) -> str:
 def _up_to(one: Answer, estimate: EpsilonEstimate) -> str:
     most = _most(one)
     limit = "theory ≤" if most < estimate.high else "up to"
-    return f", {limit} {number(most)}" if most > estimate.epsilon else ""
+    return f", {limit} {number(most)}" if most != estimate.epsilon else ""
 
 
 def _most(one: Answer) -> float:
@@ -208,7 +208,9 @@ def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
-    how = "" if summary.unit == "example" else " (how much: fl-epe advise noise)"
+    how = ""
+    if summary.unit != "example":
+        how = f" (how much: fl-epe advise noise --like {summary.folder} --target-epsilon 3)"
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
@@ -243,7 +245,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
     limit = one.analytical.epsilon
     if limit is not None and math.isfinite(limit):
         theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
-    return epsilon + "†" * one.extrapolated, ends, proved if one.proved else "–", theory
+    return epsilon + "†" * one.extrapolated, ends, proved, theory
 
 
 def table_title(summary: Summary) -> str:
