@@ -214,25 +214,20 @@ def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[
     as its client (`LadderFit.ratio`), its interval is right, and this is a caveat.
     """
     fits = [(what_is_seen(one, record), one.fit) for one in answers if one.fit is not None]
-    tests = [("number", seen, fit, fit.number) for seen, fit in fits]
-    tests += [("time", seen, fit, fit.time) for seen, fit in fits]
-    level = _LEVEL / max(sum(test is not None for *_, test in tests), 1)
-    for code, seen, fit, test in tests:
+    number_ = "do not grow with the number of participations as is assumed"
+    time = "depend on when canaries took part"
+    tests = [("number", fit.number, f"{seen} {number_}", fit.ratio) for seen, fit in fits]
+    tests += [("time", fit.time, f"{seen} {time}", 1.0) for seen, fit in fits]
+    level = _LEVEL / max(sum(test is not None for _, test, *_ in tests), 1)
+    for code, test, what, ratio in tests:
         if test is None or not test.found(level):
             continue
-        by_chance = f"(by chance with probability {test.p_value:.1g})"
-        if code == "time":
-            text = f"scores against {seen} depend on when canaries took part {by_chance}"
-            yield code, f"{text}; {_NEXT}"
-        elif fit.ratio != 1 and 1 / _FAR <= fit.ratio <= _FAR:
-            yield (
-                "caveat",
-                f"canaries that took part as often as a client show up {fit.ratio:.2f} times as "
-                f"strongly in {seen} as all canaries together {by_chance}; ε follows them",
-            )
+        text = f"scores against {what} (by chance with probability {test.p_value:.1g})"
+        if ratio != 1:
+            told = f"took part as often as a client show up {ratio:.2f} times as strongly as all"
+            yield "caveat", f"{text}: canaries that {told}, and ε follows them"
         else:
-            text = f"scores against {seen} do not grow with the number of participations as assumed"
-            yield code, f"{text} {by_chance}; {_NEXT}"
+            yield code, f"{text}; {_NEXT}"
 
 
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:

@@ -115,11 +115,11 @@ class Summary:
         Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
         """
         found = [f"The model's {name} on held-out data: {value}" for name, value in self.held_out()]
-        guess = self.record.design.chance_accuracy if self.record else None
-        if found and self.record and guess is not None:
-            accuracy = self.record.metrics["eval_accuracy"][-1]
-            if accuracy < (1 + guess) / 2:
-                found[0] += f" (always the most frequent class: {guess:.1%})"
+        if not found or self.record is None:
+            return found
+        guess = self.record.design.chance_accuracy
+        if guess and self.record.metrics["eval_accuracy"][-1] < (1 + guess) / 2:
+            found[0] += f" (always the most frequent class: {guess:.1%})"
         return found
 
 
