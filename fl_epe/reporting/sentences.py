@@ -326,8 +326,8 @@ def meaning(summary: Summary) -> list[str]:
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough is for whoever answers for the data to decide.",
         "ε is an estimate of what this attack achieves. A stronger one may achieve more: up to "
-        "what theory allows, if clipping and noise are as claimed. An estimate is above that by "
-        'chance, or because they are not. ε is at least what stands under "at least", with '
-        f"{summary.confidence:.0%} confidence{assumes}. δ is the small probability with which ε "
-        "need not hold.",
+        "what theory allows, if clipping and noise are implemented as claimed. An estimate is "
+        "above that by chance, or because they are not. ε is at least what stands under "
+        f'"at least", with {summary.confidence:.0%} confidence{assumes}. δ is the small '
+        "probability with which ε need not hold.",
     ]
