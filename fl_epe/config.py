@@ -20,6 +20,7 @@ from fl_epe.mechanism import (
     parse_strategy,
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
+from fl_epe.wording import how_often
 
 _OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
 _STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
@@ -233,8 +234,9 @@ class RunConfig:
         if self.on_ladder:
             return self.load.sentences()
         share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
+        often = how_often(self.canary_participations or 0)
         return [
-            f"{self.num_canaries:,} canaries take part {self.canary_participations:g} times each, "
+            f"{self.num_canaries:,} canaries take part {often} each, "
             f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
         ]
 
@@ -249,7 +251,7 @@ class RunConfig:
             names = ("rounds", "clients_per_round", "clients")
             raise checks.ArgumentError(
                 f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
-                f" = {participations:g} times.",
+                f" = {how_often(participations)}.",
                 **error.values | {name: getattr(self, name) for name in names},
             ) from error
 

@@ -203,7 +203,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
             checks.raise_invalid(
                 "participations",
                 list(asked),
-                f"to be left out, or to hold {participations:g} as in {spec}",
+                f"to be left out, or to hold {participations:.7g} as in {spec}",
             )
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)

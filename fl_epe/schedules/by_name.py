@@ -187,7 +187,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     own = trace.participations()
     if not math.isclose(own, participations, rel_tol=1e-6):
-        raise_invalid("participations", participations, f"to be {own}, as in {path}")
+        raise_invalid("participations", participations, f"to be {own:.7g}, as in {path}")
     return trace
 
 
