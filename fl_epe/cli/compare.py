@@ -116,6 +116,9 @@ class Schedules:
             texts = texts_of(made) | texts_of(maker)
             _, _, *options = inspect.signature(maker, eval_str=True).parameters.values()
             for option in options:
-                print_whole(f"    {option}  # {texts.get(option.name, '')}")
+                text = texts.get(option.name, "")
+                if option.default not in (None, option.empty):
+                    text = f"{text.removesuffix('.')} (default: {option.default})"
+                print_whole(f"    {option.name}: {text}")
         print_whole(description_of(Schedules)[1])
         return 0

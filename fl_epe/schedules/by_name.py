@@ -165,8 +165,8 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
     """Check-ins are kept as often as the participations ask for.
 
     Options:
-        window: length of a window, in rounds; by default the longest that allows the
-            participations.
+        window: length of a window, in rounds (default: the longest that allows the
+            participations).
     """
     if window is None:
         window = math.floor(_whole(rounds / participations))

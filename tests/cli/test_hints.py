@@ -1,11 +1,13 @@
 """What was probably meant, where a name or an option does not exist."""
 
 import contextlib
+import re
 import shutil
+import sys
 
 import pytest
 
-from fl_epe.cli.main import main
+from fl_epe.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
@@ -53,6 +55,40 @@ def test_an_exported_record_has_a_report(finished, tmp_path, capsys):
     assert f"Report: {tmp_path / 'report.html'}" in capsys.readouterr().out
     main(["report", str(copy), str(again), "--output", str(tmp_path)])
     assert (tmp_path / "comparison.html").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(name, id=name.replace(" ", "-"))
+        for name, (place, _) in COMMANDS.items()
+        if place
+    ],
+)
+def test_help_names_what_a_shell_can_give(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert "(default: )" not in text
+    options = set(re.findall(r"--([a-z]+-[a-z-]+)", text))
+    assert not {name for name in options if re.search(rf"\b{name.replace('-', '_')}\b", text)}
+
+
+def test_the_kinds_of_schedules_have_no_types_of_python(capsys):
+    assert main(["schedules"]) == 0
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert "list[" not in text
+    assert "    hours: how long a client is available on each day, in hours (default: 8)" in text
+
+
+def test_an_option_that_was_not_typed_is_named_without_a_value(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "summing.py").write_text("def total(updates, rng):\n    return updates.sum(0)\n")
+    assert main(["conform", "summing:total"]) == 2
+    assert "Expected --epsilon to be claimed" in capsys.readouterr().err
+    sys.modules.pop("summing")
 
 
 def test_help_of_conform_offers_what_a_shell_can_give(capsys):
