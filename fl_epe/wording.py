@@ -28,17 +28,19 @@ def signed(value: float, plus: str = "") -> str:
 
 
 def amount(count: float) -> str:
-    """A number that is whole, or an average of such; "unknown" for NaN."""
+    """A number that is whole, or an average of such to three digits; "unknown" for NaN."""
     if math.isnan(count):
         return "unknown"
-    return f"{count:,.0f}" if float(count).is_integer() else number(count)
+    return f"{count:,.0f}" if count > 999 else f"{count:.3g}"
 
 
 def counted(count: float, what: str) -> str:
     """How many there are of ``what``, a word in the singular; an average need not be whole."""
-    return f"{amount(count)} {what}{'' if count == 1 else 's'}"
+    shown = amount(count)
+    return f"{shown} {what}{'' if shown == '1' else 's'}"
 
 
 def how_often(count: float) -> str:
     """How often: "once", or so many times."""
-    return "once" if count == 1 else counted(count, "time")
+    shown = counted(count, "time")
+    return "once" if shown == "1 time" else shown
