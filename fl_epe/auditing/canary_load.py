@@ -156,11 +156,11 @@ class CanaryLoad:
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
         count = math.ceil(self.clients - _ROUNDING)
-        beside = f"beside {count} clients" if count > 1 else "beside one client"
+        beside = f"beside {counted(count, 'client')}"
         if not self.places:
             where = f"{beside} in {counted(self.rounds, 'round')}"
             return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
-        whose = "one more client" if self.places == 1 else f"{self.places} more clients"
+        whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
         share = f"{beside}: {100 * self.share:.2g}% of a round"

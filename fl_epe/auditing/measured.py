@@ -93,8 +93,8 @@ def _no_rounds(record: AuditRecord) -> str | None:
     if _count(record.presence & (record.norms.means > 0)[:, None]) >= LEAST_CANARIES:
         return None
     rounds = int(record.presence.any(axis=1).sum())
-    which = "the round" if rounds == 1 else f"the {rounds} rounds"
-    return f"the model did not move in {which} in which canaries took part"
+    which = counted(rounds, "round")
+    return f"the model did not move in the {which} in which canaries took part"
 
 
 def _count(presence: NDArray[np.bool_]) -> int:

@@ -124,9 +124,6 @@ class Schedules:
             texts = texts_of(made) | texts_of(maker)
             _, _, *options = inspect.signature(maker, eval_str=True).parameters.values()
             for option in options:
-                text = texts.get(option.name, "")
-                if option.default not in (None, option.empty):
-                    text = f"{text.removesuffix('.')} (default: {option.default})"
-                print_whole(f"    {option.name}: {text}")
+                print_whole(f"    {option.name}: {texts.get(option.name, '')}")
         print_whole(description_of(Schedules)[1])
         return 0

@@ -164,7 +164,7 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     ends = []
     for end in (min(values), max(values)):
         tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
-        names = ", ".join(tied[:-1]) + (" and " if len(tied) > 1 else "") + tied[-1]
+        names = ", ".join(tied)
         ends.append(f"{names} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
 

@@ -38,8 +38,7 @@ def _trust(summary: Summary) -> Iterator[str]:
             f"(up to {auditing.MOST_SHARE:.0%} is taken as harmless)."
         )
     if idle := int((record.norms.means == 0).sum()):
-        rounds = counted(record.rounds, "round")
-        yield f"The model did not move in {idle} of {rounds}, which say nothing."
+        yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     yield from record.findings.noise
 
 
@@ -174,8 +173,9 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
-        sizes = f"{counted(record.rounds, 'round')}, {counted(record.dim, 'parameter')}"
-        yield f"{sizes}, {record.unobserved.count} canaries that took no part."
+        rounds = counted(record.rounds, "round")
+        unobserved = f"{record.unobserved.count} canaries that took no part"
+        yield f"{rounds}, {record.dim:,} parameters, {unobserved}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (
