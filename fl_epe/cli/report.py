@@ -56,6 +56,7 @@ class Report:
     output: Path | None = None
     details: bool = False
 
+    @waiting("Computing what the record tells")
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
@@ -134,12 +135,15 @@ def _record_of(run: Path) -> Path:
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
     """Write the report of a record into a directory and print it."""
     from fl_epe.reporting import print_report, summarize, write_report
+    from fl_epe.reporting.sentences import ADVISE, what_to_do
 
     summary = summarize(record)
     write_report(summary, directory)
     print()
-    named = dataclasses.replace(summary, folder=shlex.quote(str(directory)))
-    print_report(terminal(), named, details=details)
+    print_report(terminal(), summary, details=details)
+    if ADVISE in what_to_do(summary):
+        asked = f"--like {shlex.quote(str(directory))} --target-epsilon 3"
+        print_whole(f"How much noise for a final ε of 3: {ADVISE} {asked}")
     found = summary.performance()
     for line in found[:-1] or found:  # the loss only where there is no metric
         print_whole(line)

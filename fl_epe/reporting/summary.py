@@ -50,7 +50,6 @@ class Summary:
         fault_counts: how often each kind of fault happened.
         plan: what the audit was going to do, in sentences.
         settings: of the run, as JSON values.
-        folder: of the record, as a command of the report's words would name it.
     """
 
     answers: tuple[Answer, Answer]
@@ -64,7 +63,6 @@ class Summary:
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
     plan: tuple[str, ...] = ()
     settings: JSON = dataclasses.field(default_factory=dict)
-    folder: str = "RUN_DIR"
 
     @property
     def status(self) -> Status:

@@ -44,11 +44,12 @@ def test_the_median_client_has_the_answer():
         assert one.estimate.epsilon == pytest.approx(np.mean(same), rel=1e-3)
 
 
-def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "1000")
-    limit_with_clients().save(tmp_path / "record.npz")
-    assert main(["report", str(tmp_path)]) == 0
-    (command,) = re.findall(r"how much: fl-epe ([^)]*)\)", capsys.readouterr().out)
+def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys):
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    limit_with_clients().save(folder / "record.npz")
+    assert main(["report", str(folder)]) == 0
+    (command,) = re.findall(r"How much noise for .*: fl-epe (.*)", capsys.readouterr().out)
     assert main(shlex.split(command)) == 0
     assert "Noise multiplier z = " in capsys.readouterr().out
 
