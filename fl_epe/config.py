@@ -65,7 +65,7 @@ class RunConfig:
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
         clip_count_std: standard deviation of the noise on the count of unclipped updates
-            (default: voters / 20, or noise_multiplier where that is less than 0.6 of it).
+            (default: voters / 20, or z where that is less than 0.6 z).
         canaries_vote: let canaries vote on the adaptive clip norm, as the paper's code did.
         server_optimizer: 'sgd' or 'adam'.
         server_learning_rate: step size of the server.

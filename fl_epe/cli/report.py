@@ -141,14 +141,14 @@ def print_and_write(record: AuditRecord, directory: Path, *, details: bool = Fal
     write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
-    if ADVISE in what_to_do(summary):
-        asked = f"--like {shlex.quote(str(directory))} --target-epsilon 3"
-        print_whole(f"How much noise for a final ε of 3: {ADVISE} {asked}")
     found = summary.performance()
     for line in found[:-1] or found:  # the loss only where there is no metric
         print_whole(line)
     more = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{more}")
+    if ADVISE in what_to_do(summary):
+        asked = f"--like {shlex.quote(str(directory))} --target-epsilon 3"
+        print_whole(f"Noise: {ADVISE} {asked}")
     return summary
 
 

@@ -117,7 +117,7 @@ class Summary:
             return found
         guess = self.record.design.chance_accuracy
         if guess and self.record.metrics["eval_accuracy"][-1] < (1 + guess) / 2:
-            found[0] += f" (always the most frequent class: {guess:.1%})"
+            found[0] += f" (majority class: {guess:.1%})"
         return found
 
 

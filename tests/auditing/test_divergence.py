@@ -134,7 +134,7 @@ def test_a_large_loss_is_no_failure_where_examples_are_told_apart(
     assert [one.code for one in found] == codes
     if said and learned:
         assert "0.451), but it tells examples apart" in found[0].text
-    close = "(always the most frequent class: 83.3%)"
+    close = "(majority class: 83.3%)"
     assert (close in summarize(record).performance()[0]) is (accuracy < 0.9165)
 
 

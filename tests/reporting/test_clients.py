@@ -49,7 +49,7 @@ def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys):
     folder.mkdir()
     limit_with_clients().save(folder / "record.npz")
     assert main(["report", str(folder)]) == 0
-    (command,) = re.findall(r"How much noise for .*: fl-epe (.*)", capsys.readouterr().out)
+    (command,) = re.findall(r"Noise: fl-epe (.*)", capsys.readouterr().out)
     assert main(shlex.split(command)) == 0
     assert "Noise multiplier z = " in capsys.readouterr().out
 
