@@ -7,7 +7,7 @@ import re
 from typing import Literal
 
 from fl_epe import checks
-from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load
+from fl_epe.auditing import LEAST_FOR_NULL, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
 from fl_epe.mechanism import (
     AdaptiveClip,
@@ -164,14 +164,13 @@ class RunConfig:
     @functools.cached_property
     def load(self) -> CanaryLoad:
         """The places of the ladder beside the clients, and what they can show."""
-        kind = self.client_schedule().kind
         return canary_load(
             self.clients,
             rounds=self.rounds,
             participations=self.client_schedule().participations(),
             delta=self.target_delta,
             noise_multiplier=self.noise_multiplier,
-            secret=kind in SECRET_KINDS and self.clients_per_round < self.clients,
+            secret=self.client_schedule().law(self.clients).hidden,
             momentum=getattr(self.optimizer(), "momentum", 0.0),
             share=self.canary_share,
             places=self.num_canaries if self.on_ladder else None,

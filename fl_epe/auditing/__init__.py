@@ -12,7 +12,7 @@ Examples:
 from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
 from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
-from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import (
     MOST_SHARE,
@@ -32,7 +32,7 @@ from fl_epe.auditing.epsilon_estimate import (
     epsilon_difference,
     epsilon_metrics,
 )
-from fl_epe.auditing.epsilon_so_far import PlannedClient, epsilon_by_round
+from fl_epe.auditing.epsilon_so_far import epsilon_by_round
 from fl_epe.auditing.estimators import (
     epsilon_from_cosines,
     epsilon_from_record,
@@ -78,7 +78,6 @@ __all__ = [
     "LEAST_FOR_NULL",
     "MOST_SHARE",
     "REAL_UPDATES_LEFT_OUT",
-    "SECRET_KINDS",
     "SHARE",
     "STATISTICS",
     "WINDOW",
@@ -102,7 +101,6 @@ __all__ = [
     "Mechanism",
     "Norms",
     "NotMeasured",
-    "PlannedClient",
     "Provenance",
     "RoundCorrelation",
     "RoundFacts",

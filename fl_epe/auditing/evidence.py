@@ -425,7 +425,7 @@ def evidence_against_theory(
     """
     try:
         client = AuditedClient.of(record, adversary, most=True)
-        limit = analytical(record, delta, client).epsilon
+        limit = analytical(record.mechanism, client, delta).epsilon
         if limit is None or math.isinf(limit):
             return None
         return find_evidence(record, limit, delta, confidence, adversary=adversary, power=False)

@@ -367,7 +367,7 @@ class View:
     @property
     def noise_unit(self) -> Floats:
         """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
-        mechanism, size = self.record.mechanism, self.record.design.noise_is_for
+        mechanism, size = self.record.mechanism, self.record.mechanism.noise_is_for
         z = mechanism.sum_noise_multiplier or 0.0
         return np.asarray(z * mechanism.clip_norms / (size or mechanism.cohort_size))
 

@@ -25,7 +25,7 @@ from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences
-from fl_epe.schedules import Cohort
+from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
@@ -278,14 +278,25 @@ class DPSGDAudit:
         server = auditing.ServerStep(steps.description)
         if self._stopped is None and steps.momentum is not None and np.isfinite(rates).all():
             server = auditing.ServerStep("sgd", rates, steps.momentum)
-        participations = self._design["participations"]
+        participations, count = self._design["participations"], len(facts)
+        law = ParticipationLaw(count, participations, math.ceil(participations), unit="example")
         if rate is not None:
-            participations = sum(min(1.0, step.batches * rate) for step in facts)
+            chances = np.array([min(1.0, step.batches * rate) for step in facts])
+            participations = float(chances.sum())
+            law = ParticipationLaw(
+                count,
+                participations,
+                unit="example",
+                hidden=bool(chances.min(initial=1.0) < 1),
+                adjacency="add-or-remove",
+                coins=Coins(count, float(chances.max(initial=0.0))),
+                events=Events.coins(chances),
+            )
         return auditing.Mechanism(
             cohort_size=steps.batch_size,
             noise_multiplier=_constant([step.noise_multiplier for step in facts]),
             sum_noise_multiplier=_constant([step.sum_noise_multiplier for step in facts]),
-            participation="epochs" if rate is None else "poisson",
+            participation=law.in_record(),
             canary_participations=participations,
             server=server,
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),

@@ -92,7 +92,6 @@ def audit_dp_sgd(
     expected = num_canaries * rate
     design = {
         "task": f"DP-SGD with {found.description}",
-        "unit": "example",
         "participations": participations if planned else None,
         "sample_rate": None if planned else rate,
         "share": expected / found.batch_size,

@@ -73,6 +73,8 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
+        "noise_is_for": run.wrapped.expected_replies(),
+        "unit": run.settings.unit,
         "faults": tuple(all_faults(run)),
         "fault_counts": run.fault_counts,
         "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
@@ -83,10 +85,8 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.plan.load is None and _on_the_server(run):
-        facts["participation"] = "epochs"
-        if run.index == run.rounds:
-            facts["canary_participations"] = float(run.settings.participations or 1)
+    if run.plan.load is None and _on_the_server(run) and run.index == run.rounds:
+        facts["canary_participations"] = float(run.settings.participations or 1)
     log = run.seen.log(run.auditor.rounds)
     facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
     facts |= {"clients.weights": log.weights}
@@ -128,7 +128,7 @@ def _design(run: AuditedRun) -> Design:
     settings, plan = run.settings, run.plan
     known: dict[str, object] = {
         name: getattr(settings, name)
-        for name in ("num_examples", "canary_norm", "canary_kind", "participations", "unit")
+        for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
     known |= {"max_share": settings.largest_share, "rounds": run.rounds}
     if run.early_stop is not None:
@@ -150,7 +150,6 @@ def _design(run: AuditedRun) -> Design:
             "task": run.wrapped.description,
             "canaries_come_from": "server" if settings.clients is None else "clients",
             "caveat": run.wrapped.caveat(averages=_averages(run)),
-            "noise_is_for": run.wrapped.expected_replies(),
         }
     )
 

@@ -86,7 +86,7 @@ class AuditedRun(AuditState):
             delta=self.settings.delta,
             server=self.wrapped.server(),
             planned=plan.planned,
-            client=plan.client if self.settings.clients is None else None,
+            client=plan.law(self.rounds or 1) if self.settings.clients is None else None,
             kind=self.settings.canary_kind,
         )
 

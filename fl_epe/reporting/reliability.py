@@ -129,7 +129,7 @@ def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
     own, offsets = float(record.shares().sum()), record.clients.offsets
     whole = record.rounds * record.mechanism.cohort_size
-    if record.design.unit == "example":  # a batch is counted without them
+    if record.mechanism.participation.unit == "example":  # a batch is counted without them
         whole += own
     if offsets is not None and offsets[-1]:
         whole = own + float(offsets[-1])

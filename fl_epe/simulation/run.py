@@ -185,8 +185,8 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings(), "unit": task.unit})
-        return record.with_values(design=design, stopped=stopped)
+        design = Design.of({**about, **record.design.to_settings()})
+        return record.with_values(design=design, stopped=stopped, unit=task.unit)
 
 
 def run_on_grid(

@@ -65,8 +65,9 @@ class DPFedAvg(Strategy):
         self._state: dp_fedavg.ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
-        # Whether the rounds of clients, and of canaries, are secret.
-        self._secret = config.client_schedule().kind in auditing.SECRET_KINDS
+        # Where the rounds are secret, the client is one that takes part like a canary.
+        law = config.client_schedule().law(config.clients)
+        self._law = config.canary_schedule().law(config.clients) if law.hidden else law
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
@@ -77,7 +78,7 @@ class DPFedAvg(Strategy):
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
             planned=float(self.log.presence.sum()) or None,
-            client=self._planned_client(),
+            client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
@@ -201,7 +202,7 @@ class DPFedAvg(Strategy):
             raise ValueError("Expected a record after at least one round.")
         ids, config = self.log.observed_ids, self.config
         early = config.stop_when is not None and self.rounds_done < config.rounds
-        if early and not self._secret:
+        if early and not self._law.hidden:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
         noise, faults = self._noise.findings()
@@ -229,7 +230,7 @@ class DPFedAvg(Strategy):
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
-            participation=config.canary_schedule().kind,
+            participation=self._law.in_record(),
             canary_participations=self._participations(),
             server=auditing.ServerStep(
                 config.server_optimizer,
@@ -241,18 +242,10 @@ class DPFedAvg(Strategy):
             strategy=None if strategy is None else strategy.matrix()[:done, :done],
         )
 
-    def _planned_client(self) -> auditing.PlannedClient:
-        """Where the rounds are secret, the client is one that takes part like a canary."""
-        secret, config = self._secret, self.config
-        schedule = config.canary_schedule() if secret else config.client_schedule()
-        rate = schedule.participations() / schedule.rounds
-        hidden = schedule.unknown_rounds if secret and rate < 1 else None
-        return auditing.PlannedClient(rate, hidden)
-
     def _participations(self) -> float:
         """How often a canary is expected to take part in the rounds done."""
         schedule, here = self.config.canary_schedule(), self.log.presence
-        if self._secret:
+        if self._law.hidden:
             return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
             return float(here.sum() / max(here.shape[1], 1))
