@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, raise_invalid
 
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 """Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
@@ -95,6 +95,18 @@ class Events:
     most: int | None = None
     rest: int = 1
 
+    def __post_init__(self) -> None:
+        rows = [self.types, self.events, self.rounds, self.chances]
+        rows += [] if self.counts is None else [self.counts]
+        if len({np.shape(row) for row in rows}) > 1 or np.ndim(self.rounds) != 1:
+            raise_invalid("events", [np.shape(row) for row in rows], "to have rows of one length")
+        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(self.shares):
+            raise_invalid("events.types", self.types, f"from 0 to {len(self.shares) - 1}")
+        if not np.all((self.chances >= 0) & (self.chances <= 1)):
+            raise_invalid("events.chances", self.chances, "in [0, 1]")
+        if np.any(self.rounds < 0) or np.any(np.diff(self.types) < 0):
+            raise_invalid("events.rounds", self.rounds, ">= 0, type after type")
+
     @classmethod
     def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
         """One event a round, with these probabilities of taking part, ``(T,)``."""
@@ -143,7 +155,11 @@ class Events:
         """The share of each type, and its events alone."""
         ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
         for share, (start, end) in zip(self.shares, itertools.pairwise(ends), strict=True):
-            yield float(share), self._rows(slice(start, end), shares=np.ones(1))
+            only = self._rows(slice(start, end))
+            yield (
+                float(share),
+                dataclasses.replace(only, shares=np.ones(1), types=np.zeros_like(only.types)),
+            )
 
     def first(self, rounds: int) -> Events:
         """Those of the first rounds of a run."""
@@ -175,7 +191,7 @@ class Events:
         if len(self.shares) > 1 or self.keep < 1 or self.most is not None or self.rest > 1:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
-        ends = np.append(starts[1:], len(self.events))
+        ends = np.append(starts, len(self.events))[1:]
         found = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             chances = self.chances[start:end]
@@ -197,11 +213,14 @@ class Events:
             for value in (getattr(self, field.name) for field in dataclasses.fields(self))
         )
 
-    def _rows(self, chosen: slice | NDArray[np.bool_], **changes: Any) -> Events:
-        rows = {name: getattr(self, name)[chosen] for name in ("types", "events", "rounds")}
-        counts = None if self.counts is None else self.counts[chosen]
+    def _rows(self, chosen: slice | NDArray[np.bool_]) -> Events:
         return dataclasses.replace(
-            self, **rows, chances=self.chances[chosen], counts=counts, **changes
+            self,
+            types=self.types[chosen],
+            events=self.events[chosen],
+            rounds=self.rounds[chosen],
+            chances=self.chances[chosen],
+            counts=None if self.counts is None else self.counts[chosen],
         )
 
 
@@ -248,6 +267,11 @@ class ParticipationLaw:
     events: Events | None = None
     events_at_most: Events | None = None
 
+    def __post_init__(self) -> None:
+        for events in (self.events, self.events_at_most):
+            if events is not None and np.any(events.rounds >= self.rounds):
+                raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
+
     @property
     def rate(self) -> float | None:
         """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
@@ -259,8 +283,10 @@ class ParticipationLaw:
         return self.rounds if self.most is None else self.most
 
     def in_record(self) -> ParticipationLaw:
-        """What a record keeps: without events where nothing hides a unit's rounds."""
-        return self if self.hidden else dataclasses.replace(self, events=None, events_at_most=None)
+        """What a record keeps: without events by which nobody could hide a unit's rounds."""
+        if self.events is not None and self.events.independent:
+            return self
+        return dataclasses.replace(self, events=None, events_at_most=None)
 
     def first(self, rounds: int) -> ParticipationLaw:
         """The law of a run that ended after ``rounds`` of its rounds.

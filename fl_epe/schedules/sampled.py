@@ -129,7 +129,7 @@ class MinSeparation(Rated):
         return dataclasses.replace(
             super().law(population),
             separation=self.separation,
-            events=Events.coins(sizes / (population - resting), self.separation),
+            events=Events.coins(sizes / np.maximum(population - resting, 1), self.separation),
         )
 
     def _sizes(self, population: int) -> NDArray[np.int64]:
@@ -234,7 +234,7 @@ class Cyclic(Epochs):
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: always as far apart, up to one round; a type for each place."""
-        distance, rest = divmod(self.rounds * population, round(self.epochs * population))
+        distance, rest = divmod(self.rounds * population, max(round(self.epochs * population), 1))
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
