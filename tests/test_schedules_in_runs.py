@@ -63,5 +63,5 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
     client = AuditedClient(float(counts.max()), record.presence[:, counts == counts.max()])
-    theory = analytical(record, 1e-3, client).epsilon
+    theory = analytical(record.mechanism, client, 1e-3).epsilon
     assert theory == pytest.approx(gaussian_epsilon(0.5, 1e-3, int(counts.max())))

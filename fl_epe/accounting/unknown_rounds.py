@@ -6,8 +6,8 @@ Derivation and measured errors: docs/notes/unknown-rounds.md.
 
 Examples:
     >>> import numpy as np
-    >>> from fl_epe.schedules import BallsInBins
-    >>> law = BallsInBins(rounds=10, epochs=1).law(100)
+    >>> from fl_epe.schedules import make_schedule
+    >>> law = make_schedule("balls-in-bins", rounds=10, participations=1).law(100)
     >>> hidden_rounds_epsilon(law.events, np.ones(10), 1e-5) < epsilon_of_shift(1.0, 1e-5)
     True
 """

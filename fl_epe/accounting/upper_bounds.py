@@ -27,6 +27,7 @@ from fl_epe.accounting.composed_gaussians import (
 from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.unknown_rounds import partly_known_epsilon
 from fl_epe.schedules import Adjacency, ParticipationLaw
+from fl_epe.wording import how_often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +68,8 @@ def upper_bounds(
     Raises:
         ValueError: for an argument out of range.
     """
-    times = "once" if law.limit == 1 else f"{law.limit} times"
     epsilon = gaussian_epsilon(noise_multiplier, delta, law.limit)
-    found = [UpperBound(epsilon, True, "zero-out", f"takes part at most {times}")]
+    found = [UpperBound(epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}")]
     events = law.events or law.events_at_most
     counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
     if counts is not None and counts.shares.max() < 1:  # else everybody takes part equally often

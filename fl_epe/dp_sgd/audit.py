@@ -279,8 +279,9 @@ class DPSGDAudit:
         if self._stopped is None and steps.momentum is not None and np.isfinite(rates).all():
             server = auditing.ServerStep("sgd", rates, steps.momentum)
         participations, count = self._design["participations"], len(facts)
-        law = ParticipationLaw(count, participations, math.ceil(participations), unit="example")
-        if rate is not None:
+        if rate is None:
+            law = ParticipationLaw(count, participations, math.ceil(participations), unit="example")
+        else:
             chances = np.array([min(1.0, step.batches * rate) for step in facts])
             participations = float(chances.sum())
             law = ParticipationLaw(

@@ -21,6 +21,7 @@ from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.sentences import CAVEAT, first_sentence
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
@@ -148,13 +149,15 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
     caption = (
         rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of one "
         f"{escaped(summary.full_unit)} of "
-        f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
-        f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
+        f"{escaped(record.design.task or 'a run')}: "
+        f"{counted(answer.participations, 'participation')} "
+        f"({'the median' if knows else 'expected'}) in {counted(record.rounds, 'round')}, noise "
+        "multiplier "
         f"{'not known' if z is None else f'{z:g}'}, an adversary who "
         f"{'knows' if knows else 'does not know'} its rounds, {escaped(theory.adjacency)} "
         rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
         rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries. {escaped(CAVEAT)}. "
-        f"What is proved holds at {percent} confidence."
+        rf"$\varepsilon$ is at least what is so called at {percent} confidence."
     )
     rows = [
         (seen(answer.adversary.sees, summary.record), *answer_cells(answer))
@@ -165,7 +168,7 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
         r"\begin{table} \centering",
         rf"\caption{{{caption}}} \label{{tab:empirical-epsilon}}",
         r"\begin{tabular}{lrrrr} \toprule",
-        rf"adversary sees & $\varepsilon$ & {percent} interval & proved & theory allows \\",
+        rf"adversary sees & $\varepsilon$ & {percent} interval & at least & theory allows \\",
         r"\midrule",
         *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
         r"\bottomrule",

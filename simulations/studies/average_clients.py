@@ -124,7 +124,7 @@ def _row(
     counts = _law(schedule, np.ones(schedule.rounds), clients)
     most = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
     final, every = _law(schedule, weights[0], clients), _law(schedule, weights[1], clients).root()
-    hidden = _unknown_rounds(schedule, np.sqrt(weights[1]), delta)
+    hidden = _unknown_rounds(schedule, np.sqrt(weights[1]), clients, delta)
     return Row(
         *place,
         delta=delta,
@@ -154,8 +154,8 @@ def _epsilon(law: ExpectedScoreLaw, clients: int, delta: float, bound: UpperBoun
     )
 
 
-def _unknown_rounds(schedule: Schedule, signal: Floats, delta: float) -> float | None:
-    events = schedule.law(CLIENTS).events
+def _unknown_rounds(schedule: Schedule, signal: Floats, clients: int, delta: float) -> float | None:
+    events = schedule.law(clients).events
     if events is None or not events.independent:
         return None
     return hidden_rounds_epsilon(events, signal, delta)
