@@ -260,7 +260,7 @@ class AuditedRun:
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
-            participation=config.canary_schedule().kind,
+            participation=config.canary_schedule().law(config.clients).in_record(),
             canary_participations=float(config.canary_participations or 0.0),
             server=ServerStep(
                 "sgd",

@@ -8,8 +8,8 @@ Examples:
     >>> import numpy as np
     >>> from fl_epe.schedules import make_schedule
     >>> law = make_schedule("balls-in-bins", rounds=10, participations=1).law(100)
-    >>> hidden_rounds_epsilon(law.events, np.ones(10), 1e-5) < epsilon_of_shift(1.0, 1e-5)
-    True
+    >>> round(hidden_rounds_epsilon(law.events, np.ones(10), 1e-5), 2)  # 4.38 if it is known
+    2.19
 """
 
 import dataclasses

@@ -226,12 +226,12 @@ def epsilon_by_round(
     if audited.extrapolated(record) and not view.noise_prevails():
         return whole  # how the others react to a client is known at the end
     secret = audited.secret
-    planned, client = record.running.planned, record.mechanism.participation
-    if record.running.scores is None:
-        if client.rate is not None:
+    running, law = record.running, record.mechanism.participation
+    planned, client = running.planned, law if running.of_law else None
+    if running.scores is None:
+        if law.rate is not None:
             planned = float(record.presence.sum())
-        if not client.hidden:
-            client = ParticipationLaw(record.rounds, audited.participations)
+        client = law if law.hidden else ParticipationLaw(record.rounds, audited.participations)
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
     window = record.correlation.window
     so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)

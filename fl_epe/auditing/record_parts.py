@@ -343,11 +343,14 @@ class RunningScores:
         scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
         signals: ``(T, k)`` what each added to them by its rounds, whitened.
         planned: participations of all canaries together that were planned; ``None`` without a plan.
+        of_law: whether the client was one of `Mechanism.participation`, which was known beforehand;
+            else it took part as often as the median canary, in rounds that are known.
     """
 
     scores: Floats | None = None
     signals: Floats | None = None
     planned: float | None = None
+    of_law: bool = False
 
 
 _version = functools.cache(importlib.metadata.version)  # read from files

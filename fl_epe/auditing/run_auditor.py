@@ -328,7 +328,7 @@ class RunAuditor:
         running = RunningScores()
         if self._follow:
             scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            running = RunningScores(scores, signals, self._planned)
+            running = RunningScores(scores, signals, self._planned, self._client is not None)
         return record_from_scorer(
             scorer,
             ids,

@@ -112,7 +112,7 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
             row[cohort] = True
         for client in here.T:
             rounds = np.flatnonzero(client)
-            assert len(rounds) <= pattern.most
+            assert len(rounds) <= pattern.limit
             assert np.all(np.diff(rounds) >= pattern.separation)
             if pattern.regular:
                 assert np.all(np.diff(rounds) == pattern.separation)

@@ -56,7 +56,7 @@ class TestReports:
         assert (summary.status == "not measured") is unmeasured
         assert (final[1] == "not measured") is unmeasured
         if kind == "no-unobserved":
-            assert every[3].startswith("≥")  # the null of cosines is exact
+            assert float(every[3]) > 0  # the null of cosines is exact
         if kind == "poisson":
             assert "on average, drawn in secret" in text
         if kind == "unknown-noise":
