@@ -319,25 +319,26 @@ def advance(
     theta: NDArray[np.float32],
     mean: NDArray[np.float64],
     step: NDArray[np.float64] | None = None,
-) -> NDArray[np.float32]:
-    """The next model; ``state`` is brought to the next one in its own memory, block by block.
+) -> tuple[OptimizerState, NDArray[np.float32]]:
+    """The next state and model, worked out block by block.
 
     Args:
         optimizer: how to move.
         state: of the optimizer.
-        theta: the model, shape ``(dim,)``, not changed.
+        theta: the model, shape ``(dim,)``.
         mean: update of the round, shape ``(dim,)``.
         step: takes what is added to the model, shape ``(dim,)``.
     """
-    moved, counts = np.empty_like(theta), {"step"} & state.keys()
-    new: OptimizerState = {}
+    next_theta = np.empty_like(theta)
+    next_state = {name: np.empty_like(values) for name, values in state.items()}
     for here in blocks(len(theta)):
-        own = {name: part if name in counts else part[here] for name, part in state.items()}
-        new, part = optimizer.update(own, mean[here])
-        moved[here] = part + theta[here]
+        # A count of steps is one number for all blocks.
+        places = {name: here if len(values) > 1 else ... for name, values in state.items()}
+        before = {name: state[name][place] for name, place in places.items()}
+        after, update = optimizer.update(before, mean[here])
+        next_theta[here] = update + theta[here]
         if step is not None:
-            step[here] = part
-        for name in state.keys() - counts:
-            state[name][here] = new[name]
-    state.update({name: new[name] for name in counts & new.keys()})
-    return moved
+            step[here] = update
+        for name, place in places.items():
+            next_state[name][place] = after[name]
+    return next_state, next_theta

@@ -16,7 +16,8 @@ Examples:
            [0.  , 0.45, 1.  ]])
     >>> state = strategy.init(dim=1)
     >>> for t in range(3):
-    ...     state, noise = strategy.next(t, state, np.array([1.0]))
+    ...     noise = strategy.correlate(t, state, np.array([1.0]))
+    ...     state = strategy.keep(state, noise)
     >>> noise.round(3)  # the last row of C⁻¹·1
     array([0.75])
 """
@@ -35,8 +36,10 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import read_npy
 from fl_epe.checks import Floats, raise_invalid
+from fl_epe.mechanism.one_round import blocks
 
-Buffers = NDArray[np.float32]
+Buffers = tuple[NDArray[np.float32], ...]
+"""Vectors that make the noise of later rounds; none of them is ever changed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,16 +71,20 @@ class Banded:
         return found
 
     def init(self, dim: int) -> Buffers:
-        """Before the first round, shape ``(b − 1, dim)``."""
-        return np.zeros((self.buffers, dim), np.float32)
+        """Before the first round: b − 1 vectors of shape ``(dim,)``."""
+        return (np.zeros(dim, np.float32),) * self.buffers
 
-    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
-        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+    def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
+        """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh.copy()
         for weight, before in zip(self.rows[t, 1:], state, strict=True):
             noise -= weight * before
         noise /= self.rows[t, 0]
-        return np.concatenate([noise[None].astype(np.float32), state])[: self.buffers], noise
+        return noise
+
+    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+        """The state after a round with this noise: the oldest vector gives way to it."""
+        return (noise.astype(np.float32), *state)[: self.buffers]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,16 +125,23 @@ class BufferedToeplitz:
         return np.asarray(scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds)))
 
     def init(self, dim: int) -> Buffers:
-        """Before the first round, shape ``(m, dim)``."""
-        return np.zeros((self.buffers, dim), np.float32)
+        """Before the first round: m vectors of shape ``(dim,)``."""
+        return (np.zeros(dim, np.float32),) * self.buffers
 
-    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
-        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+    def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
+        """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh / self.scale
         for weight, before in zip(self.weights, state, strict=True):
             noise -= weight * before
-        decayed = self.decays[:, None] * state + noise
-        return decayed.astype(np.float32), noise
+        return noise
+
+    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+        """The state after a round with this noise: every sum decays, and the noise is added."""
+        kept = tuple(map(np.empty_like, state))
+        for here in blocks(len(noise)):
+            for decay, before, after in zip(self.decays, state, kept, strict=True):
+                after[here] = decay * before[here] + noise[here]
+        return kept
 
 
 Strategy = Banded | BufferedToeplitz

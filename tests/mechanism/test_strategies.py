@@ -46,8 +46,9 @@ def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
     )
     state, found = strategy.init(3), []
     for t, row in enumerate(fresh):
-        state, noise = strategy.next(t, state, row)
-        assert state.shape == (strategy.buffers, 3)
+        noise = strategy.correlate(t, state, row)
+        state = strategy.keep(state, noise)
+        assert [vector.shape for vector in state] == [(3,)] * strategy.buffers
         found.append(noise)
     np.testing.assert_allclose(found, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6)
 
