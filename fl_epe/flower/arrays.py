@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -30,6 +31,15 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def is_unreachable(error: Error) -> bool:
+    """Whether a SuperLink says, in the place of a reply, that message, reply or node is gone."""
+    return error.code in (
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+    )
 
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:

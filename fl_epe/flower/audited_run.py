@@ -88,6 +88,7 @@ class AuditedRun(AuditState):
             planned=plan.planned,
             client=plan.client if self.settings.clients is None else None,
             kind=self.settings.canary_kind,
+            faults=self.faults,
         )
 
     @functools.cached_property
@@ -404,13 +405,14 @@ class AuditedRun(AuditState):
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
         if not arrays:
-            self.fault(self.index, "the strategy released no model", FaultKind.NO_MODEL)
+            text = "the strategy released no model"
+            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
             return None
         theta = layout.flatten(arrays)
         self.last_is_finite = math.isfinite(norm(theta))
         if not self.last_is_finite:
             text = "the strategy released a model with NaN or infinite entries"
-            self.fault(self.index, text, FaultKind.NO_MODEL)
+            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
             return None
         self.last = theta
         return theta
@@ -444,5 +446,5 @@ class AuditedRun(AuditState):
         try:
             self._finished = self._finished or make_record(self)
         except ValueError as error:
-            raise ValueError(f"{error} {'; '.join(self.faults[:3])}".strip()) from error
+            raise ValueError(f"{error} {'; '.join(self.faults.messages[:3])}".strip()) from error
         return self._finished

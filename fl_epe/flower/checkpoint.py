@@ -222,7 +222,8 @@ class Checkpoint:
             write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
-            run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
+            kind = FaultKind.CHECKPOINT_NOT_WRITTEN
+            run.failed("the audit could not be saved", error, run.index - 1, kind)
 
     def _without_blocks(self) -> dict[str, NDArray[Any]]:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""

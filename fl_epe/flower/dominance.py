@@ -157,10 +157,9 @@ def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> 
     found = find_dominant(dict(zip(updates.nodes, added, strict=True)), updates.noise)
     if found is None:
         return
-    kind = FaultKind.DOMINANT_UPDATE
-    run.fault(state.index, str(found), kind)
-    if kind not in run.warned:
-        run.warned.add(str(kind))
+    run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found))
+    if FaultKind.DOMINANT_UPDATE not in run.warned:
+        run.warned.add(str(FaultKind.DOMINANT_UPDATE))
         logger.warning("Audit, round %d, an update hides the others: %s", state.index + 1, found)
 
 

@@ -127,7 +127,7 @@ def some_answers(
             (idle if is_idle else found).append(Answer(replies[i], name, vector))
         except ValueError as error:
             why = f"node {replies[i].metadata.src_node_id}: {error}"
-            run.fault(state.index, why, FaultKind.REFUSED)
+            run.faults.add(state.index, FaultKind.ANSWER_REFUSED, why)
         if len(found) == MOST_READ:
             break
     if not found and not idle:

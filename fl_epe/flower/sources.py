@@ -359,9 +359,8 @@ class ClientAnswers:
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
-            self._run.fault(
-                state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
-            )
+            text = f"node {node}: its answer does not hold its canary"
+            self._run.faults.add(state.index, FaultKind.ANSWER_REFUSED, text)
         self._run.answered.update(played)
         state.counted = state.clip_norm if once else math.nan
         state.present = sorted(played)

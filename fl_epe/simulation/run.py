@@ -135,7 +135,7 @@ class _Session:
             write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
+            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, done)
             return False
         self._kept = done
         return True
@@ -161,8 +161,7 @@ class _Session:
             metric=self.job.task.metric,
             epsilons=epsilons,
             eval_loss=self._series["eval_loss"][-1],
-            faults=tuple(log.faults),
-            fault_counts=dict(log.fault_counts),
+            **log.faults.values(),
         )
 
     def _made(self, arrays: ArrayRecord) -> AuditRecord:

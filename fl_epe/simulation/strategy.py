@@ -82,6 +82,7 @@ class DPFedAvg(Strategy):
             series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
             window=auditing.WINDOW if noise is None else max(auditing.WINDOW, noise.reach),
+            faults=self.log.faults,
         )
 
     @property
@@ -217,13 +218,7 @@ class DPFedAvg(Strategy):
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
-            provenance=auditing.Provenance(
-                dataclasses.asdict(self.seeds),
-                config.canary_kind,
-                auditing.installed_versions(),
-                tuple(self.log.faults),
-                dict(self.log.fault_counts),
-            ),
+            seeds=dataclasses.asdict(self.seeds),
         )
 
     def _mechanism(self) -> auditing.Mechanism:

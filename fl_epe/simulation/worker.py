@@ -101,7 +101,7 @@ def _add_canaries(total: ClippedSum, order: TrainInstruction) -> list[Fault]:
     canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
-        Fault(FaultKind.CANARY_LOST, f"canary {canary}: its update was not finite")
+        Fault(FaultKind.CANARY_NOT_FINITE, f"canary {canary}: its update was not finite")
         for canary in order.canary_ids
         if total.add(canaries.vector(canary) * factor) is None
     ]
