@@ -132,7 +132,7 @@ class RunConfig:
                 clients_per_round=self.clients_per_round,
                 clients=self.clients,
             )
-        checks.check_noise("noise_multiplier", self.noise_multiplier)
+        checks.check_noise_multiplier("noise_multiplier", self.noise_multiplier)
         checks.check_probability("delta", self.target_delta)
         if self.stop_when is None:
             return

@@ -143,7 +143,7 @@ def observed(target: Target, game: Game, rng: np.random.Generator) -> tuple[Floa
     return present, absent
 
 
-def play(
+def judge_game(
     target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
 ) -> Check:
     """One game, and what it proves at this level."""

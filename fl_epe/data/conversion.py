@@ -146,7 +146,7 @@ class Grouper:
             yield rows["client"], rows["example"]
 
 
-class Sample:
+class ReservoirSample:
     """A uniform sample of at most ``size`` of the examples that it was shown, in random order.
 
     Attributes:
@@ -260,7 +260,7 @@ def _write(
     grouper: Grouper,
     report: Progress,
 ) -> None:
-    sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
+    sample = ReservoirSample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
     numbers: dict[str, int] = {}  # in the order in which clients appear

@@ -83,7 +83,7 @@ def model_record(
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class ReadableReply:
     """A real reply that can be read.
 
     Attributes:
@@ -101,14 +101,14 @@ class Answer:
         """Those of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
-    def read(self, layout: Layout) -> Answer:
+    def read(self, layout: Layout) -> ReadableReply:
         """The same with the vector of another layout."""
         return dataclasses.replace(self, vector=layout.flatten(self.arrays))
 
 
 def some_answers(
     run: AuditedRun, replies: Sequence[Message], state: RoundState, rng: np.random.Generator
-) -> list[Answer]:
+) -> list[ReadableReply]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
     Others that were looked at are faults. Replies that hold the model unchanged, or no update, are
@@ -117,14 +117,14 @@ def some_answers(
     Raises:
         ValueError: if there is none.
     """
-    found, idle, why = list[Answer](), list[Answer](), ""
+    found, idle, why = list[ReadableReply](), list[ReadableReply](), ""
     for i in rng.permutation(len(replies)):
         try:
             name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
             is_idle = not vector.any() or np.array_equal(vector, state.before)
-            (idle if is_idle else found).append(Answer(replies[i], name, vector))
+            (idle if is_idle else found).append(ReadableReply(replies[i], name, vector))
         except ValueError as error:
             why = f"node {replies[i].metadata.src_node_id}: {error}"
             run.faults.add(state.index, FaultKind.ANSWER_REFUSED, why)
@@ -196,7 +196,7 @@ def are_noise(
     )
 
 
-def median_norm(like: Sequence[Answer], before: Vector | None, *, noisy: bool) -> float:
+def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: bool) -> float:
     """The median norm of the updates in some answers that moved the model.
 
     Args:
@@ -223,7 +223,7 @@ def make_replies(
     numbers: Sequence[int],
     norms: NDArray[np.float64],
     clipped: NDArray[np.bool_],
-    like: Sequence[Answer],
+    like: Sequence[ReadableReply],
     real: Sequence[Message],
     own_weight: tuple[str, float],
     state: RoundState,

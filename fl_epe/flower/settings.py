@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fl_epe.auditing import LEAST_FOR_NULL, SHARE
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
-    check_noise,
+    check_noise_multiplier,
     check_positive,
     check_probability,
     check_rate,
@@ -140,7 +140,7 @@ class CanaryAuditSettings:
             if (value := getattr(self, name)) is not None:
                 check_positive(name, value)
         if self.noise_multiplier is not None:
-            check_noise("noise_multiplier", self.noise_multiplier)
+            check_noise_multiplier("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.largest_share)
         if self.clients is None:
             return

@@ -21,7 +21,7 @@ from fl_epe.flower.audit_record import noise_multipliers
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
-    Answer,
+    ReadableReply,
     are_noise,
     kind_of_replies,
     make_replies,
@@ -196,7 +196,7 @@ class ServerCanaries:
 
     def _read(
         self, state: RoundState, real: Sequence[Message]
-    ) -> tuple[list[Answer], ReplyKind | None]:
+    ) -> tuple[list[ReadableReply], ReplyKind | None]:
         """Some answers and what they are; notes the norm of a client's update.
 
         Raises:
@@ -215,7 +215,12 @@ class ServerCanaries:
         return like, kind
 
     def _length(
-        self, like: Sequence[Answer], state: RoundState, before: Vector | None, *, noisy: bool
+        self,
+        like: Sequence[ReadableReply],
+        state: RoundState,
+        before: Vector | None,
+        *,
+        noisy: bool,
     ) -> float:
         """The norm of a client's update after clipping, which a canary's has, too.
 
@@ -259,7 +264,7 @@ class ServerCanaries:
             self._check_share(typical * count, sum(counted))
         return largest
 
-    def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
+    def _kind_of(self, like: Sequence[ReadableReply], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
         if self._run.kind is None and np.any(state.before):
             self._run.kind = kind_of_replies([answer.vector for answer in like], state.before)
@@ -271,7 +276,7 @@ class ServerCanaries:
         return self._run.kind
 
     def _norms(
-        self, state: RoundState, count: int, like: Sequence[Answer]
+        self, state: RoundState, count: int, like: Sequence[ReadableReply]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """How long the canaries' updates are as they are sent, and which of them are clipped.
 
