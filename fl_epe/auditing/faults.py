@@ -84,7 +84,9 @@ class Fault(NamedTuple):
 
 
 class FaultBook:
-    """How often each kind of fault happened in a run, and the first hundred messages.
+    """How often each kind of fault happened in a run, and the first messages.
+
+    These are a hundred; after them only the first of a kind is kept.
 
     Args:
         unit: what the messages call a round.
@@ -98,7 +100,7 @@ class FaultBook:
     def add(self, index: int, kind: str, text: str, times: int = 1) -> None:
         """Count a fault of the round with this index, from 0, and keep its text on one line."""
         self._counts[index, str(kind)] += times
-        if len(self._first) < _KEPT:
+        if len(self._first) < _KEPT or self.first(kind) is None:
             self._first.append((index, str(kind), one_line(text, _LONGEST)))
 
     @property
@@ -117,7 +119,15 @@ class FaultBook:
     @property
     def messages(self) -> list[str]:
         """The first messages, with the number of their round."""
-        return [f"{self._unit} {index + 1}, {text}" for index, _, text in self._first]
+        return [self._message(index, text) for index, _, text in self._first]
+
+    def first(self, *kinds: str) -> str | None:
+        """The first message about one of these kinds; ``None`` without any."""
+        found = (self._message(index, text) for index, kind, text in self._first if kind in kinds)
+        return next(found, None)
+
+    def _message(self, index: int, text: str) -> str:
+        return f"{self._unit} {index + 1}, {text}"
 
     def values(self) -> dict[str, Any]:
         """The book under the names that a record's `Provenance` has for it."""

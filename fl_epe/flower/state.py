@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _LOSSES = ("train_loss", "train-loss", "loss")
+# What `AuditState.failed` is told.
+_FAILURES = (FaultKind.AUDIT_STOOD_BACK, FaultKind.CANARY_UNUSED, FaultKind.CHECKPOINT_NOT_WRITTEN)
 _ROUNDING = 1e-5  # shares that differ less are equal
 
 
@@ -182,7 +184,6 @@ class RoundNotes:
     """What is known of one round.
 
     Attributes:
-        failure: the first part of the audit that could not be done, and why.
         loss: of the clients' training; ``None`` if nobody says.
         seconds: that the audit took, the strategy's own calls left out.
         canary_bytes: of memory for the canaries' updates and replies.
@@ -191,7 +192,6 @@ class RoundNotes:
         noisy: whether clients' updates look like noise; ``None`` if they were not looked at.
     """
 
-    failure: str | None = None
     loss: float | None = None
     seconds: float = 0.0
     canary_bytes: int = 0
@@ -263,7 +263,7 @@ class AuditState:
     @property
     def first_failure(self) -> str | None:
         """The first part of the audit that could not be done, and why."""
-        return next((note.failure for note in self.notes.values() if note.failure), None)
+        return self.faults.first(*_FAILURES)
 
     def reject(self, failure: Exception | str) -> None:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
@@ -295,8 +295,6 @@ class AuditState:
         try:
             reason = _described(why)
             self.faults.add(index, kind, f"{what}: {reason}", times)
-            note = self.note(index)
-            note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
             if what not in self.warned:
                 self.warned.add(what)
                 logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
@@ -350,15 +348,10 @@ class AuditState:
 
     def go_on(self, saved: AuditState, done: int) -> None:
         """Know the first ``done`` rounds of an audit that was saved."""
-        mine, known = self.notes, {None, *(note.failure for note in saved.notes.values())}
         vars(self).update(vars(saved) | {"warned": self.warned, "faults": self.faults})
         self.index, self.resumed = done, (*saved.resumed, done)
         self.models = {t: model for t, model in saved.models.items() if t <= done}
         self.notes = {t: note for t, note in saved.notes.items() if t < done}
-        for index, note in mine.items():
-            if note.failure not in known:
-                here = self.note(index)
-                here.failure = here.failure or note.failure
         if done < saved.index:
             self.blocks, self.kept_rows = [], {}
             self.faults.add(

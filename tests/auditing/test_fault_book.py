@@ -28,6 +28,16 @@ def test_everything_is_counted_and_the_first_hundred_are_told():
     assert full(FaultBook("step")).messages[0] == "step 1, two did not answer"
 
 
+def test_the_first_fault_of_a_kind_is_always_told():
+    book = full(FaultBook())
+    assert book.first(FaultKind.AUDIT_STOOD_BACK) is None
+    for index in (250, 251):
+        book.add(index, FaultKind.AUDIT_STOOD_BACK, "the model could not be read")
+    assert book.messages[100:] == ["round 251, the model could not be read"]
+    kinds = FaultKind.AUDIT_STOOD_BACK, FaultKind.CANARY_UNUSED
+    assert book.first(*kinds) == "round 251, the model could not be read"
+
+
 @pytest.mark.parametrize("rounds", [250, 10, 0], ids=["all", "some", "none"])
 def test_a_book_goes_on_from_the_first_rounds_of_a_state(rounds):
     again = FaultBook()
