@@ -43,7 +43,7 @@ _GROWING = (  # arrays that get rows in each round, and keep those that they hav
     *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
 )
 # Arguments that may differ.
-_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed", "unit"}
+_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "canary_seed", "unit"}
 _JSON = pydantic.TypeAdapter(AuditState)
 
 
@@ -147,7 +147,7 @@ class Checkpoint:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         settings = self._run.settings
         instead = "start again as before, or with another checkpoint folder"
-        if not settings.fresh_seed and settings.seed != saved.seed:
+        if settings.seed not in (None, saved.seed):
             raise SettingsError(
                 f"Expected another seed to be that of the audit in the checkpoint; {instead}."
             )

@@ -8,7 +8,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 import scipy
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
-from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 
@@ -135,6 +134,21 @@ def some_answers(
     return found or idle[:MOST_READ]
 
 
+def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
+    """What a reply of this kind holds beside its update; ``None`` for nothing.
+
+    Args:
+        kind: what replies are; ``None`` where the model is 0, so that it makes no difference.
+        before: the model that was sent.
+    """
+    match kind:
+        case "model":
+            return before
+        case "update" | None:
+            return None
+    assert_never(kind)
+
+
 def kind_of_replies(
     answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating]
 ) -> ReplyKind | None:
@@ -246,6 +260,7 @@ def make_replies(
     """
     vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
+    base = base_of(kind, before)
     forms = [
         state.layout.form(answer.arrays, state.arrays, kind) for answer in like[: len(numbers)]
     ]
@@ -254,15 +269,15 @@ def make_replies(
         which = position % len(like)
         canary = leave_alone(state.unmoved, vectors[position], state.layout)
         model = canary * before.dtype.type(norms[position])
-        if kind == "model":
-            model += before
+        if base is not None:
+            model += base
         content = RecordDict()
         for name, record in like[which].reply.content.items():
             if name == like[which].name:
                 content[name] = arrays = forms[which](model)
                 update = state.layout.flatten(arrays)
-                if kind == "model":
-                    update -= before
+                if base is not None:
+                    update -= base
                 _check_held(canary, update, norms[position])
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}

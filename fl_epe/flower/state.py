@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
-from fl_epe.flower.arrays import Layout, is_unreachable, records_of
+from fl_epe.flower.arrays import Layout, ReplyKind, is_unreachable, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
-from fl_epe.flower.settings import ReplyKind
 
 if TYPE_CHECKING:
     from fl_epe.flower.dominance import RoundUpdates

@@ -17,7 +17,7 @@ Examples:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
 from fl_epe.noise.check import Check, fault, sentences
-from fl_epe.noise.laws import LAWS
+from fl_epe.noise.laws import LAWS, Distribution
 from fl_epe.noise.seen import SKETCH, Seen, SketchLayout
 
-Distribution = Literal["gaussian", "laplace"]
 """A law that noise can be claimed to have."""
 
 Std = float | Mapping[str, float] | None

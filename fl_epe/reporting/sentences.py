@@ -143,7 +143,7 @@ def exposure(summary: Summary) -> str:
             continue
         often = _often(one, summary.delta)
         source = what_is_seen(one, summary.record)
-        if one.adversary.sees == "all" and summary.unit != "example":
+        if not one.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
         blind = "" if found or ALWAYS in often else "; blind guess: 50%"
         numbers = f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
@@ -242,7 +242,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
     epsilon, ends, proved, theory = answer_cells(one)
     limit = one.analytical.epsilon
     if limit is not None and math.isfinite(limit):
-        theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
+        theory = f"≤ {theory}" + "*" * (one.adversary.sees_final)
     return epsilon + "†" * one.extrapolated, ends, proved if one.proved else "–", theory
 
 

@@ -104,7 +104,7 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
         return Plan(list(cohorts), here, np.arange(count), count + scored)
     everyone = (config.num_canaries or 0) + scored
     observed = np.arange(config.num_canaries or 0)
-    if config.inclusion == "coin":
+    if config.by_coin:
         observed = np.flatnonzero(generator(seeds.participation, 2).random(everyone) < 0.5)
     here = schedules.presence(config.canary_schedule(), len(observed), rng)
     return Plan(list(cohorts), here, observed, everyone)

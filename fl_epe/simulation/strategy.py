@@ -68,7 +68,7 @@ class DPFedAvg(Strategy):
         # Whether the rounds of clients, and of canaries, are secret.
         self._secret = config.client_schedule().kind in auditing.SECRET_KINDS
         server, noise = config.optimizer(), config.strategy()
-        mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
+        mine = self.log.canaries if config.by_coin else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
         self.auditor = auditing.RunAuditor(
             max(mine, 2),
