@@ -95,13 +95,16 @@ class FaultBook:
     def __init__(self, unit: str = "round") -> None:
         self._unit = unit
         self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
-        self._first: list[tuple[int, str, str]] = []  # round, kind and text
+        self._first: list[tuple[int, str, str]] = []  # round, kind and message
 
     def add(self, index: int, kind: str, text: str, times: int = 1) -> None:
         """Count a fault of the round with this index, from 0, and keep its text on one line."""
         self._counts[index, str(kind)] += times
+        self._keep(index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}")
+
+    def _keep(self, index: int, kind: str, message: str) -> None:
         if len(self._first) < _KEPT or self.first(kind) is None:
-            self._first.append((index, str(kind), one_line(text, _LONGEST)))
+            self._first.append((index, kind, message))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -119,15 +122,11 @@ class FaultBook:
     @property
     def messages(self) -> list[str]:
         """The first messages, with the number of their round."""
-        return [self._message(index, text) for index, _, text in self._first]
+        return [message for _, _, message in self._first]
 
     def first(self, *kinds: str) -> str | None:
         """The first message about one of these kinds; ``None`` without any."""
-        found = (self._message(index, text) for index, kind, text in self._first if kind in kinds)
-        return next(found, None)
-
-    def _message(self, index: int, text: str) -> str:
-        return f"{self._unit} {index + 1}, {text}"
+        return next((message for _, kind, message in self._first if kind in kinds), None)
 
     def values(self) -> dict[str, Any]:
         """The book under the names that a record's `Provenance` has for it."""
@@ -144,5 +143,6 @@ class FaultBook:
         new = [entry for entry in self._first if entry not in saved]
         self._counts = Counter({tuple(key): times for key, times in counts if key[0] < rounds})
         self._first = [entry for entry in saved if entry[0] < rounds]
-        for entry in new:
-            self.add(*entry)
+        for index, kind, message in new:
+            self._counts[index, kind] += 1
+            self._keep(index, kind, message)

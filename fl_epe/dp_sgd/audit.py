@@ -4,6 +4,7 @@ No exception of the audit ends training: it is told once, and the run goes on wi
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -261,11 +262,10 @@ class DPSGDAudit:
         fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
-        return record.with_values(
-            **{
-                "correlation": auditing.RoundCorrelation(fresh),  # the noise of a step is
-                "norms.deltas": scale * record.norms.means,
-            }
+        return dataclasses.replace(
+            record,
+            correlation=auditing.RoundCorrelation(fresh),  # the noise of a step is
+            norms=dataclasses.replace(record.norms, deltas=scale * record.norms.means),
         )
 
     def _mechanism(self) -> auditing.Mechanism:

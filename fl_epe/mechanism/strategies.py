@@ -14,7 +14,7 @@ Examples:
     array([[0.89, 0.  , 0.  ],
            [0.45, 0.89, 0.  ],
            [0.  , 0.45, 1.  ]])
-    >>> state = strategy.init(dim=1)
+    >>> state = (np.zeros(1),) * strategy.buffers
     >>> for t in range(3):
     ...     noise = strategy.correlate(t, state, np.array([1.0]))
     ...     state = strategy.keep(state, noise)
@@ -39,7 +39,7 @@ from fl_epe.checks import Floats, raise_invalid
 from fl_epe.mechanism.one_round import blocks
 
 Buffers = tuple[NDArray[np.float32], ...]
-"""Vectors that make the noise of later rounds; none of them is ever changed."""
+"""Vectors that make the noise of later rounds, at first 0; none of them is ever changed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,10 +69,6 @@ class Banded:
         for j in range(min(bands, rounds)):
             np.fill_diagonal(found[j:], self.rows[j:, j])
         return found
-
-    def init(self, dim: int) -> Buffers:
-        """Before the first round: b − 1 vectors of shape ``(dim,)``."""
-        return (np.zeros(dim, np.float32),) * self.buffers
 
     def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
         """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
@@ -123,10 +119,6 @@ class BufferedToeplitz:
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
         return np.asarray(scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds)))
-
-    def init(self, dim: int) -> Buffers:
-        """Before the first round: m vectors of shape ``(dim,)``."""
-        return (np.zeros(dim, np.float32),) * self.buffers
 
     def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
         """The noise of round t, from fresh noise, both of shape ``(dim,)``."""

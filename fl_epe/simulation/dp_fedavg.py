@@ -131,7 +131,8 @@ def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
     if theta.ndim != 1 or theta.dtype != np.float32:
         raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
     dim, strategy = len(theta), config.strategy()
-    noise = () if strategy is None else strategy.init(dim)
+    buffers = 0 if strategy is None else strategy.buffers
+    noise = (np.zeros(dim, np.float32),) * buffers
     return ServerState(theta, config.clip_rule().init(), config.optimizer().init(dim), noise)
 
 

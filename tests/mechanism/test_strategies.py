@@ -44,7 +44,7 @@ def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
         parse_strategy(spec, ROUNDS),
         np.random.default_rng(0).standard_normal((ROUNDS, 3)),
     )
-    state, found = strategy.init(3), []
+    state, found = (np.zeros(3, np.float32),) * strategy.buffers, []
     for t, row in enumerate(fresh):
         noise = strategy.correlate(t, state, row)
         state = strategy.keep(state, noise)
