@@ -6,6 +6,7 @@ denominator is fixed before the run.
 Examples:
     >>> faults = FaultBook()
     >>> faults.add(0, FaultKind.NO_ANSWER, "node 3: no answer in time")
+    True
     >>> faults.counts, faults.messages
     ({'no answer in time': 1}, ['round 1, node 3: no answer in time'])
 """
@@ -97,10 +98,16 @@ class FaultBook:
         self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
         self._first: list[tuple[int, str, str]] = []  # round, kind and message
 
-    def add(self, index: int, kind: str, text: str, times: int = 1) -> None:
-        """Count a fault of the round with this index, from 0, and keep its text on one line."""
+    def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
+        """Count a fault of the round with this index, from 0, and keep its text on one line.
+
+        Returns:
+            Whether it is the first of its kind.
+        """
+        is_first = self.first(kind) is None
         self._counts[index, str(kind)] += times
         self._keep(index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}")
+        return is_first
 
     def _keep(self, index: int, kind: str, message: str) -> None:
         if len(self._first) < _KEPT or self.first(kind) is None:

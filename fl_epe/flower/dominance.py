@@ -157,9 +157,7 @@ def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> 
     found = find_dominant(dict(zip(updates.nodes, added, strict=True)), updates.noise)
     if found is None:
         return
-    run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found))
-    if FaultKind.DOMINANT_UPDATE not in run.warned:
-        run.warned.add(str(FaultKind.DOMINANT_UPDATE))
+    if run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found)):
         logger.warning("Audit, round %d, an update hides the others: %s", state.index + 1, found)
 
 

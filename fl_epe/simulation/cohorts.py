@@ -220,8 +220,8 @@ class RoundLog:
             number: of the round, from 1; by default the one under way.
         """
         number = self.rounds_done + 1 if number is None else number
-        self.faults.add(number - 1, kind, text)
-        level = logging.WARNING if self.faults.counts[kind] == 1 else logging.INFO
+        is_first = self.faults.add(number - 1, kind, text)
+        level = logging.WARNING if is_first else logging.INFO
         logger.log(level, "Round %d, %s (faults of this kind are counted)", number, one_line(text))
 
     def close_round(

@@ -178,7 +178,9 @@ def next_round(
     optimizer = config.optimizer()
     if not isinstance(optimizer, ServerSGD):  # the model's updates do not follow from the means
         released["delta"] = np.empty(dim)
-    moments, theta = advance(optimizer, state.optimizer, state.theta, mean, released.get("delta"))
+    moments, theta = advance(
+        optimizer, state.optimizer, state.theta, mean, t, released.get("delta")
+    )
     return ServerState(theta, clip_norm, moments, kept, t + 1), released
 
 

@@ -82,17 +82,13 @@ def execute(
         round_number=order.round_number,
     )
     clients_total = total.total() if order.separate else None
-    faults = _add_canaries(total, order)
+    lost = _add_canaries(total, order)
+    counts.faults += lost
     return PartialAggregate(
         total=total.finish(),
         clients_total=clients_total,
-        clients=counts.clients,
-        canaries=len(order.canary_ids) - len(faults),
-        unclipped=counts.unclipped,
-        examples=counts.examples,
-        loss_sum=counts.loss_sum,
-        correct=counts.correct,
-        faults=counts.faults + faults,
+        canaries=len(order.canary_ids) - len(lost),
+        **vars(counts),
     )
 
 
