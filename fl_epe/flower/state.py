@@ -291,18 +291,17 @@ class AuditState:
             times: how often.
         """
         index = self.index if index is None else max(0, index)
+        reason = _described(why)
+        self.faults.add(index, kind, f"{what}: {reason}", times)
+        if what in self.warned:
+            return
+        self.warned.add(what)
         try:
-            reason = _described(why)
-            self.faults.add(index, kind, f"{what}: {reason}", times)
-            if what not in self.warned:
-                self.warned.add(what)
-                logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-                logger.debug(
-                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
-                )
+            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
         except Exception as error:  # noqa: BLE001 - of the log itself
-            texts = "; it could not be logged: ".join(map(_described, (why, error)))
-            self.faults.add(index, kind, f"{what}: {texts}")
+            text = f"{what}: {reason}; it could not be logged: {_described(error)}"
+            self.faults.add(index, kind, text)
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
