@@ -40,7 +40,10 @@ MOST_SHARE = 1 / 6
 """The same beside fewer than ten clients, where that is needed to tell ε. Above it the measured
 training is not that without canaries."""
 
-REAL_UPDATES_LEFT_OUT = "Real updates are left out; they would lower ε, most in small models."
+REAL_UPDATES_LEFT_OUT = (
+    "ε is forecast from noise and schedule alone; real updates hide more and lower it, most in "
+    "small models."
+)
 """What every ε is to be read with that was computed before a run, from noise and schedule alone."""
 
 _MOST = 1000
@@ -164,14 +167,14 @@ class CanaryLoad:
         whose += ", once each," if self.place_participations > self.participations else ""
         share = f"{beside}: {100 * self.share:.2g}% of a round"
         lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
-        for found in self.expected:
-            seen = "the final model" if found.sees == "final" else "every round's model"
-            lines.append(
-                f"If nothing is wrong, ε from {seen} is at most about {found.epsilon:.3g}, and "
-                f"measured as at most {found.high:.3g} (95%)."
-            )
         if self.expected:
-            lines[-1] = f"{lines[-1]} {REAL_UPDATES_LEFT_OUT}"
+            final, every = self.expected
+            lines.append(
+                f"Forecast: ε is at most about {final.epsilon:.3g} from the final model and "
+                f"{every.epsilon:.3g} from every round's model; with its random error, the audit "
+                f"would show up to {final.high:.3g} and {every.high:.3g} (in 95% of runs). "
+                f"{REAL_UPDATES_LEFT_OUT}"
+            )
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"
             lines.append(f"{more} would make an interval half as wide.")

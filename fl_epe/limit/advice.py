@@ -55,8 +55,8 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
         for one in answers
     ]
     lines.append(
-        "• There are no more canaries than fit the share, nor than ± 10% or ± 0.5 in ε needs. "
-        f"Half the interval takes four times as many. {REAL_UPDATES_LEFT_OUT}"
+        "• Canaries are no more than fit the share, nor than ±10% or ±0.5 in ε needs. "
+        f"Four times as many halve the interval. {REAL_UPDATES_LEFT_OUT}"
     )
     if not load.secret:
         lines.append("• A place follows a client's schedule; a few are divided among canaries.")

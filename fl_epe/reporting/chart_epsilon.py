@@ -37,9 +37,9 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             named,
             name="epsilon",
             title=f"ε of a client that is expected to take part {often}",
-            caption="Circles are estimates with their intervals, triangles what is proved, crosses "
-            "what theory allows: all for an adversary who does not know in which rounds the client "
-            "took part.",
+            caption="Circles are estimates with their intervals, triangles what leaks at "
+            "least, crosses what theory allows: all for an adversary who does not know in which "
+            "rounds the client took part.",
         )
     measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
     if not measured:
@@ -68,7 +68,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         caption=f"Lines are ε by what an adversary sees, with shaded "
         f"{estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
-        f"{often}, the median; triangles are what is proved of it."
+        f"{often}, the median; triangles are what leaks of it at least."
         + (" An estimate above theory is so by chance." if is_above else "")
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
@@ -160,7 +160,7 @@ def _adversary(
         charts.band(grid, low, high, "interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
-        scatter("markers", at, proved, f"proved, {name}", color, "triangle-up"),
+        scatter("markers", at, proved, f"at least, {name}", color, "triangle-up"),
     )
     return tuple(trace | {"meta": name} for trace in drawn)
 

@@ -72,7 +72,7 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
     if one.proof is not None:
         bound = BOUNDS[one.proof]
         yield (
-            f"the proof is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
+            f"'at least' is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
             f"assumes {bound.assumption} ({bound.theorem})."
         )
 
@@ -84,15 +84,16 @@ def _knowledge(summary: Summary) -> Iterator[str]:
         f"privacy is one {unit}."
     )
     for one in summary.told:
-        epsilon, ends, proved, theory = answer_cells(one)
+        epsilon, ends, least, theory = answer_cells(one)
         yield (
             f"Another question: an adversary who sees {SEES[one.adversary.sees]} and knows the "
-            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), proved {proved}, theory "
+            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), at least {least}, theory "
             f"allows {theory}."
         )
     yield (
         "Both adversaries know the first model, the server's optimizer and the directions of all "
-        f"other canaries, but not the update of any other {unit}."
+        f"other canaries, but not the update of any other {unit}. The server, or whoever else "
+        "trains, is neither: it is trusted, and sees more, such as updates without noise."
     )
     if record is not None and record.design.also_known:
         yield f"Who sees every round's model also knows {record.design.also_known}."

@@ -154,7 +154,7 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
         f"{'knows' if knows else 'does not know'} its rounds, {escaped(theory.adjacency)} "
         rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
         rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries. {escaped(CAVEAT)}. "
-        f"What is proved holds at {percent} confidence."
+        rf"$\varepsilon$ is at least what is so called at {percent} confidence."
     )
     rows = [
         (seen(answer.adversary.sees, summary.record), *answer_cells(answer))
@@ -165,7 +165,7 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
         r"\begin{table} \centering",
         rf"\caption{{{caption}}} \label{{tab:empirical-epsilon}}",
         r"\begin{tabular}{lrrrr} \toprule",
-        rf"adversary sees & $\varepsilon$ & {percent} interval & proved & theory allows \\",
+        rf"adversary sees & $\varepsilon$ & {percent} interval & at least & theory allows \\",
         r"\midrule",
         *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
         r"\bottomrule",

@@ -140,7 +140,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.proved is None or one.estimate is None:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
-    proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
+    proved = f"the least ε that is proved of {seen} ({number(one.proved)})"
     sure = evidence_against_theory(record, one.adversary, one.estimate.delta, _sure(one))
     if sure is not None and sure.violated:
         text = (

@@ -93,7 +93,7 @@ def print_report(
 
 def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Of warnings those that fit on the screen, and how many do not."""
-    words = len(above.split()) + 20 + sum(len(cell.split()) for row in rows for cell in row)
+    words = len(above.split()) + 21 + sum(len(cell.split()) for row in rows for cell in row)
     lines, found = math.ceil(len(above) / 75) + 2 + _TABLE_LINES, list[str]()
     for text in extra:
         words += len(text.split()) + 1

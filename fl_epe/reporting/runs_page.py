@@ -84,11 +84,11 @@ def finding(found: RunsCompared) -> str:
     return f"{told[0][:1].upper()}{'; '.join(told)[1:]}."
 
 
-_HEADINGS = ("rounds", "ε", "interval", "proved", "theory allows")
+_HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")
 
 
 def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
-    """Participations of the client, ε, interval, what is proved and what theory allows."""
+    """Participations of the client, ε, interval, what leaks at least and what theory allows."""
     one = run.summary.answers[place]
     secret = "" if one.adversary.knows_rounds else " (secret)"
     return f"{one.participations:.3g}{secret}", *marked_cells(one)

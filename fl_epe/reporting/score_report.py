@@ -25,7 +25,9 @@ def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
         lines.append(("not-measured", f"no estimate: {found.refused}"))
     elif (found.proved or 0.0) > estimate.high:
         ends = f"{number(estimate.low)} – {number(estimate.high)}"
-        text = f"what is proved (ε ≥ {proved}) is above the interval of the estimate ({ends})"
+        text = (
+            f"the least ε that is proved ({proved}) is above the interval of the estimate ({ends})"
+        )
         lines.append(("contradicted", text))
     if estimate is not None and found.refused is not None:
         lines.append(("width", found.refused))
@@ -120,14 +122,14 @@ def print_scores(console: Console, found: ScoreSummary, *, details: bool = False
     sure = f"{found.confidence:.0%}"
     table = plain_table(
         f"ε at δ = {found.delta:.2g} of one canary",
-        ("scores", "ε", f"{sure} interval", f"proved ({sure})", "claimed"),
+        ("scores", "ε", f"{sure} interval", f"at least ({sure})", "claimed"),
     )
     estimate, proved = found.estimate, found.proved
     table.add_row(
         f"{found.observed} + {found.unobserved}",
         "–" if estimate is None else number(estimate.epsilon),
         "–" if estimate is None else f"{number(estimate.low)} – {number(estimate.high)}",
-        "–" if proved is None else f"≥ {number(proved)}",
+        "–" if proved is None else number(proved),
         "–" if found.evidence is None else f"≤ {number(found.evidence.claimed)}",
     )
     console.print(table)

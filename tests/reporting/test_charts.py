@@ -148,7 +148,7 @@ def test_clients_are_counted_below_the_picture():
 def test_secret_rounds_are_never_grouped(secret):
     chart = epsilon_chart(*secret)
     drawn = {trace["name"] for trace in chart.traces}
-    assert drawn == {"ε, interval", "proved", "theory allows"}
+    assert drawn == {"ε, interval", "at least", "theory allows"}
     (estimate,) = traces_of(chart, "ε, interval")
     assert estimate["y"] == ["final model", "every round"]
     assert estimate["x"] == pytest.approx([a.estimate.epsilon for a in secret[1]], rel=1e-4)
@@ -171,7 +171,7 @@ def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
     )
     chart = epsilon_chart(record, (final, every))
     assert traces_of(chart, "theory") == []
-    assert [t["y"] for t in chart.traces if t["name"].startswith("proved")] == [[None], [None]]
+    assert [t["y"] for t in chart.traces if t["name"].startswith("at least")] == [[None], [None]]
     assert "theory allows ∞" in chart.alternative
 
 
