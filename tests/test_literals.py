@@ -16,6 +16,7 @@ from fl_epe.auditing import EVERY_ROUND, Adversary
 from fl_epe.auditing.games import world
 from fl_epe.config import RunConfig
 from fl_epe.conformance.target import Target
+from fl_epe.data.encoders import encoder_of
 from fl_epe.flower.arrays import Layout, pack
 from fl_epe.flower.replies import base_of
 from fl_epe.noise import check_noise
@@ -45,6 +46,7 @@ WIDENED = {
         '"every", "last"': "median",
         '"gaussian", "laplace"': "uniform",
     },
+    "data/examples.py": {'"emnist", "stackoverflow"': "celeba"},
     "flower/arrays.py": {'"model", "update"': "gradient"},
 }
 # Their types decide nothing here, and take a minute.
@@ -72,7 +74,7 @@ def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
     sections = [f"[mypy-{name}.*]\nfollow_imports = skip\n" for name in NOT_FOLLOWED]
     config = tmp_path / "mypy.ini"
     config.write_text("\n".join(["[mypy]\nignore_missing_imports = True\n", *sections]))
-    paths = [str(copy / name) for name in (*WIDENED, "flower/replies.py")]
+    paths = [str(copy / name) for name in (*WIDENED, "flower/replies.py", "data/encoders.py")]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", str(config), *paths],
         capture_output=True,
@@ -94,6 +96,7 @@ AT_RUN_TIME: dict[str, Callable[[], object]] = {
     "canary_kind": lambda: CanarySet(8, 2, 1, "cube"),
     "sees": lambda: Adversary("first"),
     "adjacency": lambda: world(False, "shuffle", EVERY_ROUND, []),
+    "data": lambda: encoder_of("celeba", "", None),
     "distribution": lambda: check_noise([1.0, 2.0], 1.0, distribution="cauchy"),
     "norm": lambda: Target(len, epsilon=1.0, norm="l3"),
     "inputs": lambda: Target(len, epsilon=1.0, inputs="sorted"),

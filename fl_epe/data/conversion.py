@@ -23,9 +23,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
-from fl_epe.data.examples import KINDS, is_hub_id
+from fl_epe.data.examples import DataKind, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.files import PART
 from fl_epe.seeding import generator
@@ -197,12 +197,11 @@ def convert(
         ConnectionError: if the hub cannot be reached.
     """
     goal = Path(target)
-    if kind not in KINDS:
-        raise_invalid("kind", kind, f"to be one of {', '.join(KINDS)}")
+    known: DataKind = checked_type("kind", kind, DataKind)
     report = on_progress or (lambda doing, done, total: None)
     with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
         parts = find_parts(source, Path(scratch))
-        encoder = encoder_of(kind, source, vocabulary)
+        encoder = encoder_of(known, source, vocabulary)
         _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
     return ClientStore(goal)
 
