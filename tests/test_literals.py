@@ -47,6 +47,7 @@ WIDENED = {
         '"gaussian", "laplace"': "uniform",
     },
     "data/examples.py": {'"emnist", "stackoverflow"': "celeba"},
+    "flower/state.py": {'"auto", "replace", "none"': "share"},
     "flower/arrays.py": {'"model", "update"': "gradient"},
 }
 # Their types decide nothing here, and take a minute.

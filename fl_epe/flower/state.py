@@ -7,7 +7,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -233,7 +233,7 @@ class AuditState:
     seed: int
     rounds: int | None
     kind: ReplyKind | None
-    inject: str = "auto"
+    inject: Literal["auto", "replace", "none"] = "auto"
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     ordered: set[int] = dataclasses.field(default_factory=set)
     answered: set[int] = dataclasses.field(default_factory=set)
@@ -266,9 +266,15 @@ class AuditState:
 
     def reject(self, failure: Exception | str) -> None:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
-        self.inject = "replace" if self.inject == "auto" else "none"
-        then = "from the next round on canaries answer in the place of clients"
-        then = then if self.inject == "replace" else "no canary takes part any more"
+        match self.inject:
+            case "auto":
+                self.inject = "replace"
+                then = "from the next round on canaries answer in the place of clients"
+            case "replace" | "none":
+                self.inject = "none"
+                then = "no canary takes part any more"
+            case _:
+                assert_never(self.inject)
         self.failed(f"the strategy fails on canaries ({then})", failure)
 
     def failed(
