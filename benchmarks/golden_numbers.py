@@ -23,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from support.every_schedule import CLIENTS, EVERY, T
+from support.every_schedule import CLIENTS, EVERY, T  # type: ignore[import-not-found]
 
 from fl_epe.auditing import AuditRecord, NotMeasured, answers, epsilon_by_round
 from fl_epe.config import RunConfig
@@ -43,7 +43,7 @@ from fl_epe.tasks import load_task
 DELTA = 1e-3
 NEAR = 1e-12
 COMPARED = ("epochs", "poisson", "fixed-size", "min-separation:separation=4", "balls-in-bins")
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "digits, epochs, tree": {"mechanism": "tree"},
     "digits, poisson": {"participation": "poisson"},
     "digits, fixed clip norm": {"clipping": "fixed", "canary_design": "paper", "rounds": 12},
@@ -52,10 +52,15 @@ RUNS = {
 
 def numbers_of_record(record: AuditRecord) -> dict[str, Any]:
     """Both answers, what theory allows, and ε after some rounds."""
-    found = {}
+    found: dict[str, Any] = {}
     for answer in answers(record):
         theory = answer.analytical
-        numbers = [answer.participations, answer.proved, theory.epsilon, theory.adjacency]
+        numbers: list[Any] = [
+            answer.participations,
+            answer.proved,
+            theory.epsilon,
+            theory.adjacency,
+        ]
         numbers += [theory.knows_rounds, theory.assumption, answer.reason]
         if answer.estimate is not None:
             numbers += [answer.estimate.epsilon, answer.estimate.low, answer.estimate.high]
@@ -122,13 +127,12 @@ def numbers_of_runs() -> dict[str, Any]:
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
     """Every number and text by its place."""
-    if isinstance(value, dict):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    else:
+    if isinstance(value, list):
+        return flat(dict(enumerate(value)), name)
+    if not isinstance(value, dict):
         return {name: value}
-    return {k: v for key, part in parts for k, v in flat(part, f"{name} / {key}").items()}
+    parts = (flat(part, f"{name} / {key}") for key, part in value.items())
+    return {place: number for part in parts for place, number in part.items()}
 
 
 def differs(before: Any, after: Any) -> bool:

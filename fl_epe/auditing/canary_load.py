@@ -27,11 +27,12 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
-from fl_epe.auditing.measured import LEAST_CANARIES, in_rounds
+from fl_epe.auditing.measured import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, ShuffledEpochs
+from fl_epe.wording import counted
 
 SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have, unless told otherwise."""
@@ -158,11 +159,11 @@ class CanaryLoad:
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
         count = math.ceil(self.clients - _ROUNDING)
-        beside = f"beside {count} clients" if count > 1 else "beside one client"
+        beside = f"beside {counted(count, 'client')}"
         if not self.places:
-            where = f"{beside} {in_rounds(self.rounds)}"
+            where = f"{beside} in {counted(self.rounds, 'round')}"
             return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
-        whose = "one more client" if self.places == 1 else f"{self.places} more clients"
+        whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
         share = f"{beside}: {100 * self.share:.2g}% of a round"
@@ -249,7 +250,7 @@ def _advice(
     larger = [percent / 100 for percent in range(1, 51) if percent > 100 * share]
     more_rounds = next((length for length in longer if load_in(length, share).places), None)
     more_share = next((tried for tried in larger if load_in(rounds, tried).places), None)
-    ways = [f"{more_rounds} rounds"] if more_rounds else []
+    ways = [counted(more_rounds, "round")] if more_rounds else []
     if more_share:
         ways.append(f"{share_name}={more_share:g}")
     return f"{' or '.join(ways)} would make a measurement possible." if ways else ""

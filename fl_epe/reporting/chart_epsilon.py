@@ -12,7 +12,8 @@ from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, Epsil
 from fl_epe.checks import Floats
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, Chart, scatter
-from fl_epe.reporting.numbers import JSON, number
+from fl_epe.reporting.numbers import JSON
+from fl_epe.wording import how_often, number
 
 _STEPS = 48  # of a curve
 _GROUPS = 8  # of canaries at most
@@ -31,7 +32,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     """
     client = AuditedClient.of(record)
     named = [(charts.seen(one.adversary.sees, record), one) for one in answers]
-    often = "once" if client.participations == 1 else f"{client.participations:.3g} times"
+    often = how_often(client.participations)
     if client.secret is not None:
         return charts.answer_chart(
             named,
@@ -72,7 +73,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         + (" An estimate above theory is so by chance." if is_above else "")
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
-        + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
+        + (f" {beyond:,} more took part up to {how_often(counts.max())}." if beyond else ""),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
-from fl_epe.reporting.numbers import JSON, number
+from fl_epe.reporting.numbers import JSON
+from fl_epe.wording import number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
 """Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""

@@ -9,10 +9,10 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted, how_often, number
 
 _HEAVY = 1.1  # times the median weight
 _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
@@ -109,14 +109,16 @@ def _clients(summary: Summary) -> Iterator[str]:
     else:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
-        yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
+        clients = counted(len(counts), "client")
+        yield f"{clients} took part in {low:g} to {high:g} rounds, median {middle:g}."
         for one in summary.answers:
             each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
-                    f"The worst-case client took part {counts[worst]} times; against an adversary "
-                    f"who knows its rounds, ε is {_of_client(summary, found, worst, one)}."
+                    f"The worst-case client took part {how_often(counts[worst])}; against an "
+                    "adversary who knows its rounds, ε is "
+                    f"{_of_client(summary, found, worst, one)}."
                 )
         heaviest = int(np.argmax(found.weights))
         if found.weights[heaviest] >= _HEAVY:
@@ -164,7 +166,7 @@ def _paper(summary: Summary) -> Iterator[str]:
         yield (
             f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
             f"{number(found.high)}). It need not agree with the table: it is of a mean canary, "
-            f"which took part {taken.mean():.3g} times, and compares Gaussians whose widths are "
+            f"which took part {how_often(taken.mean())}, and compares Gaussians whose widths are "
             "fitted. Canaries that took part more and less often widen theirs, and so raise ε; "
             "the table's fit knows how often each took part."
         )
@@ -172,8 +174,9 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
+        rounds = counted(record.rounds, "round")
         unobserved = f"{record.unobserved.count} canaries that took no part"
-        yield f"{record.rounds} rounds, {record.dim:,} parameters, {unobserved}."
+        yield f"{rounds}, {record.dim:,} parameters, {unobserved}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (

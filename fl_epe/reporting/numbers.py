@@ -1,4 +1,4 @@
-"""Numbers as reports show them, and as JSON holds them."""
+"""Numbers and estimates as JSON holds them."""
 
 import dataclasses
 import math
@@ -33,20 +33,3 @@ def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
     return {name: finite(value) for name, value in numbers.items()} | {
         "unbounded": [name for name, value in numbers.items() if value == math.inf]
     }
-
-
-def number(value: float | None) -> str:
-    """At least three significant digits; "∞" for ``None`` and infinity."""
-    if value is None or math.isinf(value):
-        return "∞"
-    if value == 0:
-        return "0"
-    if value >= 1e6:
-        return f"{value:.2e}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 4)}f}"
-
-
-def signed(value: float, plus: str = "") -> str:
-    """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
-    return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"

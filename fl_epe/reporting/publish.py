@@ -21,6 +21,7 @@ from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.sentences import CAVEAT, first_sentence
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
@@ -148,8 +149,10 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
     caption = (
         rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of one "
         f"{escaped(summary.full_unit)} of "
-        f"{escaped(record.design.task or 'a run')}: {answer.participations:.3g} participations "
-        f"({'the median' if knows else 'expected'}) in {record.rounds} rounds, noise multiplier "
+        f"{escaped(record.design.task or 'a run')}: "
+        f"{counted(answer.participations, 'participation')} "
+        f"({'the median' if knows else 'expected'}) in {counted(record.rounds, 'round')}, noise "
+        "multiplier "
         f"{'not known' if z is None else f'{z:g}'}, an adversary who "
         f"{'knows' if knows else 'does not know'} its rounds, {escaped(theory.adjacency)} "
         rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "

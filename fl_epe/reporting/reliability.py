@@ -25,7 +25,7 @@ from fl_epe.auditing import (
     updates_lost,
 )
 from fl_epe.reporting import charts
-from fl_epe.reporting.numbers import number
+from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 

@@ -19,6 +19,7 @@ from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
 from fl_epe.reporting.tables import plain_table
+from fl_epe.wording import amount
 
 _MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
@@ -91,7 +92,7 @@ def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
     """Participations of the client, ε, interval, what leaks at least and what theory allows."""
     one = run.summary.answers[place]
     secret = "" if one.adversary.knows_rounds else " (secret)"
-    return f"{one.participations:.3g}{secret}", *marked_cells(one)
+    return f"{amount(one.participations)}{secret}", *marked_cells(one)
 
 
 def _run_cells(run: ComparedRun) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ from rich.console import Console
 
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, number
+from fl_epe.reporting.numbers import JSON, as_json, finite_numbers
 from fl_epe.reporting.reliability import ReportWarning, Status, against
 from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
+from fl_epe.wording import number
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 

@@ -17,9 +17,9 @@ from fl_epe.auditing import Answer, EpsilonEstimate
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.checks import finite
 from fl_epe.reporting.charts import answer_cells, seen
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import what_is_seen
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
+from fl_epe.wording import counted, number
 
 LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
@@ -57,8 +57,8 @@ def about_run(summary: Summary) -> str:
     if record is not None:
         if record.design.num_clients is not None:
             each = "" if unit == "client" else f", each one {unit}"
-            facts.append(f"{record.design.num_clients:,} clients{each}")
-        facts.append(f"{record.rounds:,} round{'' if record.rounds == 1 else 's'}")
+            facts.append(f"{counted(record.design.num_clients, 'client')}{each}")
+        facts.append(counted(record.rounds, "round"))
         ended = record.provenance.ended
         facts.append(f"ended {ended[:16].replace('T', ' ')} UTC" if ended else "date not recorded")
     facts += [f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]]
@@ -192,10 +192,9 @@ def _most(one: Answer) -> float:
 
 def rounds_of(one: Answer, summary: Summary) -> str:
     """How often the client of an answer takes part, in words that follow "in"."""
-    count = f"{one.participations:.3g}"
     if not math.isfinite(one.participations):
         return "nobody knows how many rounds"
-    rounds = f"{count} round{'' if count == '1' else 's'}"
+    rounds = counted(one.participations, "round")
     if not one.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
     ids = summary.record.clients.ids if summary.record else None
@@ -281,10 +280,8 @@ def table_note(summary: Summary) -> str:
         text += " * As every round's."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        text += (
-            f" † Extrapolated from canaries (synthetic clients) in at most {most} "
-            f"round{'' if most == 1 else 's'}."
-        )
+        often = counted(most, "round")
+        text += f" † Extrapolated from canaries (synthetic clients) in at most {often}."
     if summary.at_small_delta and any(estimate for estimate, _ in found):
         final, every = map(answer_cells, summary.at_small_delta)
         text += (
@@ -308,7 +305,7 @@ def fault_lines(summary: Summary) -> list[str]:
     total = sum(counts.values()) or len(summary.faults)
     kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
     told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds[:3])
-    line = f"{total} fault{'' if total == 1 else 's'} during the run{f': {told}' * bool(told)}."
+    line = f"{counted(total, 'fault')} during the run{f': {told}' * bool(told)}."
     if not summary.faults:
         return [line]
     first = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")

@@ -18,10 +18,10 @@ from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
-from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.still import PALETTE, still
 from fl_epe.reporting.summary import summarize
 from fl_epe.schedules import make_schedule
+from fl_epe.wording import signed
 
 DELTA = 0.0052
 

@@ -18,8 +18,8 @@ from records import limit_with_clients
 from fl_epe.auditing import SECRET_KINDS, Adversary, AuditedClient, answer
 from fl_epe.reporting import as_report, compare_runs, summarize, write_runs_compared
 from fl_epe.reporting.charts import SEEN
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.sentences import table_note, table_rows
+from fl_epe.wording import number
 
 BAND = np.eye(30) + 0.5 * np.eye(30, k=-1)
 RECORDS = {

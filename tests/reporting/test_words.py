@@ -11,7 +11,6 @@ from fl_epe.auditing.score_file import bare_scores, summarize_scores
 from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.details import details
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.publish import latex_table
 from fl_epe.reporting.score_report import score_sentences
 from fl_epe.reporting.sentences import (
@@ -23,6 +22,7 @@ from fl_epe.reporting.sentences import (
     what_to_do,
 )
 from fl_epe.reporting.summary import settings_of
+from fl_epe.wording import number
 
 RUNS = {
     "ok": limit_with_clients,
