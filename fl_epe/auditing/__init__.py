@@ -48,7 +48,7 @@ from fl_epe.auditing.evidence import (
     evidence_against_theory,
     find_evidence,
 )
-from fl_epe.auditing.faults import Fault, FaultKind
+from fl_epe.auditing.faults import Fault, FaultBook, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, at_chance, divergence, updates_lost
@@ -95,6 +95,7 @@ __all__ = [
     "EpsilonEstimate",
     "Evidence",
     "Fault",
+    "FaultBook",
     "FaultKind",
     "Findings",
     "LadderFit",

@@ -25,6 +25,7 @@ from fl_epe.auditing.analytical import analytical
 from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.faults import FaultBook
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
 from fl_epe.auditing.round_scores import (
@@ -65,6 +66,10 @@ class RunAuditor:
         window: over how many rounds to follow how rounds are correlated: 1 if they are known to be
             independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were.
+        faults: what went wrong so far; by default nothing.
+
+    Attributes:
+        faults: the book of what goes wrong in the run, which the record has.
 
     Raises:
         ValueError: for an argument out of range.
@@ -84,6 +89,7 @@ class RunAuditor:
         series: Sequence[str] = (),
         follow: bool = True,
         window: int = WINDOW,
+        faults: FaultBook | None = None,
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
@@ -94,6 +100,7 @@ class RunAuditor:
         check_probability("delta", delta)
         check_count("window", window)
         self.delta, self._seed, self._kind = delta, seed, kind
+        self.faults = faults or FaultBook()
         self._count, self._unobserved = num_canaries, unobserved
         self._server, self._told = server, tuple(series)
         self._planned, self._client, self._follow, self._window = planned, client, follow, window
@@ -269,7 +276,8 @@ class RunAuditor:
             ValueError: before `begin`.
         """
         scored = self._started().state(None if keep_waiting else self._series)
-        return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
+        sketches = {"sketches": self._whitener.state()}
+        return {**self._rounds.state(), **scored, **sketches, **self.faults.state()}
 
     def restore(
         self,
@@ -304,6 +312,7 @@ class RunAuditor:
         for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last, self._velocity = last, self._velocity if velocity is None else velocity
+        self.faults.restore(state, rounds)
 
     def record(
         self, observed: NDArray[np.int64] | None = None, final: Vector | None = None, **facts: Any
@@ -342,7 +351,9 @@ class RunAuditor:
             delta=self.delta,
             mechanism=rounds.mechanism(self._server, ids, self._client),
             clients=ClientLog(absent=rounds["absent"].astype(np.int64)),
-            provenance=Provenance({"canary": self._seed}, self._kind, installed_versions()),
+            provenance=Provenance(
+                {"canary": self._seed}, self._kind, installed_versions(), **self.faults.values()
+            ),
             correlation=RoundCorrelation.of(rounds.factor, len(self._start)),
             running=running,
         )

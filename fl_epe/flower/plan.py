@@ -108,7 +108,7 @@ def spread(
         often = int(places * load.place_participations + _ROUNDING) / max(1, places)
     if not places or not often:
         return np.zeros((rounds, 0), bool)
-    rng = generator(settings.seed, _SCHEDULE)
+    rng = generator(settings.canary_seed, _SCHEDULE)
     first = 1 if replaces and rounds > 1 else 0
     schedule = ShuffledEpochs(rounds - first, min(often, rounds - first))
     here = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))

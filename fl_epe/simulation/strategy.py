@@ -69,7 +69,7 @@ class DPFedAvg(Strategy):
         law = config.client_schedule().law(config.clients)
         self._law = config.canary_schedule().law(config.clients) if law.hidden else law
         server, noise = config.optimizer(), config.strategy()
-        mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
+        mine = self.log.canaries if config.by_coin else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
         self.auditor = auditing.RunAuditor(
             max(mine, 2),
@@ -83,6 +83,7 @@ class DPFedAvg(Strategy):
             series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
             window=auditing.WINDOW if noise is None else max(auditing.WINDOW, noise.reach),
+            faults=self.log.faults,
         )
 
     @property
@@ -156,19 +157,22 @@ class DPFedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up, and take the next step; what is missing counts as zero."""
-        before, config, n = self._state, self.config, self.config.cohort_size
-        assert before is not None  # noqa: S101 - configure_train came first
-        t = before.rounds_done
+        config, n = self.config, self.config.cohort_size
+        assert self._state is not None  # noqa: S101 - configure_train came first
+        t, clip_norm = self._state.rounds_done, self._state.clip_norm
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        found = add_up(answers.values(), len(before.theta), separate=config.full_knowledge)
-        self._state, released = dp_fedavg.next_round(config, self.seeds, before, found, self._noise)
+        found = add_up(answers.values(), len(self._start), separate=config.full_knowledge)
+        # No name here holds the state before, so that its memory ends with it.
+        self._state, released = dp_fedavg.next_round(
+            config, self.seeds, self._state, found.take(), self._noise
+        )
         answered = [self._instructions[node] for node in answers]
-        self.log.close_round(answered, found, before.clip_norm)
+        self.log.close_round(answered, found, clip_norm)
         self._instructions = {}  # they hold the model before
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
-            contribution=before.clip_norm / n,
-            clip_norm=before.clip_norm,
+            contribution=clip_norm / n,
+            clip_norm=clip_norm,
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
@@ -215,13 +219,7 @@ class DPFedAvg(Strategy):
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
-            provenance=auditing.Provenance(
-                dataclasses.asdict(self.seeds),
-                config.canary_kind,
-                auditing.installed_versions(),
-                tuple(self.log.faults),
-                dict(self.log.fault_counts),
-            ),
+            seeds=dataclasses.asdict(self.seeds),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
@@ -259,7 +257,7 @@ class DPFedAvg(Strategy):
             "theta": self._state.theta,
             "start": self._start,
             "clip_norm": np.array(self._state.clip_norm),
-            "noise": self._state.noise,
+            **{f"noise.{i}": vector for i, vector in enumerate(self._state.noise)},
             **self.log.state(),
             **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
             **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
@@ -272,5 +270,6 @@ class DPFedAvg(Strategy):
         self._noise.restore(under(state, "health."))
         theta, self._start, done = state["theta"], state["start"], self.rounds_done
         clip_norm, optimizer = float(state["clip_norm"]), under(state, "optimizer.")
-        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, state["noise"], done)
+        noise = tuple(under(state, "noise.").values())
+        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, noise, done)
         self.auditor.restore(under(state, "auditor."), done, start=self._start, last=theta)
