@@ -49,7 +49,7 @@ class EpsilonSoFar:
     participation of the client adds to its squared expected score is the canaries' mean so far.
     ε is that of two Gaussians; where the client's rounds are secret, that of the mixture over all
     it may have had, which takes seconds and is computed after 8, 16, 32, … rounds alone, as if
-    rounds were independent (`epsilon_of_signals` says where they are not).
+    rounds were independent (`client_epsilon` says where they are not).
 
     The interval is a confidence sequence: with the stated probability those of *all* rounds hold.
     It is for κ, which in a round of weight a moves the expected score to κ·a; if κ changes, for its
