@@ -11,6 +11,7 @@ Examples:
 """
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.epsilon_of_signals import epsilon_of_signals
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
@@ -25,7 +26,7 @@ from fl_epe.accounting.two_gaussians import (
     epsilon_of_shift,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import secret_coins_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [
@@ -35,19 +36,19 @@ __all__ = [
     "delta_two_gaussians",
     "drawn_law",
     "epsilon_of_shift",
+    "epsilon_of_signals",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",
+    "hidden_rounds_epsilon",
     "known_expected_score_epsilon",
     "noise_at",
     "poisson_epsilon",
     "scale_at",
-    "secret_coins_epsilon",
     "sensitivity",
     "shift_of_epsilon",
     "strategy_bounds",
     "tightest",
     "unknown_expected_score_epsilon",
-    "unknown_rounds_epsilon",
     "upper_bounds",
 ]

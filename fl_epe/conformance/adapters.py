@@ -59,7 +59,7 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
             arrays, _ = strategy.aggregate_train(1, messages)
         if arrays is None:
             raise ValueError("no model was released")
-        return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+        return _flat(arrays)
 
     others = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
     unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
@@ -78,6 +78,11 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
         "a 0-d array of integers": odd(none | {"n": np.array(100)}, n=np.array(0)),
     }
     return Target(release, **{**_FLOWER, "others": others, "probes": probes, **claim})
+
+
+def _flat(arrays: Any) -> Floats:
+    """The entries of a Flower record's arrays, one after the other."""
+    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
 
 def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
@@ -100,7 +105,7 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
         if reply.has_error():
             raise ValueError(reply.error.reason)
         arrays = reply.content.array_records["arrays"]
-        return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+        return _flat(arrays)
 
     return Target(release, **{**_FLOWER, "others": [], **claim})
 

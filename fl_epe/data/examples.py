@@ -4,12 +4,12 @@ import importlib
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-KINDS = ("emnist", "stackoverflow")
+DataKind = Literal["emnist", "stackoverflow"]
 """The published data sets that `fl_epe.data.convert` knows."""
 
 SIDE = 28

@@ -131,7 +131,7 @@ def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
     own, offsets = float(record.shares().sum()), record.clients.offsets
     whole = record.rounds * record.mechanism.cohort_size
-    if record.design.unit == "example":  # a batch is counted without them
+    if record.mechanism.participation.unit == "example":  # a batch is counted without them
         whole += own
     if offsets is not None and offsets[-1]:
         whole = own + float(offsets[-1])
@@ -162,7 +162,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
 
 def _sure(one: Answer) -> float:
     """Confidence of an accusation: for the adversary of the accounting that of `assert_private`."""
-    return SURE if one.adversary.sees == "all" else _SURER
+    return _SURER if one.adversary.sees_final else SURE
 
 
 def against(found: Evidence) -> str:
@@ -192,7 +192,7 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
 
     Training that forgets does that to a final model without any mistake.
     """
-    if one.view is None or one.adversary.sees == "final" or not one.view.sizes.known:
+    if one.view is None or one.adversary.sees_final or not one.view.sizes.known:
         return
     fit = ladder_fit(one.view, None, SURE)
     if fit.low <= 1 <= fit.high:

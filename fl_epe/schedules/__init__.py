@@ -15,6 +15,7 @@
 | `Capped`         | another schedule, without participations beyond a cap |
 | `DropOut`        | another schedule, without those who drop out by a coin |
 
+What a schedule says of one of its clients is its `ParticipationLaw`, which theory and answers read.
 `SCHEDULES` maps the name of each kind to its class, and `make_schedule` builds one by name, from
 text that may have options.
 
@@ -36,19 +37,22 @@ from fl_epe.schedules.by_name import (
     schedule_maker,
 )
 from fl_epe.schedules.composed import Capped, Composed, clients_of, trace_of
-from fl_epe.schedules.contract import ClientType, Cohort, Pattern, PrivacyLaw, Schedule, presence
+from fl_epe.schedules.contract import Cohort, Schedule, presence
+from fl_epe.schedules.law import Adjacency, Coins, Events, FixedCohorts, ParticipationLaw
 from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
 
 __all__ = [
     "SCHEDULES",
+    "Adjacency",
     "Capped",
-    "ClientType",
     "Cohort",
+    "Coins",
     "Composed",
-    "Pattern",
+    "Events",
+    "FixedCohorts",
+    "ParticipationLaw",
     "Poisson",
-    "PrivacyLaw",
     "Schedule",
     "ShuffledEpochs",
     "Trace",
