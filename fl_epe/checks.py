@@ -23,7 +23,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Integers = NDArray[np.int64]
 Vector = NDArray[np.floating]
 
 # The largest whole number that NumPy counts with.

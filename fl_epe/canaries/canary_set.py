@@ -13,13 +13,13 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, Floats, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Floats32, raise_invalid
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -67,7 +67,7 @@ class CanarySet:
         """Whether the scores of a vector cost the same for any number of canaries."""
         return self._sphere is None
 
-    def vector(self, i: int) -> NDArray[np.float32]:
+    def vector(self, i: int) -> Floats32:
         """Canary ``i`` as a float32 array of shape ``(dim,)`` with unit norm.
 
         Raises:
@@ -82,7 +82,7 @@ class CanarySet:
         family = rotation(self.dim, self.seed, number)
         return family.vector(int(family.rows(np.array(index))))
 
-    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, numbers: Sequence[int]) -> Floats32:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
 
         Raises:
@@ -96,7 +96,7 @@ class CanarySet:
 
     def combine(
         self, weights: NDArray[np.floating], *, numbers: Sequence[int] | None = None
-    ) -> NDArray[np.float32]:
+    ) -> Floats32:
         """Weighted sums of canaries, without making them all.
 
         Args:
@@ -135,7 +135,7 @@ class CanarySet:
         numbers: Sequence[int] | None = None,
         less: NDArray[np.floating] | None = None,
         threads: int | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Inner products of canaries with ``x``, without making them all.
 
         Args:
@@ -215,12 +215,12 @@ class CanaryScorer:
         self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
         self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
-        self._dots: dict[str, list[NDArray[np.float64]]] = {}
+        self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
     def add(
         self, series: str, vector: NDArray[np.floating], less: NDArray[np.floating] | None = None
-    ) -> NDArray[np.float64] | None:
+    ) -> Floats | None:
         """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
@@ -255,11 +255,11 @@ class CanaryScorer:
             self._dots.setdefault(name, []).append(dots)
         self._names.clear()
 
-    def norms(self, series: str) -> NDArray[np.float64]:
+    def norms(self, series: str) -> Floats:
         """Norm of every vector of the series, shape ``(length,)``."""
         return np.array(self._norms.get(series, []))
 
-    def cosines(self, series: str) -> NDArray[np.float64]:
+    def cosines(self, series: str) -> Floats:
         """Cosines of a series, float64 of shape ``(length, count)``; 0 for a vector of norm 0."""
         self.flush()
         dots = np.array(self._dots.get(series, [])).reshape(-1, self.canaries.count)
@@ -284,7 +284,7 @@ class CanaryScorer:
             out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
         return out
 
-    def restore(self, state: Mapping[str, NDArray[Any]], length: int | None = None) -> None:
+    def restore(self, state: Mapping[str, np.ndarray], length: int | None = None) -> None:
         """Continue from what `state` returned.
 
         Args:

@@ -17,6 +17,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import Integers
 from fl_epe.data.examples import BOS, EOS, LENGTH, OOV, VOCABULARY, WORDS
 from fl_epe.seeding import generator
 
@@ -102,7 +103,7 @@ def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     return successors, frequent
 
 
-def _of_topic(words: NDArray[np.uint16], topics: NDArray[np.int64]) -> NDArray[np.uint16]:
+def _of_topic(words: NDArray[np.uint16], topics: Integers) -> NDArray[np.uint16]:
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
+from fl_epe.checks import Integers
 from fl_epe.reporting.numbers import JSON, number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
@@ -231,7 +232,7 @@ def plain(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
-def spread_out(count: int, most: int = MOST_POINTS) -> NDArray[np.int64]:
+def spread_out(count: int, most: int = MOST_POINTS) -> Integers:
     """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(np.int64)
 
