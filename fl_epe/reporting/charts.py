@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
 from fl_epe.checks import Integers
-from fl_epe.reporting.numbers import JSON, number
+from fl_epe.reporting.numbers import JSON, interval, number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
 """Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""
@@ -219,7 +219,7 @@ def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
     if found is None:
         return "not measured", "–", "–", theory
     proved = "–" if answer.proved is None else f"≥ {number(answer.proved)}"
-    return number(found.epsilon), f"{number(found.low)} – {number(found.high)}", proved, theory
+    return number(found.epsilon), interval(found), proved, theory
 
 
 def known(value: float | None) -> float:

@@ -47,6 +47,16 @@ def number(value: float | None) -> str:
     return f"{value:,.{min(digits, 4)}f}"
 
 
+def interval(found: EpsilonEstimate) -> str:
+    """The ends of an estimate's interval."""
+    return f"{number(found.low)} – {number(found.high)}"
+
+
+def sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop."""
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
 def signed(value: float, plus: str = "") -> str:
     """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
     return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"

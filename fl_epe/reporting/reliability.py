@@ -25,7 +25,7 @@ from fl_epe.auditing import (
     updates_lost,
 )
 from fl_epe.reporting import charts
-from fl_epe.reporting.numbers import number
+from fl_epe.reporting.numbers import interval, number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
@@ -154,8 +154,8 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
         yield "above-theory", text
     if one.contradicted:
-        ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
-        yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
+        text = f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
+        yield "contradicted", text
 
 
 def _sure(one: Answer) -> float:

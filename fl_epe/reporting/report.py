@@ -14,7 +14,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -24,6 +23,7 @@ from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
 from fl_epe.reporting.numbers import JSON
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import Summary, in_words, settings_of
@@ -103,20 +103,6 @@ def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> lis
             return [*found, f"{more} more warning{'' if more == 1 else 's'} in the details."]
         found.append(text)
     return found
-
-
-def render_page(template: str, **values: Any) -> str:
-    """A page from one of the templates of this room.
-
-    Args:
-        template: file name, such as "report.html.j2".
-        values: what the template shows.
-    """
-    import jinja2
-
-    loader = jinja2.PackageLoader("fl_epe", "reporting/templates")
-    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    return found.get_template(template).render(**values)
 
 
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from fl_epe.files import write_json, write_text
 from fl_epe.reporting.charts import SEEN, answer_chart
-from fl_epe.reporting.numbers import as_json
+from fl_epe.reporting.numbers import as_json, sentence
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.report import render_page
 from fl_epe.reporting.report_json import answer_values, as_report
 from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
@@ -81,7 +81,7 @@ def finding(found: RunsCompared) -> str:
         told += [f"to an adversary who sees {words}, {said}"] if leaks else []
     if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
-    return f"{told[0][:1].upper()}{'; '.join(told)[1:]}."
+    return sentence("; ".join(told))
 
 
 _HEADINGS = ("rounds", "ε", "interval", "proved", "theory allows")
