@@ -27,7 +27,8 @@ Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Integers = NDArray[np.int64]
-Vector = NDArray[np.floating]
+Reals = NDArray[np.floating]
+Vector = Reals
 
 # The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, Floats, Floats32, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, raise_invalid
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -94,9 +94,7 @@ class CanarySet:
                 row[:] = vector
         return out
 
-    def combine(
-        self, weights: NDArray[np.floating], *, numbers: Sequence[int] | None = None
-    ) -> Floats32:
+    def combine(self, weights: Reals, *, numbers: Sequence[int] | None = None) -> Floats32:
         """Weighted sums of canaries, without making them all.
 
         Args:
@@ -133,7 +131,7 @@ class CanarySet:
         x: ArrayLike,
         *,
         numbers: Sequence[int] | None = None,
-        less: NDArray[np.floating] | None = None,
+        less: Reals | None = None,
         threads: int | None = None,
     ) -> Floats:
         """Inner products of canaries with ``x``, without making them all.
@@ -218,9 +216,7 @@ class CanaryScorer:
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(
-        self, series: str, vector: NDArray[np.floating], less: NDArray[np.floating] | None = None
-    ) -> Floats | None:
+    def add(self, series: str, vector: Reals, less: Reals | None = None) -> Floats | None:
         """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
@@ -266,13 +262,13 @@ class CanaryScorer:
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    def state(self, series: Iterable[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    def state(self, series: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Named arrays from which `restore` continues: of all series, and vectors that wait.
 
         Args:
             series: keep these alone; then vectors that wait are scored first.
         """
-        out: dict[str, NDArray[np.generic]] = {}
+        out: dict[str, np.ndarray] = {}
         if series is None:
             out["waiting.names"] = np.array(self._names, dtype=np.str_)
             out["waiting.vectors"] = self._rows[: len(self._names)]

@@ -25,7 +25,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fl_epe.checks import Floats, Floats32, Integers
+from fl_epe.checks import Floats, Floats32, Integers, Reals
 from fl_epe.mechanism import BLOCK, blocks, norm
 from fl_epe.seeding import generator
 
@@ -172,12 +172,7 @@ class Rotation:
         return out
 
     def products(
-        self,
-        x: NDArray[np.floating],
-        rows: Rows,
-        *,
-        less: NDArray[np.floating] | None = None,
-        threads: int | None = None,
+        self, x: Reals, rows: Rows, *, less: Reals | None = None, threads: int | None = None
     ) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
 
@@ -188,7 +183,7 @@ class Rotation:
             threads: see `transform`.
         """
 
-        def part(here: slice) -> NDArray[np.floating]:
+        def part(here: slice) -> Reals:
             return x[here] if less is None else x[here] - less[here]
 
         largest = max(float(np.max(np.abs(part(here)))) for here in blocks(self.dim))
@@ -251,7 +246,7 @@ class Sphere:
             square += _draw(rng, out[here])
         out /= np.float32(math.sqrt(square))
 
-    def combine(self, weights: NDArray[np.floating], chosen: Rows) -> Floats32:
+    def combine(self, weights: Reals, chosen: Rows) -> Floats32:
         """Sums of the canaries ``chosen``, with only a few of them in memory, ``(m, dim)``."""
         out = np.zeros((len(weights), self.dim), np.float32)
         shares = np.asarray(weights, np.float32)
@@ -263,7 +258,7 @@ class Sphere:
                 out += shares[:, first : first + _FEW] @ few[: len(block)]
         return out
 
-    def dot(self, vectors: NDArray[np.floating], chosen: Rows, threads: int | None) -> Floats:
+    def dot(self, vectors: Reals, chosen: Rows, threads: int | None) -> Floats:
         """Inner products, with only a block of canaries in memory, ``(m, len(chosen))``."""
         rows = vectors if vectors.dtype == np.float32 else vectors.astype(np.float64)
         out = np.empty((len(chosen), len(rows)))
@@ -277,7 +272,7 @@ class Sphere:
             list(pool.map(work, range(0, len(chosen), size)))
         return np.ascontiguousarray(out.T)
 
-    def _block_dot(self, block: Rows, rows: NDArray[np.floating]) -> Floats:
+    def _block_dot(self, block: Rows, rows: Reals) -> Floats:
         """Products with a few canaries, in float32 within `BLOCK` coordinates, else float64."""
         generators = [generator(self.seed, int(i)) for i in block]
         squares = np.zeros(len(block))

@@ -58,7 +58,7 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
             arrays, _ = strategy.aggregate_train(1, messages)
         if arrays is None:
             raise ValueError("no model was released")
-        return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+        return _unpacked(arrays)
 
     others = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
     unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
@@ -99,7 +99,7 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
         if reply.has_error():
             raise ValueError(reply.error.reason)
         arrays = reply.content.array_records["arrays"]
-        return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
+        return _unpacked(arrays)
 
     return Target(release, **{**_FLOWER, "others": [], **claim})
 
@@ -156,6 +156,10 @@ def _packed(arrays: Arrays) -> dict[str, Any]:
     from flwr.app import Array
 
     return {name: Array(array) for name, array in arrays.items()}
+
+
+def _unpacked(arrays: Any) -> Floats:
+    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
 
 def _message(arrays: Arrays, examples: int, node: int) -> Any:

@@ -1,10 +1,8 @@
 """The data sets that are known, where they can be, and what the integers of an example mean."""
 
-import importlib
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,17 +49,3 @@ def absolute(source: str | os.PathLike[str]) -> str:
     path = Path(source).expanduser()
     there = path.exists() or isinstance(source, os.PathLike)
     return str(path.absolute() if there else source)
-
-
-def optional(module: str) -> Any:
-    """A module that only the extra ``data`` installs.
-
-    Raises:
-        RuntimeError: if it is not there, saying how to get it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f"Reading data sets needs {error.name}: pip install 'fl-epe[data]'."
-        ) from error

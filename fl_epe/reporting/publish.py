@@ -132,5 +132,5 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
     A sentence in it says so if its numbers are not those of a sound run.
     """
     rows = [(seen(one.adversary.sees, record), *answer_cells(one)) for one in summary.answers]
-    values = {"summary": summary, "record": record, "rows": rows, "say": sentences}
-    return render_page("table.tex.j2", **values) + "\n"
+    table = render_page("table.tex.j2", summary=summary, record=record, rows=rows, say=sentences)
+    return table + "\n"
