@@ -11,14 +11,14 @@ Examples:
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
+from fl_epe.canaries.directions import Rows, Sphere, rotation, size_for
 from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, raise_invalid
 from fl_epe.mechanism import blocks, norm
 
@@ -42,7 +42,8 @@ class CanarySet:
         seed: a non-negative integer; keep it secret until training has ended.
         kind: "rotation", rows of a random rotation, all scores of which cost two fast transforms;
             or "sphere", independent normal draws as in the paper, each of which is made anew. In
-            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there.
+            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there;
+            and so for more canaries than a rotation has rows, which are 65,536 at least.
             See docs/notes/rotation.md.
 
     Raises:
@@ -57,7 +58,8 @@ class CanarySet:
             raise_invalid("kind", kind, f"to be one of {list(get_args(CanaryKind))}")
         self.dim, self.count, self.seed = int(dim), int(count), int(seed)
         self.kind: CanaryKind = kind
-        self._sphere = Sphere(dim, seed) if kind == "sphere" or dim < _LEAST_DIM else None
+        drawn = kind == "sphere" or dim < _LEAST_DIM or count > size_for(dim)
+        self._sphere = Sphere(dim, seed) if drawn else None
 
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"
@@ -78,9 +80,8 @@ class CanarySet:
             out = np.empty(self.dim, np.float32)
             self._sphere.fill(i, out)
             return out
-        number, index = divmod(i, size_for(self.dim))
-        family = rotation(self.dim, self.seed, number)
-        return family.vector(int(family.rows(np.array(index))))
+        family = rotation(self.dim, self.seed)
+        return family.vector(int(family.rows(np.array(i))))
 
     def vectors(self, numbers: Sequence[int]) -> Floats32:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
@@ -121,9 +122,9 @@ class CanarySet:
                     for part in blocks(self.dim):
                         total[part] += (weight * vector[part]).astype(np.float32)
             return out
-        for family, here, rows, lengths in self._families(chosen):
-            for total, shares in zip(out, weights, strict=True):
-                total += family.combine(shares[here] / lengths, rows)
+        family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
+        for total, shares in zip(out, weights, strict=True):
+            total[:] = family.combine(shares / lengths[chosen], rows[chosen])
         return out
 
     def dot(
@@ -159,9 +160,10 @@ class CanarySet:
             out = self._sphere.dot(vectors if less is None else vectors - less, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            for family, here, rows, lengths in self._families(chosen):
-                for dots, vector in zip(out, vectors, strict=True):
-                    dots[here] = family.products(vector, rows, less=less, threads=threads) / lengths
+            family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
+            for dots, vector in zip(out, vectors, strict=True):
+                products = family.products(vector, rows[chosen], less=less, threads=threads)
+                dots[:] = products / lengths[chosen]
         return out if x.ndim == 2 else out[0]
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
@@ -173,25 +175,11 @@ class CanarySet:
         return chosen
 
     @functools.cached_property
-    def _all_rows(self) -> tuple[Rows, Floats]:
-        """Row of every canary in its family, and the row's length before it is scaled to 1."""
-        size = size_for(self.dim)
-        rows, lengths = np.empty(self.count, np.int64), np.empty(self.count)
-        for number, first in enumerate(range(0, self.count, size)):
-            family = rotation(self.dim, self.seed, number)
-            here = slice(first, min(first + size, self.count))
-            rows[here] = family.rows(np.arange(here.stop - first))
-            lengths[here] = family.lengths(rows[here])
-        return rows, lengths
-
-    def _families(self, chosen: Rows) -> Iterator[tuple[Rotation, Rows, Rows, Floats]]:
-        """Each rotation, where its canaries are in ``chosen``, their rows, and those' lengths."""
-        families = chosen // size_for(self.dim)
-        rows, lengths = self._all_rows
-        for number in np.flatnonzero(np.bincount(families)):
-            here = np.flatnonzero(families == number)
-            family = rotation(self.dim, self.seed, int(number))
-            yield family, here, rows[chosen[here]], lengths[chosen[here]]
+    def _rows(self) -> tuple[Rows, Floats]:
+        """Row of every canary in the rotation, and the row's length before it is scaled to 1."""
+        family = rotation(self.dim, self.seed)
+        rows = family.rows(np.arange(self.count))
+        return rows, family.lengths(rows)
 
 
 SCORE_MEMORY = 384 << 20

@@ -108,17 +108,16 @@ def hadamard(size: int) -> Floats32:
 
 
 class Rotation:
-    """A family of D canaries of dimension ``dim``, in D/4 bytes; small ones in 4·D more.
+    """D canaries of dimension ``dim``, in D/4 bytes; small ones in 4·D more.
 
     Args:
         dim: d.
         seed: of the signs.
-        family: a number; families of one seed are independent.
     """
 
-    def __init__(self, dim: int, seed: int, family: int) -> None:
+    def __init__(self, dim: int, seed: int) -> None:
         self.dim, self.size = dim, size_for(dim)
-        rng = generator(seed, _STREAM, family)
+        rng = generator(seed, _STREAM, 0)
         self._first, self._second = (
             np.frombuffer(rng.bytes(self.size // 8), np.uint8) for _ in range(2)
         )
@@ -210,9 +209,9 @@ class Rotation:
 
 
 @functools.lru_cache(maxsize=2)
-def rotation(dim: int, seed: int, family: int) -> Rotation:
-    """The family with this number; the last two that were used are kept."""
-    return Rotation(dim, seed, family)
+def rotation(dim: int, seed: int) -> Rotation:
+    """The rotation of a seed; the last two that were used are kept."""
+    return Rotation(dim, seed)
 
 
 def size_for(dim: int) -> int:
