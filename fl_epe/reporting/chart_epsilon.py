@@ -78,7 +78,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
         layout=charts.axes("participations", *panels, range=[0, room * top], tickvals=ticks),
-        logs={"y": None},
+        may_be_logarithmic=True,
     )
 
 

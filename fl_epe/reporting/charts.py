@@ -8,7 +8,7 @@ roles, such as "@every", for which each of the two has its own palette.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,7 @@ class Chart:
         alternative: the chart in words and numbers, for those who do not see it.
         traces: as plotly reads them.
         layout: as plotly reads it: one x-axis, and a y-axis for each panel.
-        logs: axes that a reader may switch to a logarithmic scale, "x" or "y", and the exponents
-            of 10 that the axis then goes from and to; ``None`` to fit what is drawn.
+        may_be_logarithmic: whether a reader may switch its y-axis to a logarithmic scale.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Chart:
     alternative: str
     traces: tuple[JSON, ...]
     layout: JSON
-    logs: Mapping[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
+    may_be_logarithmic: bool = False
 
     @functools.cached_property
     def points(self) -> list[JSON]:

@@ -22,7 +22,6 @@ from fl_epe.reporting import sentences
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
-from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.still import picture, still
@@ -130,9 +129,6 @@ def plotly_script() -> str:
 
 def _drawn(charts: Sequence[Chart]) -> str:
     """Traces and layouts as JSON that may stand between two tags."""
-    values: JSON = {
-        chart.name: {"data": chart.traces, "layout": chart.layout, "logs": dict(chart.logs)}
-        for chart in charts
-    }
+    values = {chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts}
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
