@@ -141,7 +141,9 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
-    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, _sure(one))
+    # For the adversary of the accounting, the confidence of `assert_private`.
+    level = SURE if one.adversary.sees == "all" else _SURER
+    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, level)
     if sure is not None and sure.violated:
         text = (
             f"with {sure.confidence:.1%} confidence {seen} leaks more than theory allows ("
@@ -156,11 +158,6 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.contradicted:
         text = f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
         yield "contradicted", text
-
-
-def _sure(one: Answer) -> float:
-    """Confidence of an accusation: for the adversary of the accounting that of `assert_private`."""
-    return SURE if one.adversary.sees == "all" else _SURER
 
 
 def against(found: Evidence) -> str:
