@@ -26,16 +26,25 @@ class LogLaw:
     Attributes:
         first: the smallest of the whole numbers.
         step: distance of the logarithms.
-        null: probability of each value, from the smallest to the largest, shape ``(n,)``.
-        mean: the value times its probability, shape ``(n,)``; finite where the value overflows.
+        masses: probability of each value, from the smallest to the largest, and the value times
+            that, which is finite where the value overflows, shape ``(2, n)``.
         lost: the part of E[X] in values that were left out as too large.
     """
 
     first: int
     step: float
-    null: Floats
-    mean: Floats
+    masses: Floats
     lost: float = 0.0
+
+    @property
+    def null(self) -> Floats:
+        """The probabilities, shape ``(n,)``."""
+        return np.asarray(self.masses[0])
+
+    @property
+    def mean(self) -> Floats:
+        """The values times their probabilities, shape ``(n,)``."""
+        return np.asarray(self.masses[1])
 
     def logs(self) -> Floats:
         """Logarithms of the values."""
@@ -64,9 +73,8 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         up_null = np.minimum(up * np.exp(-np.maximum(logs[1:], -700.0)), np.exp(inside))
         upper = share * np.array([up_null, up])
         _add(masses, 0, 1, share * np.exp([inside, part]) - upper, upper)
-    null, mean = masses
-    null[0] += max(0.0, 1 - float(null.sum()))
-    return LogLaw(first, step, null, mean, tail)
+    masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
+    return LogLaw(first, step, masses, tail)
 
 
 def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
@@ -127,7 +135,7 @@ def split(logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0
         for part in ((1 - shares) * masses, shares * masses)
     )
     _add(out, 0, 1, lower, upper)
-    return LogLaw(int(places[0]), step, out[0], out[1], lost)
+    return LogLaw(int(places[0]), step, out, lost)
 
 
 def _upward(above: Floats, step: float) -> Floats:
@@ -166,16 +174,14 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     for lag in range(0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)):
         start, stop, distance = max(0, lag), min(n, m + lag), abs(apart + lag)
         a, b = slice(start, stop), slice(start - lag, stop - lag)
-        pairs = np.empty((2, stop - start))
-        np.multiply(one.null[a], other.null[b], out=pairs[0])
-        np.multiply(one.mean[a], other.null[b], out=pairs[1])
+        pairs = one.masses[:, a] * other.null[b]
         pairs[1] += one.null[a] * other.mean[b]
         if lag:
             pairs *= times
         upper = up[:, distance, None] * pairs
         begin = max(one.first + start, other.first + start - lag) * finer + int(cells[distance])
         _add(out, begin - origin, finer, pairs - upper, upper)
-    return LogLaw(origin, step, out[0], out[1], one.lost + other.lost)
+    return LogLaw(origin, step, out, one.lost + other.lost)
 
 
 def _add(out: Floats, begin: int, finer: int, lower: Floats, upper: Floats) -> None:
@@ -198,7 +204,7 @@ def _of_far_pairs(
     nearest = max(far, apart - len(smaller.null) + 1)
     stop = max(nearest, apart + len(larger.null))
     start = max(0, nearest - apart)
-    null, mean = larger.null[start:], larger.mean[start:]
+    null, mean = larger.masses[:, start:]
 
     def fallen(of_null: Floats, of_mean: Floats) -> Floats:
         met = [
@@ -232,12 +238,12 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     below, beyond = np.cumsum(law.null), np.cumsum(law.mean[::-1])[::-1]
     start = int(np.searchsorted(below, tail))
     stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
-    null, mean = law.null[start:stop].copy(), law.mean[start:stop].copy()
+    masses = law.masses[:, start:stop].copy()
     if start:
-        null[0] += below[start - 1]
-        mean[0] += below[start - 1] * math.exp(law.step * (law.first + start))
+        smallest = math.exp(law.step * (law.first + start))
+        masses[:, 0] += below[start - 1] * np.array([1.0, smallest])
     lost = law.lost + (float(beyond[stop]) if stop < len(beyond) else 0.0)
-    return LogLaw(law.first + start, law.step, null, mean, lost)
+    return LogLaw(law.first + start, law.step, masses, lost)
 
 
 def _log_between(edges: Floats) -> Floats:
