@@ -63,6 +63,8 @@ class ArgumentError(ValueError):
             if place[1] not in self.values or place[1] in but:
                 return place[0]
             value = self.values[place[1]]
+            if value is None and spelling is not str:  # an option that was not typed
+                return spelling(place[1])
             text = repr(value) if isinstance(value, str) else str(value)
             # At most 400 characters: a file may hold anything.
             return f"{spelling(place[1])}={text[:400]}{'…' * (len(text) > 400)}"

@@ -20,6 +20,7 @@ from fl_epe.mechanism import (
     parse_strategy,
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
+from fl_epe.wording import how_often
 
 _OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
 _STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
@@ -34,21 +35,22 @@ class RunConfig:
         rounds: number T of training rounds.
         clients_per_round: expected number of real clients in a round.
         participation: schedule, with options where its kind has some: 'epochs' (freshly shuffled,
-            as in the paper), 'poisson', 'min-separation:separation=5' or another kind of
-            `fl_epe.schedules`. Canaries follow a schedule of the same kind.
+            as in the paper), 'poisson', 'min-separation:separation=5' or another kind, all of which
+            'fl-epe schedules' lists. Canaries follow a schedule of the same kind.
         canary_design: how canaries take part: 'ladder', at places that the clients' schedule gives
             to one more client each, some of which several canaries share, so that they take part
             once, twice, … and as often as a client; or 'paper', 1000 canaries, once each.
-        num_canaries: with the ladder places, else canaries (default: as many as canary_share allows
+        num_canaries: with the ladder places, else canaries (default: as many as their share allows
             and as narrow intervals need); 0 for a run without canaries, which measures nothing.
         canary_participations: rounds in which each of the canaries takes part, on average where the
             schedule is random, instead of the ladder.
-        canary_share: largest expected share of a round that canaries have, if num_canaries is not
+        canary_share: largest expected share of a round that canaries have, if their number is not
             given.
         unobserved: canaries that never take part and are only scored (default: few, as the law of
             their scores is known; 1000 where it is not or in the paper's design).
-        inclusion: which canaries take part: 'fixed', or 'coin', each of num_canaries + unobserved
-            by a fair coin of its own, as the one-run bounds need; not with the ladder.
+        inclusion: which canaries take part: 'fixed', or 'coin', each canary, the unobserved
+            ones included, by a fair coin of its own, as the one-run bounds need; not with the
+            ladder.
         canary_kind: how the canaries' directions are made: 'rotation', all of which are scored by
             two fast transforms, or 'sphere', independent normal draws as in the paper.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
@@ -233,8 +235,9 @@ class RunConfig:
         if self.on_ladder:
             return self.load.sentences()
         share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
+        often = how_often(self.canary_participations or 0)
         return [
-            f"{self.num_canaries:,} canaries take part {self.canary_participations:g} times each, "
+            f"{self.num_canaries:,} canaries take part {often} each, "
             f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
         ]
 
@@ -249,7 +252,7 @@ class RunConfig:
             names = ("rounds", "clients_per_round", "clients")
             raise checks.ArgumentError(
                 f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
-                f" = {participations:g} times.",
+                f" = {how_often(participations)}.",
                 **error.values | {name: getattr(self, name) for name in names},
             ) from error
 

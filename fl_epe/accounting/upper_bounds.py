@@ -29,6 +29,7 @@ from fl_epe.accounting.expected_score_law import expected_score_law
 from fl_epe.accounting.unknown_rounds import partly_known_epsilon
 from fl_epe.checks import Floats, check_count
 from fl_epe.schedules import Composed, Pattern, PrivacyLaw, Schedule
+from fl_epe.wording import how_often
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +146,7 @@ def tightest(found: Iterable[UpperBound], *, rounds_known: bool) -> UpperBound:
 
 
 def _bounds(law: PrivacyLaw, z: float, delta: float) -> Iterator[UpperBound]:
-    times = "once" if law.most == 1 else f"{law.most} times"
-    words = f"takes part at most {times}"
+    words = f"takes part at most {how_often(law.most)}"
     yield UpperBound(gaussian_epsilon(z, delta, law.most), True, "zero-out", words)
     if counts := law.counts:
         pmf = scipy.stats.binom.pmf(np.arange(counts.rounds + 1), counts.rounds, counts.rate)

@@ -27,11 +27,12 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
-from fl_epe.auditing.measured import LEAST_CANARIES, in_rounds
+from fl_epe.auditing.measured import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import check_count, check_rate
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, ShuffledEpochs
+from fl_epe.wording import counted
 
 SHARE = 0.1
 """Largest share of a round's replies and weight that canaries have, unless told otherwise."""
@@ -40,7 +41,10 @@ MOST_SHARE = 1 / 6
 """The same beside fewer than ten clients, where that is needed to tell ε. Above it the measured
 training is not that without canaries."""
 
-REAL_UPDATES_LEFT_OUT = "Real updates are left out; they would lower ε, most in small models."
+REAL_UPDATES_LEFT_OUT = (
+    "ε is forecast from noise and schedule alone; real updates hide more and lower it, most in "
+    "small models."
+)
 """What every ε is to be read with that was computed before a run, from noise and schedule alone."""
 
 _MOST = 1000
@@ -155,23 +159,23 @@ class CanaryLoad:
     def sentences(self) -> list[str]:
         """What the load is, what it can show, and what would help, in plain English."""
         count = math.ceil(self.clients - _ROUNDING)
-        beside = f"beside {count} clients" if count > 1 else "beside one client"
+        beside = f"beside {counted(count, 'client')}"
         if not self.places:
-            where = f"{beside} {in_rounds(self.rounds)}"
+            where = f"{beside} in {counted(self.rounds, 'round')}"
             return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
-        whose = "one more client" if self.places == 1 else f"{self.places} more clients"
+        whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
         share = f"{beside}: {100 * self.share:.2g}% of a round"
         lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
-        for found in self.expected:
-            seen = "the final model" if found.sees == "final" else "every round's model"
-            lines.append(
-                f"If nothing is wrong, ε from {seen} is at most about {found.epsilon:.3g}, and "
-                f"measured as at most {found.high:.3g} (95%)."
-            )
         if self.expected:
-            lines[-1] = f"{lines[-1]} {REAL_UPDATES_LEFT_OUT}"
+            final, every = self.expected
+            lines.append(
+                f"Forecast: ε is at most about {final.epsilon:.3g} from the final model and "
+                f"{every.epsilon:.3g} from every round's model; with its random error, the audit "
+                f"would show up to {final.high:.3g} and {every.high:.3g} (in 95% of runs). "
+                f"{REAL_UPDATES_LEFT_OUT}"
+            )
         if not all(found.narrow for found in self.expected) or not self.expected:
             more = "Four times as many clients, or a larger share for canaries,"
             lines.append(f"{more} would make an interval half as wide.")
@@ -246,7 +250,7 @@ def _advice(
     larger = [percent / 100 for percent in range(1, 51) if percent > 100 * share]
     more_rounds = next((length for length in longer if load_in(length, share).places), None)
     more_share = next((tried for tried in larger if load_in(rounds, tried).places), None)
-    ways = [f"{more_rounds} rounds"] if more_rounds else []
+    ways = [counted(more_rounds, "round")] if more_rounds else []
     if more_share:
         ways.append(f"{share_name}={more_share:g}")
     return f"{' or '.join(ways)} would make a measurement possible." if ways else ""

@@ -27,6 +27,7 @@ from fl_epe.auditing.statistics import SecretRounds, mixture_ratios
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import Floats
 from fl_epe.seeding import generator
+from fl_epe.wording import how_often
 
 _ABOVE = 1.1  # times the client's expected score that a canary may have
 _HALF = 0.5  # of the client's rounds that a canary has at least, if enough have
@@ -85,7 +86,7 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     chosen = often if often.sum() >= _ENOUGH else fits
     if (count := int(chosen.sum())) < 2:
         who = f"only {count} of {len(taken)} canaries took part at most as often as the client, "
-        raise NotMeasured(f"{who}{most} times, and with no larger weight")
+        raise NotMeasured(f"{who}{how_often(most)}, and with no larger weight")
     return dataclasses.replace(
         scores,
         observed=scores.observed[chosen],

@@ -50,6 +50,7 @@ from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
 
@@ -184,12 +185,12 @@ class Evidence:
                 return f"not violated; {self._power()}{alone}"
 
     def _of_whom(self) -> str:
-        if self.adversary is None:
+        if self.adversary is None or self.participations is None:
             return ""
-        times = "once" if self.participations == 1 else f"{self.participations:.3g} times"
-        rounds = f"{times}, and the adversary knows when"
+        often = how_often(self.participations)
+        rounds = f"{often}, and the adversary knows when"
         if not self.adversary.knows_rounds:
-            rounds = f"{times} on average, and the adversary does not know when"
+            rounds = f"{often} on average, and the adversary does not know when"
         sees = "the final model is" if self.adversary.sees == "final" else "every round's model is"
         return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
@@ -239,7 +240,7 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
         return found
     scores = scores_for_claim(found, adversary)
     if not scores.boundable:
-        wanted = f">= 2, as a canary took part {found.presence.sum(axis=0).max()} times"
+        wanted = f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}"
         raise_invalid("unobserved", found.unobserved.count, wanted)
     return scores
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.checks import Floats
+from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
 _LAST = 3  # evaluations, or rounds, at the end of a run that tell that training failed
@@ -60,13 +61,8 @@ def not_measured(
     return reason
 
 
-def in_rounds(rounds: int) -> str:
-    """Such as "in 1 round" or "in 12 rounds"."""
-    return f"in {rounds} round" + ("" if rounds == 1 else "s")
-
-
 def _nobody(record: AuditRecord) -> str | None:
-    where = in_rounds(record.rounds)
+    where = f"in {counted(record.rounds, 'round')}"
     if (count := _count(record.presence)) < LEAST_CANARIES:
         if record.findings.not_measured:  # what ran the audit knows a better reason
             return record.findings.not_measured.rstrip(". ")
@@ -90,15 +86,15 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
         return None if norms.final > 0 else "every entry of the final model is 0"
     if norms.displacement > 0:
         return None
-    return f"the final model is equal to the initial one, after {record.rounds} rounds"
+    return f"the final model is equal to the initial one, after {counted(record.rounds, 'round')}"
 
 
 def _no_rounds(record: AuditRecord) -> str | None:
     if _count(record.presence & (record.norms.means > 0)[:, None]) >= LEAST_CANARIES:
         return None
     rounds = int(record.presence.any(axis=1).sum())
-    which = "the round" if rounds == 1 else f"the {rounds} rounds"
-    return f"the model did not move in {which} in which canaries took part"
+    which = counted(rounds, "round")
+    return f"the model did not move in the {which} in which canaries took part"
 
 
 def _count(presence: NDArray[np.bool_]) -> int:
@@ -216,7 +212,7 @@ def updates_lost(record: AuditRecord) -> str | None:
         return text
     whole = (absent > 0) & (arrived == 0)
     if len(whole) >= _LAST and whole[-_LAST:].all():
-        return f"every update was lost {in_rounds(_LAST)} at the end"
+        return f"every update was lost in {counted(_LAST, 'round')} at the end"
     return None
 
 

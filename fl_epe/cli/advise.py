@@ -167,6 +167,7 @@ class Canaries:
     share: float | None = None
     json: bool = False
 
+    @waiting("Computing what canaries can tell")
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
         schedule, log = _planned(self.participation, self.rounds, self.participations)
@@ -216,6 +217,7 @@ class Log:
     top: int = 3
     json: bool = False
 
+    @waiting("Computing how exposed the clients of the log are")
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
         trace = Trace.read(self.file)

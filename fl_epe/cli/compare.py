@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from fl_epe.checks import check_count
-from fl_epe.cli.console import NOT_MEASURED, ProgressLine, output_directory, print_whole, terminal
+from fl_epe.cli.console import (
+    NOT_MEASURED,
+    ProgressLine,
+    output_directory,
+    print_whole,
+    terminal,
+    waiting,
+)
 from fl_epe.cli.guards import exit_status, locked
 from fl_epe.cli.options import Group, Typed, description_of, texts_of
 from fl_epe.config import RunConfig
@@ -65,7 +72,8 @@ class Compare:
         """Measure it."""
         check_count("workers", self.workers)
         ComparisonPlan(**self.plan)  # is refused before any log is read
-        plan = ComparisonPlan(**with_log(self.plan))
+        with waiting("Reading the log of who took part"):
+            plan = ComparisonPlan(**with_log(self.plan))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
         output = output_directory(self.output, "compare")
@@ -116,6 +124,6 @@ class Schedules:
             texts = texts_of(made) | texts_of(maker)
             _, _, *options = inspect.signature(maker, eval_str=True).parameters.values()
             for option in options:
-                print_whole(f"    {option}  # {texts.get(option.name, '')}")
+                print_whole(f"    {option.name}: {texts.get(option.name, '')}")
         print_whole(description_of(Schedules)[1])
         return 0

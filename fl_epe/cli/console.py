@@ -107,12 +107,10 @@ def waiting(doing: str) -> Iterator[None]:
 
     Elsewhere nothing is said, so that what a log or a notebook has does not depend on speed.
     """
-    if not sys.stderr.isatty():
-        yield
-        return
     timer = threading.Timer(PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False})
     timer.daemon = True
-    timer.start()
+    if sys.stderr.isatty():
+        timer.start()
     try:
         yield
     finally:

@@ -233,7 +233,7 @@ def _help(text: str | None, default: Any) -> str | None:
     if text is None:
         return None
     plain = text.replace("%", "%%").removesuffix(".")
-    if "(default: " in plain or any(default is no for no in (None, False, dataclasses.MISSING)):
+    if "(default: " in plain or default is False or default in (None, (), dataclasses.MISSING):
         return plain
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{plain} (default: {shown})"

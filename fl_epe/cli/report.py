@@ -55,6 +55,7 @@ class Report:
     output: Path | None = None
     details: bool = False
 
+    @waiting("Computing what the record tells")
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1

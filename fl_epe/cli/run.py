@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fl_epe.simulation import Job, Progress
 
 _FINAL = "epsilon-final"  # which there is after the last round alone
+_BUILT_IN_OPTIONS = ("--num-clients", "--alpha", "--data-seed", "--max-examples", "--data-dir")
 _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
@@ -46,6 +47,12 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
         return dataclasses.make_dataclass("NoOptions", [])
     if ":" in reference:  # a file here must not stand in for a package of a built-in task
         look_in_current_folder()
+    else:
+        typed = {word.partition("=")[0] for word in words if word.startswith("--")}
+        if not typed.issubset([*parser._option_string_actions, *_BUILT_IN_OPTIONS, "--"]):
+            # One is misspelt, which is said without PyTorch: it takes seconds to load.
+            names = [(option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS]
+            return dataclasses.make_dataclass("BuiltIn", names)
     settings = find_task(reference).settings
     for field in dataclasses.fields(settings):
         option = "--" + field.name.replace("_", "-")

@@ -49,10 +49,10 @@ class Target:
         release: from the updates of one step, shape (n, d), to what is released: numbers, shape
             (d,), or with ``categories`` a whole number. With a second argument it gets a
             `numpy.random.Generator` for all its noise; without, it draws its own.
-        epsilon: claimed ε of all steps; ``None`` for that of ``noise_multiplier``.
+        epsilon: claimed ε of all steps (default: that of the noise multiplier).
         delta: claimed δ, in [0, 1).
-        clip_norm: to which updates are clipped, in ``norm``.
-        norm: "l1", "l2" or "linf".
+        clip_norm: the norm to which updates are clipped.
+        norm: of updates and of what is released: "l1", "l2" or "linf".
         inputs: which updates the mechanism must stand: "any", also NaN and infinite ones, "finite",
             or "clipped", as its caller clips them.
         nonnegative: whether no entry of an update is below 0, as of votes.
@@ -60,19 +60,19 @@ class Target:
         nothing: length, in clip norms, of the update that stands for none in "zero-out": above 0
             for a mechanism that fails with zeros.
         arrays: number of entries of each array of an update; they add up to d.
-        others: updates of the other records, shape (n, d); nine random ones where ``None``.
+        others: updates of the other records, shape (n, d) (default: nine random ones).
         categories: whether a category is released.
-        noise: law of the noise in each entry, independent between entries and steps; ``None`` if
-            it is another or there is none to be had alone. Its scale follows from the claim:
-            Gaussian noise hides a change in L2 (``norm`` "l1" or "l2"), Laplace noise one in L1.
+        noise: law of the noise in each entry, independent between entries and steps; left out
+            if it is another or there is none to be had alone. Its scale follows from the claim:
+            Gaussian noise hides a change in L2 (norms "l1" and "l2"), Laplace noise one in L1.
         noise_multiplier: z of a claim of Gaussian mechanisms, sampled or not.
-        sensitivity: claimed change of a step's release between neighbours, in ``norm``; where
-            ``None``, the clip norm, and twice that for "substitute".
+        sensitivity: claimed change of a step's release between neighbours, in the same norm as
+            updates (default: the clip norm, and twice that for "substitute").
         steps: of one run, which is what ε is of.
-        participations: in how many of these steps a record may be; all where ``None``.
+        participations: in how many of these steps a record may be (default: all).
         sampling_rate: probability of a record to be in a step.
         draws_batches: whether the mechanism samples the updates itself; if not, its caller does,
-            which is played here. It has to be said where ``sampling_rate`` is below 1.
+            which is played here. It has to be said where the sampling rate is below 1.
         adversary: sees the release of "every" step, or of the "last" one alone.
         reset: called before each run, for a mechanism with a state.
         probes: odd inputs of its own by name: the input of `release` with something odd and that
@@ -113,7 +113,7 @@ class Target:
         if self.delta != 0:
             check_probability("delta", self.delta)
         if self.epsilon is None and self.noise_multiplier is None:
-            raise_invalid("epsilon", None, "to be claimed, or noise_multiplier with delta")
+            raise_invalid("epsilon", None, "to be claimed, or a noise multiplier with δ > 0")
         if self.noise_multiplier is not None and not (self.noise_multiplier > 0 and self.delta):
             raise_invalid("noise_multiplier", self.noise_multiplier, "> 0, with delta > 0")
         if not self.clip_norm > 0 or not self.arrays or min(self.arrays) < 1 or self.trials < 40:

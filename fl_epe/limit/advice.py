@@ -14,6 +14,7 @@ from fl_epe.limit.calibration import CanaryAdvice, NoiseAdvice
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.client_exposure import Exposure
 from fl_epe.reporting import SEES, number, plain_table
+from fl_epe.wording import how_often
 
 
 def advice_lines(advice: NoiseAdvice) -> list[str]:
@@ -55,8 +56,8 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
         for one in answers
     ]
     lines.append(
-        "• There are no more canaries than fit the share, nor than ± 10% or ± 0.5 in ε needs. "
-        f"Half the interval takes four times as many. {REAL_UPDATES_LEFT_OUT}"
+        "• Canaries are no more than fit the share, nor than ±10% or ±0.5 in ε needs. "
+        f"Four times as many halve the interval. {REAL_UPDATES_LEFT_OUT}"
     )
     if not load.secret:
         lines.append("• A place follows a client's schedule; a few are divided among canaries.")
@@ -92,7 +93,7 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
     for client in (exposure.median, *exposure.top(top)):
         clients.add_row(
             str(client.name),
-            f"{client.participations:.4g} times",
+            how_often(client.participations),
             number(client.epsilon),
             number(finite(client.analytical)),
         )
@@ -130,11 +131,10 @@ def _theory(found: ClientEpsilon) -> str:
 
 
 def _times(found: ClientEpsilon) -> str:
-    count = found.participations
+    often = how_often(found.participations)
     if found.client == "worst-case":
-        return f"at most {count:.3g} times"
-    times = "once" if count == 1 else f"{count:.3g} times"
-    return times if found.theory.knows_rounds else f"{times} on average"
+        return f"at most {often}"
+    return often if found.theory.knows_rounds else f"{often} on average"
 
 
 def _rounded_up(value: float) -> str:

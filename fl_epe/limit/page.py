@@ -16,6 +16,7 @@ from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, Row
 from fl_epe.limit.plan import ComparisonPlan
 from fl_epe.reporting import NOT_MEASURED, SEES, as_json, number, plain_table, render_page
+from fl_epe.wording import amount, counted, how_often
 
 # Whose ε it is and who attacks, and lines: each a row and its cells in the order of `COLUMNS`.
 Table = tuple[str, list[tuple[Row, list[str]]]]
@@ -100,7 +101,7 @@ def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
     named = len(places) > 1
     if not named:
         noise, often = places.pop()
-        at = f", z = {noise:g}, {often:g} participation{'s' * (often != 1)}{at}"
+        at = f", z = {noise:g}, {counted(often, 'participation')}{at}"
     for client in ("median", "worst-case"):
         for sees in BOTH:
             lines = []
@@ -113,7 +114,7 @@ def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
-    where = f", z = {row.noise_multiplier:g}, {row.participations:g}" * named
+    where = f", z = {row.noise_multiplier:g}, {amount(row.participations)}" * named
     if found is None:
         why = "impossible" if row.skipped is not None else NOT_MEASURED
         return [row.schedule + where, "–", "–", "–", why, "–"]
@@ -122,7 +123,7 @@ def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
     theory = found.theory
     return [
         row.schedule + where,
-        f"{found.participations:.3g} times",
+        how_often(found.participations),
         "known" if theory.knows_rounds else "secret",
         theory.adjacency,
         number(found.epsilon) + spread + " !" * found.above,
@@ -163,7 +164,7 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     ends = []
     for end in (min(values), max(values)):
         tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
-        names = ", ".join(tied[:-1]) + (" and " if len(tied) > 1 else "") + tied[-1]
+        names = ", ".join(tied)
         ends.append(f"{names} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
 
@@ -202,4 +203,5 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
 
 
 def _named(row: Row) -> str:
-    return f"{row.schedule} at z = {row.noise_multiplier:g}, participations {row.participations:g}"
+    often = counted(row.participations, "participation")
+    return f"{row.schedule} at z = {row.noise_multiplier:g}, {often}"

@@ -76,8 +76,8 @@ class ComparisonPlan:
 
     Attributes:
         schedules: specifications such as epochs, poisson, min-separation:separation=5 or
-            trace:path=log.csv, see `fl_epe.schedules.parse_schedule` (default: one of each kind
-            that needs no file).
+            trace:path=log.csv; 'fl-epe schedules' lists all kinds (default: one of each kind that
+            needs no file).
         noise_multipliers: z, the standard deviations of the DP noise on the sum over the clip
             norm; 0 only with a task.
         participations: expected numbers of rounds in which a client takes part.
@@ -91,7 +91,7 @@ class ComparisonPlan:
         server_momentum: momentum of the server's sgd (default: 0.9; with a task, the task's).
         like: directory of a run whose clip norms, server, real updates and number of rounds are
             taken over, without a task.
-        settings: other settings of `RunConfig` by name, with a task.
+        settings: other settings of 'fl-epe run' by name, such as local-epochs=1, with a task.
         task_options: options of the task by name.
         confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
         seed: of everything; trainings do not share randomness.
@@ -203,7 +203,7 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
             checks.raise_invalid(
                 "participations",
                 list(asked),
-                f"to be left out, or to hold {participations:g} as in {spec}",
+                f"to be left out, or to hold {participations:.7g} as in {spec}",
             )
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)

@@ -9,7 +9,7 @@ Examples:
 """
 
 from fl_epe.reporting.clients import write_clients
-from fl_epe.reporting.numbers import as_json, number
+from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import write_figures
 from fl_epe.reporting.reliability import SEES
@@ -21,6 +21,7 @@ from fl_epe.reporting.score_report import print_scores, score_values
 from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
+from fl_epe.wording import number
 
 NOT_MEASURED = "not measured"
 """What stands in place of a number."""

@@ -12,7 +12,8 @@ from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, Epsil
 from fl_epe.checks import Floats, Integers
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, Chart, scatter
-from fl_epe.reporting.numbers import JSON, number
+from fl_epe.reporting.numbers import JSON
+from fl_epe.wording import how_often, number
 
 _STEPS = 48  # of a curve
 _GROUPS = 8  # of canaries at most
@@ -31,15 +32,15 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     """
     client = AuditedClient.of(record)
     named = [(charts.seen(one.adversary.sees, record), one) for one in answers]
-    often = "once" if client.participations == 1 else f"{client.participations:.3g} times"
+    often = how_often(client.participations)
     if client.secret is not None:
         return charts.answer_chart(
             named,
             name="epsilon",
             title=f"ε of a client that is expected to take part {often}",
-            caption="Circles are estimates with their intervals, triangles what is proved, crosses "
-            "what theory allows: all for an adversary who does not know in which rounds the client "
-            "took part.",
+            caption="Circles are estimates with their intervals, triangles what leaks at "
+            "least, crosses what theory allows: all for an adversary who does not know in which "
+            "rounds the client took part.",
         )
     measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
     if not measured:
@@ -68,11 +69,11 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         caption=f"Lines are ε by what an adversary sees, with shaded "
         f"{estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
-        f"{often}, the median; triangles are what is proved of it."
+        f"{often}, the median; triangles are what leaks of it at least."
         + (" An estimate above theory is so by chance." if is_above else "")
         + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
         + (" Below are the clients of this run." if len(counts) else "")
-        + (f" {beyond:,} more took part up to {counts.max():,} times." if beyond else ""),
+        + (f" {beyond:,} more took part up to {how_often(counts.max())}." if beyond else ""),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
@@ -160,7 +161,7 @@ def _adversary(
         charts.band(grid, low, high, "interval", color),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
-        scatter("markers", at, proved, f"proved, {name}", color, "triangle-up"),
+        scatter("markers", at, proved, f"at least, {name}", color, "triangle-up"),
     )
     return tuple(trace | {"meta": name} for trace in drawn)
 

@@ -12,8 +12,9 @@ from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import EVERY, FINAL, PLAIN, Chart, scatter
-from fl_epe.reporting.numbers import JSON, number, signed
+from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted, number, signed
 
 _MOST_ROUNDS = 200  # of a curve
 
@@ -93,7 +94,7 @@ def training_chart(record: AuditRecord) -> Chart | None:
         title="How the training went",
         caption=f"{', '.join(panels).capitalize()} by round. These say how well the model learned, "
         f"not how private it is.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
-        alternative=f"Over {record.rounds} rounds: {'; '.join(told)}.",
+        alternative=f"Over {counted(record.rounds, 'round')}: {'; '.join(told)}.",
         traces=charts.in_legend_once(traces),
         layout=charts.axes("round", *panels.values()),
     )

@@ -6,7 +6,8 @@ from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.reporting import charts
 from fl_epe.reporting.chart_epsilon import scored
 from fl_epe.reporting.charts import Chart, scatter
-from fl_epe.reporting.numbers import JSON, number, signed
+from fl_epe.reporting.numbers import JSON
+from fl_epe.wording import number, signed
 
 _WIDE = 1.96  # deviations about an expected score, within which 95% of scores are
 _MOST_NULL = 100  # scores of canaries that took no part

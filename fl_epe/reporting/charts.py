@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
 from fl_epe.checks import Integers
-from fl_epe.reporting.numbers import JSON, interval, number
+from fl_epe.reporting.numbers import JSON, interval
+from fl_epe.wording import number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
 """Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""
@@ -166,7 +167,7 @@ def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -
 
 
 def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | None:
-    """ε of each answer with its interval, what is proved and what theory allows, a row each.
+    """ε of each answer: estimate, interval, what leaks at least, what theory allows, a row each.
 
     Args:
         named: answers with the names of their rows.
@@ -183,12 +184,12 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     middle, low, high = np.maximum(ends, _FLOOR).T
     far = middle.max() > _FAR * middle.min()
     x_axis = {"type": "log"} if far else {"rangemode": "tozero"}
-    proved = [known(answer.proved) for _, answer, _ in shown]
+    least = [known(answer.proved) for _, answer, _ in shown]
     theory = [known(answer.analytical.epsilon) for _, answer, _ in shown]
     drawn = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
     traces = (
         drawn | {"error_x": error_bars(middle, low, high, PLAIN)},
-        scatter("markers", proved, [], "proved", PLAIN, "triangle-right"),
+        scatter("markers", least, [], "at least", PLAIN, "triangle-right"),
         scatter("markers", theory, [], "theory allows", THEORY, "x"),
     )
     return Chart(
@@ -206,19 +207,19 @@ def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
 
 
 def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:
-    """ε, interval, what is proved and what theory allows of each answer, in a sentence."""
-    words = "{}: ε {}, interval {}, proved {}, theory allows {}"
+    """ε, interval, what leaks at least and what theory allows of each answer, in a sentence."""
+    words = "{}: ε {}, interval {}, at least {}, theory allows {}"
     return "; ".join(words.format(name, *answer_cells(answer)) for name, answer in named) + "."
 
 
 def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
-    """ε, interval, what is proved and what theory allows, as text."""
+    """ε, interval, what leaks at least and what theory allows, as text."""
     found, limit = answer.estimate, answer.analytical.epsilon
     theory = "none known" if limit is None else number(limit)
     if found is None:
         return "not measured", "–", "–", theory
-    proved = "–" if answer.proved is None else f"≥ {number(answer.proved)}"
-    return number(found.epsilon), interval(found), proved, theory
+    least = "–" if answer.proved is None else number(answer.proved)
+    return number(found.epsilon), interval(found), least, theory
 
 
 def known(value: float | None) -> float:

@@ -9,10 +9,11 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
-from fl_epe.reporting.numbers import interval, number
+from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted, how_often, number
 
 _HEAVY = 1.1  # times the median weight
 _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
@@ -72,7 +73,7 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
     if one.proof is not None:
         bound = BOUNDS[one.proof]
         yield (
-            f"the proof is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
+            f"'at least' is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
             f"assumes {bound.assumption} ({bound.theorem})."
         )
 
@@ -84,15 +85,16 @@ def _knowledge(summary: Summary) -> Iterator[str]:
         f"privacy is one {unit}."
     )
     for one in summary.told:
-        epsilon, ends, proved, theory = answer_cells(one)
+        epsilon, ends, least, theory = answer_cells(one)
         yield (
             f"Another question: an adversary who sees {SEES[one.adversary.sees]} and knows the "
-            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), proved {proved}, theory "
+            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), at least {least}, theory "
             f"allows {theory}."
         )
     yield (
         "Both adversaries know the first model, the server's optimizer and the directions of all "
-        f"other canaries, but not the update of any other {unit}."
+        f"other canaries, but not the update of any other {unit}. The server, or whoever else "
+        "trains, is neither: it is trusted, and sees more, such as updates without noise."
     )
     if record is not None and record.design.also_known:
         yield f"Who sees every round's model also knows {record.design.also_known}."
@@ -108,14 +110,16 @@ def _clients(summary: Summary) -> Iterator[str]:
     else:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
-        yield f"{len(counts):,} clients took part in {low:g} to {high:g} rounds, median {middle:g}."
+        clients = counted(len(counts), "client")
+        yield f"{clients} took part in {low:g} to {high:g} rounds, median {middle:g}."
         for one in summary.answers:
             each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
                 worst = int(np.nanargmax(each))
                 yield (
-                    f"The worst-case client took part {counts[worst]} times; against an adversary "
-                    f"who knows its rounds, ε is {_of_client(summary, found, worst, one)}."
+                    f"The worst-case client took part {how_often(counts[worst])}; against an "
+                    "adversary who knows its rounds, ε is "
+                    f"{_of_client(summary, found, worst, one)}."
                 )
         heaviest = int(np.argmax(found.weights))
         if found.weights[heaviest] >= _HEAVY:
@@ -161,9 +165,9 @@ def _paper(summary: Summary) -> Iterator[str]:
             yield f"The paper's {name}: not measured, as {error}."
             continue
         yield (
-            f"The paper's {name}: ε = {number(found.epsilon)} ({interval(found)}). It "
-            "need not agree with the table: it is of a mean canary, which took part "
-            f"{taken.mean():.3g} times, and compares Gaussians whose widths are fitted. Canaries "
+            f"The paper's {name}: ε = {number(found.epsilon)} ({interval(found)}). It need not "
+            "agree with the table: it is of a mean canary, which took part "
+            f"{how_often(taken.mean())}, and compares Gaussians whose widths are fitted. Canaries "
             "that took part more and less often widen theirs, and so raise ε; the table's fit "
             "knows how often each took part."
         )
@@ -171,8 +175,9 @@ def _paper(summary: Summary) -> Iterator[str]:
 
 def _events(summary: Summary) -> Iterator[str]:
     if (record := summary.record) is not None:
+        rounds = counted(record.rounds, "round")
         unobserved = f"{record.unobserved.count} canaries that took no part"
-        yield f"{record.rounds} rounds, {record.dim:,} parameters, {unobserved}."
+        yield f"{rounds}, {record.dim:,} parameters, {unobserved}."
         if (stop := record.findings.stopped) is not None:
             watched = stop.estimate
             yield (

@@ -1,4 +1,4 @@
-"""Numbers as reports show them, and as JSON holds them."""
+"""Numbers and estimates as JSON holds them."""
 
 import dataclasses
 import math
@@ -7,6 +7,7 @@ from typing import Any
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.checks import finite
+from fl_epe.wording import number
 
 JSON = dict[str, Any]
 
@@ -35,28 +36,6 @@ def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
     }
 
 
-def number(value: float | None) -> str:
-    """At least three significant digits; "∞" for ``None`` and infinity."""
-    if value is None or math.isinf(value):
-        return "∞"
-    if value == 0:
-        return "0"
-    if value >= 1e6:
-        return f"{value:.2e}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 4)}f}"
-
-
 def interval(found: EpsilonEstimate) -> str:
     """The ends of an estimate's interval."""
     return f"{number(found.low)} – {number(found.high)}"
-
-
-def sentence(clause: str) -> str:
-    """A clause with a capital letter and a full stop."""
-    return f"{clause[:1].upper()}{clause[1:]}."
-
-
-def signed(value: float, plus: str = "") -> str:
-    """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
-    return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"

@@ -22,6 +22,7 @@ from fl_epe.reporting.charts import answer_cells, seen
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
+from fl_epe.wording import counted
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
@@ -132,5 +133,7 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
     A sentence in it says so if its numbers are not those of a sound run.
     """
     rows = [(seen(one.adversary.sees, record), *answer_cells(one)) for one in summary.answers]
-    table = render_page("table.tex.j2", summary=summary, record=record, rows=rows, say=sentences)
+    table = render_page(
+        "table.tex.j2", summary=summary, record=record, rows=rows, say=sentences, counted=counted
+    )
     return table + "\n"

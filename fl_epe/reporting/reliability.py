@@ -25,7 +25,8 @@ from fl_epe.auditing import (
     updates_lost,
 )
 from fl_epe.reporting import charts
-from fl_epe.reporting.numbers import interval, number
+from fl_epe.reporting.numbers import interval
+from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
 
@@ -140,7 +141,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     if one.proved is None or one.estimate is None:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
-    proved = f"what is proved of {seen} (ε ≥ {number(one.proved)})"
+    proved = f"the least ε that is proved of {seen} ({number(one.proved)})"
     # For the adversary of the accounting, the confidence of `assert_private`.
     level = SURE if one.adversary.sees == "all" else _SURER
     sure = evidence_against_theory(record, one.adversary, one.estimate.delta, level)

@@ -27,6 +27,7 @@ from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
+from fl_epe.wording import counted
 
 _MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
 _TABLE_LINES = 5
@@ -92,14 +93,14 @@ def print_report(
 
 def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Of warnings those that fit on the screen, and how many do not."""
-    words = len(above.split()) + 20 + sum(len(cell.split()) for row in rows for cell in row)
+    words = len(above.split()) + 21 + sum(len(cell.split()) for row in rows for cell in row)
     lines, found = math.ceil(len(above) / 75) + 2 + _TABLE_LINES, list[str]()
     for text in extra:
         words += len(text.split()) + 1
         lines += len(textwrap.wrap(text, 76))
         if words > _MOST_WORDS or lines > _MOST_LINES:
             more = len(extra) - len(found)
-            return [*found, f"{more} more warning{'' if more == 1 else 's'} in the details."]
+            return [*found, f"{counted(more, 'more warning')} in the details."]
         found.append(text)
     return found
 

@@ -21,9 +21,9 @@ from fl_epe.auditing import (
 )
 from fl_epe.checks import ArgumentError
 from fl_epe.reporting.charts import SEEN
-from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, settings_of, summarize
+from fl_epe.wording import signed
 
 _CONFIDENCE = 0.95  # of the intervals
 _MOST_PAIRS = 15  # above, every run is compared with the first alone

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fl_epe.files import write_json, write_text
 from fl_epe.reporting.charts import SEEN, answer_chart
-from fl_epe.reporting.numbers import as_json, sentence
+from fl_epe.reporting.numbers import as_json
 from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.reliability import SEES
@@ -19,6 +19,7 @@ from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
 from fl_epe.reporting.tables import plain_table
+from fl_epe.wording import amount, sentence
 
 _MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
@@ -84,14 +85,14 @@ def finding(found: RunsCompared) -> str:
     return sentence("; ".join(told))
 
 
-_HEADINGS = ("rounds", "ε", "interval", "proved", "theory allows")
+_HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")
 
 
 def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
-    """Participations of the client, ε, interval, what is proved and what theory allows."""
+    """Participations of the client, ε, interval, what leaks at least and what theory allows."""
     one = run.summary.answers[place]
     secret = "" if one.adversary.knows_rounds else " (secret)"
-    return f"{one.participations:.3g}{secret}", *marked_cells(one)
+    return f"{amount(one.participations)}{secret}", *marked_cells(one)
 
 
 def _run_cells(run: ComparedRun) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ from rich.console import Console
 
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval, number, sentence
+from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
 from fl_epe.reporting.reliability import ReportWarning, Status, against
 from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
+from fl_epe.wording import number, sentence
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
@@ -24,7 +25,7 @@ def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     if estimate is None:
         lines.append(("not-measured", f"no estimate: {found.refused}"))
     elif (found.proved or 0.0) > estimate.high:
-        above = f"what is proved (ε ≥ {proved}) is above the interval of the estimate"
+        above = f"the least ε that is proved ({proved}) is above the interval of the estimate"
         lines.append(("contradicted", f"{above} ({interval(estimate)})"))
     if estimate is not None and found.refused is not None:
         lines.append(("width", found.refused))
@@ -118,14 +119,14 @@ def print_scores(console: Console, found: ScoreSummary, *, details: bool = False
     sure = f"{found.confidence:.0%}"
     table = plain_table(
         f"ε at δ = {found.delta:.2g} of one canary",
-        ("scores", "ε", f"{sure} interval", f"proved ({sure})", "claimed"),
+        ("scores", "ε", f"{sure} interval", f"at least ({sure})", "claimed"),
     )
     estimate, proved = found.estimate, found.proved
     table.add_row(
         f"{found.observed} + {found.unobserved}",
         "–" if estimate is None else number(estimate.epsilon),
         "–" if estimate is None else interval(estimate),
-        "–" if proved is None else f"≥ {number(proved)}",
+        "–" if proved is None else number(proved),
         "–" if found.evidence is None else f"≤ {number(found.evidence.claimed)}",
     )
     console.print(table)

@@ -15,10 +15,11 @@ import numpy as np
 
 from fl_epe.auditing import Answer, EpsilonEstimate
 from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.checks import finite
 from fl_epe.reporting.charts import answer_cells, seen
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.reliability import what_is_seen
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
+from fl_epe.wording import counted, number
 
 LITTLE, SOME = 0.75, 0.95
 """Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
@@ -43,8 +44,9 @@ def scope(summary: Summary) -> str:
     return (
         f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
         "whose updates are smaller, or not to be guessed, leak less; how much less is not "
-        f"measured. {more}ε tells what clipping, noise and schedule let through, not whether this "
-        "training data is easy to attack"
+        f"measured. {more}ε is of all that one {summary.unit} contributes together: what leaks "
+        "about one person or record in it is not measured. It tells what clipping, noise and "
+        "schedule let through, not whether this training data is easy to attack"
     )
 
 
@@ -55,23 +57,23 @@ def about_run(summary: Summary) -> str:
     if record is not None:
         if record.design.num_clients is not None:
             each = "" if unit == "client" else f", each one {unit}"
-            facts.append(f"{record.design.num_clients:,} clients{each}")
-        facts.append(f"{record.rounds:,} round{'' if record.rounds == 1 else 's'}")
+            facts.append(f"{counted(record.design.num_clients, 'client')}{each}")
+        facts.append(counted(record.rounds, "round"))
         ended = record.provenance.ended
         facts.append(f"ended {ended[:16].replace('T', ' ')} UTC" if ended else "date not recorded")
     facts += [f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]]
     return " · ".join(facts)
 
 
-CAVEAT = "Other attacks may find more"
+CAVEAT = "Stronger attacks may find more"
 """What has to stand with every ε that was measured, as it is that of one attack."""
 
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
 
 _INSTEAD = {
-    "zero-out": "zeros instead (zero-out adjacency)",
-    "add-or-remove": "its absence (add-or-remove adjacency)",
+    "zero-out": "zeros in the same run (zero-out adjacency)",
+    "add-or-remove": "the same run without it (add-or-remove adjacency)",
 }
 
 _SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
@@ -85,7 +87,7 @@ _ADVICE = {
     "exceeds-theory": "Look for the defect in clipping, noise or sampling before the model is "
     "published.",
     "above-theory": "Measure again with another seed before the model is published.",
-    "contradicted": "Rely on what is proved, not on the estimate.",
+    "contradicted": "Rely on the least ε that is proved, not on the estimate.",
     "doubts": "Find the reason before you rely on these numbers.",
     "size": "Rely on theory; a model of this size has too few directions to measure in.",
     "lost": "Find out why clients do not answer, and measure again.",
@@ -93,7 +95,7 @@ _ADVICE = {
     "learning": "Train until the model learns, and measure again.",
 }
 _DECIDES = "whoever answers for the data decides"
-_RELY = "Rely on what is proved, and on no estimate, until the reason is found."
+_RELY = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
@@ -121,7 +123,7 @@ def first_sentence(summary: Summary) -> str:
     """
     status = summary.status
     told = exposure(summary)
-    caveat = f" {CAVEAT}." if told else ""
+    caveat = f" {_caveat(summary)}." if told else ""
     if status == "ok":
         return f"{told[:1].upper()}{told[1:]}.{caveat}"
     text = textwrap.shorten(summary.warnings[0].text, _LONGEST, placeholder=" …")
@@ -133,6 +135,14 @@ def first_sentence(summary: Summary) -> str:
     elif not told:
         told = f"it is not known how much this run leaks about one {summary.full_unit}"
     return f"{status.capitalize()}, as {text}: {told}.{caveat}"
+
+
+def _caveat(summary: Summary) -> str:
+    """`CAVEAT`, and what theory allows, unless the run is known to break its assumptions."""
+    limit = finite(summary.answers[1].analytical.epsilon)
+    if summary.status == "faulty" or limit is None:
+        return CAVEAT
+    return f"{CAVEAT}: theory allows {number(limit)} if implemented as claimed"
 
 
 def exposure(summary: Summary) -> str:
@@ -182,10 +192,9 @@ def _most(one: Answer) -> float:
 
 def rounds_of(one: Answer, summary: Summary) -> str:
     """How often the client of an answer takes part, in words that follow "in"."""
-    count = f"{one.participations:.3g}"
     if not math.isfinite(one.participations):
         return "nobody knows how many rounds"
-    rounds = f"{count} round{'' if count == '1' else 's'}"
+    rounds = counted(one.participations, "round")
     if not one.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
     ids = summary.record.clients.ids if summary.record else None
@@ -208,7 +217,7 @@ def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
-    how = "" if summary.unit == "example" else " (how much: fl-epe advise noise)"
+    how = "" if summary.unit == "example" else " (fl-epe advise noise)"
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
@@ -227,7 +236,7 @@ def _advice(summary: Summary, final: int, every: int) -> str:
 def headings(summary: Summary) -> tuple[str, ...]:
     """Of the table."""
     sure = f"{summary.confidence:.0%}"
-    return "adversary sees", "ε", f"{sure} interval", f"proved ({sure})", "theory allows"
+    return "adversary sees", "ε", f"{sure} interval", f"at least ({sure})", "theory allows"
 
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -238,12 +247,11 @@ def table_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def marked_cells(one: Answer) -> tuple[str, str, str, str]:
-    """ε, its interval, what is proved and what theory allows, with the marks of `table_note`."""
-    epsilon, ends, proved, theory = answer_cells(one)
-    limit = one.analytical.epsilon
-    if limit is not None and math.isfinite(limit):
+    """ε, its interval, what leaks at least and what theory allows, marked as in `table_note`."""
+    epsilon, ends, least, theory = answer_cells(one)
+    if finite(one.analytical.epsilon) is not None:
         theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
-    return epsilon + "†" * one.extrapolated, ends, proved if one.proved else "–", theory
+    return epsilon + "†" * one.extrapolated, ends, least if one.proved else "–", theory
 
 
 def table_title(summary: Summary) -> str:
@@ -257,31 +265,29 @@ def table_note(summary: Summary) -> str:
     if not math.isfinite(one.participations):
         return ""
     knows = " and rounds" if one.adversary.knows_rounds else ", not its rounds"
-    instead = _INSTEAD[one.analytical.adjacency]
+    part = "" if summary.unit in ("example", "record") else " (not one record's)"
     text = (
-        f"ε is that of one {summary.unit} in {rounds_of(one, summary)}, with random updates "
-        f"{size_of_updates(summary)}, against {instead}; the adversary knows its updates{knows}."
+        f"ε compares one {summary.unit}'s random updates{part} in {rounds_of(one, summary)}, "
+        f"{size_of_updates(summary)}, with {_INSTEAD[one.analytical.adjacency]}. The adversary "
+        f"knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
     if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate, _ in found):
-        text += " An ε whose interval begins at 0 may be chance; on average it is too large."
+        text += " An interval from 0 shows neither a leak nor its absence."
     if marked_cells(summary.answers[0])[3].endswith("*"):
-        text += f" * Every round's bound covers the {seen('final', summary.record)} too."
+        text += " * As every round's."
     if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
         most = int(summary.record.presence.sum(axis=0).max())
-        often = f"{most} round" + ("" if most == 1 else "s")
+        often = counted(most, "round")
         text += f" † Extrapolated from canaries (synthetic clients) in at most {often}."
-    told = ", ".join(
-        f"{number(found.estimate.epsilon)} ({seen(found.adversary.sees, summary.record)})"
-        for found in summary.at_small_delta
-        if found.estimate is not None
-    )
-    if told:
-        limit = summary.at_small_delta[1].analytical.epsilon
-        allows = "" if limit is None else f", theory ≤ {number(limit)}"
-        text += f" At δ = {SMALL_DELTA:.0e}, usual elsewhere: ε ≈ {told}{allows}."
+    if summary.at_small_delta and any(estimate for estimate, _ in found):
+        final, every = map(answer_cells, summary.at_small_delta)
+        text += (
+            f" At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final[0]} and "
+            f"{every[0]} (theory: {every[3]})."
+        )
     return text
 
 
@@ -299,7 +305,7 @@ def fault_lines(summary: Summary) -> list[str]:
     total = sum(counts.values()) or len(summary.faults)
     kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
     told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds[:3])
-    line = f"{total} fault{'' if total == 1 else 's'} during the run{f': {told}' * bool(told)}."
+    line = f"{counted(total, 'fault')} during the run{f': {told}' * bool(told)}."
     if not summary.faults:
         return [line]
     first = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")
@@ -316,8 +322,9 @@ def meaning(summary: Summary) -> list[str]:
         f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "
         f"beforehand, is right {' and '.join(scale)}; 50% is a blind guess. Which ε is small "
         "enough is for whoever answers for the data to decide.",
-        "ε is an estimate of what this attack achieves. Another may achieve more, but none more "
-        "than theory allows, above which an estimate is by chance only. What is proved, some "
-        f"attack achieves at least, with {summary.confidence:.0%} confidence{assumes}. "
-        "δ is the chance that an attack learns more than ε says.",
+        "ε is an estimate of what this attack achieves. A stronger one may achieve more: up to "
+        "what theory allows, if clipping and noise are implemented as claimed. An estimate is "
+        "above that by chance, or because they are not. ε is at least what stands under "
+        f'"at least", with {summary.confidence:.0%} confidence{assumes}. δ is the small '
+        "probability with which ε need not hold.",
     ]

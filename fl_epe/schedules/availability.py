@@ -119,8 +119,8 @@ class TimeOfDay(Rated):
         rounds: number of rounds.
         rate: share of the whole population in a cohort, in (0, 1].
         rounds_per_day: length of a day, in rounds.
-        hours: how long a client is available on each day, in hours.
-        zones: number of time zones.
+        hours: how long a client is available on each day, in hours (default: 8).
+        zones: number of time zones (default: 24).
     """
 
     kind: ClassVar[str] = "time-of-day"

@@ -165,8 +165,8 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
     """Check-ins are kept as often as the participations ask for.
 
     Options:
-        window: length of a window, in rounds; by default the longest that allows the
-            participations.
+        window: length of a window, in rounds (default: the longest that allows the
+            participations).
     """
     if window is None:
         window = math.floor(_whole(rounds / participations))
@@ -187,7 +187,7 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     own = trace.participations()
     if not math.isclose(own, participations, rel_tol=1e-6):
-        raise_invalid("participations", participations, f"to be {own}, as in {path}")
+        raise_invalid("participations", participations, f"to be {own:.7g}, as in {path}")
     return trace
 
 

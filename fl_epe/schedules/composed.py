@@ -100,8 +100,8 @@ class Capped(Composed):
     Attributes:
         rounds: number of rounds, as in ``schedule``.
         schedule: the other schedule.
-        per_run: most participations of a client in the run; ``None`` for no such cap.
-        per_window: most participations in any ``window`` rounds; ``None`` for no such cap.
+        per_run: most participations of a client in the run (default: no such cap).
+        per_window: most participations in any ``window`` rounds (default: no such cap).
         window: length of the window, in rounds; given together with ``per_window``.
     """
 

@@ -4,10 +4,10 @@
     python simulations/studies/forecasts.py --tasks linear few-rows --seeds 1
 
 Before round 1 noise, schedule and number of canaries are known, and the real updates are not. They
-hide a client too, so the forecast is an upper line: "ε … is at most about A, and measured as at
-most B (95%)". Nine tasks have from 65 to a million parameters. Printed are, for each run and
-adversary, the model's size d, A, B, the measured ε with its interval, and whether it is at most B.
-The last line says how often that was so.
+hide a client too, so the forecast is an upper line: "ε is at most about A …; the audit
+would show up to B (in 95% of runs)". Nine tasks have from 65 to a million parameters. Printed are,
+for each run and adversary, the model's size d, A, B, the measured ε with its interval, and whether
+it is at most B. The last line says how often that was so.
 """
 
 import argparse

@@ -95,6 +95,6 @@ def test_what_is_said_of_secret_rounds_with_little_noise_is_in_order(z):
 def test_sentences_say_what_would_help():
     assert "No two canaries fit" in load_of(3, secret=True).sentences()[0]
     lines = load_of(10, 30, 30).sentences()
-    assert "one more client beside 10 clients: 9.1% of a round" in lines[0]
+    assert "1 more client beside 10 clients: 9.1% of a round" in lines[0]
     assert "times as many clients" in lines[-1]
     assert not any("would make" in line for line in load_of(100_000).sentences())

@@ -44,6 +44,15 @@ class TestCommandLine:
         assert found["delta"] == 300**-1.1
         assert found["answer"] == dataclasses.asdict(direct.answer)
 
+    def test_who_takes_part_once_at_most_does_not_take_part_1_times(self, tmp_path, capsys):
+        assert main(["advise", "noise", "--target-epsilon", "1", "--worst-case"]) == 0
+        assert "takes part at most once." in " ".join(capsys.readouterr().out.split())
+        (tmp_path / "log.csv").write_text("round,client_id\n1,a\n1,b\n2,c\n")
+        assert main(["advise", "log", str(tmp_path / "log.csv"), "--noise-multiplier", "1"]) == 0
+        printed = capsys.readouterr().out
+        assert "once" in printed
+        assert " 1 times" not in printed
+
     def test_noise_where_no_canary_fits_promises_no_interval(self, capsys):
         asked, said = ["noise", "--target-epsilon", "3", "--participation", "poisson"], []
         for clients in ("8", "80"):

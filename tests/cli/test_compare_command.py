@@ -53,6 +53,19 @@ class TestCommand:
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert [each["participations"] for each in row["answers"]] == [2, 2, 2, 2]
 
+    def test_the_participations_of_a_log_are_rounded_but_can_be_typed(self, tmp_path, capsys):
+        path = tmp_path / "log.csv"  # 14 participations of 9 clients: 1.5555… of each
+        pairs = [f"{number // 4 + 1},{number % 9}" for number in range(14)]
+        path.write_text("round,client_id\n" + "\n".join(pairs) + "\n")
+        command = ["compare", "--schedules", f"trace:path={path}", "--noise-multipliers", "0.5"]
+        command += ["--workers", "1", "--output", str(tmp_path / "out")]
+        assert cli.main(command) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "z = 0.5, 1.56 participations at" in printed
+        assert cli.main([*command, "--participations", "3"]) == 2
+        wanted = capsys.readouterr().err.split("to hold ")[1].split()[0]
+        assert cli.main([*command, "--participations", wanted]) == 0
+
     @pytest.mark.slow
     def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):
         """The README's example, with a log as a deployment writes it."""

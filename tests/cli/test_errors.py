@@ -334,7 +334,7 @@ class TestCommands:
         monkeypatch.chdir(tmp_path)
         assert main(["schedules"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        described = [line.partition("  # ") for line in lines if line.startswith("    ")]
+        described = [line.partition(": ") for line in lines if line.startswith("    ")]
         assert len(described) > 10
         assert [option for option, _, about in described if not about] == []
         examples = [line for line in lines if line.startswith("  fl-epe")]

@@ -261,9 +261,9 @@ def test_what_it_writes_is_formatted(own_modules):
         pytest.param(["my-task.py"], "FILE='my-task.py' to be a name that Python", id="name"),
         pytest.param(["task.txt"], "FILE='task.txt' to be a name that Python", id="ending"),
         pytest.param(["no/x.py"], "FILE='no/x.py' to be in a folder that exists", id="folder"),
-        pytest.param(["--by", "x"], "--data=None beside --targets and --by", id="no-data"),
+        pytest.param(["--by", "x"], "--data beside --targets and --by", id="no-data"),
         pytest.param(["--data", "no.csv", "--targets", "x"], "dataset='no.csv'", id="missing"),
-        pytest.param(["--data", "t.csv"], "--targets=None to name a column", id="no-targets"),
+        pytest.param(["--data", "t.csv"], "--targets to name a column", id="no-targets"),
         pytest.param(
             ["--data", "t.csv", "--targets", "gaol"],
             "--targets='gaol' to be a column",

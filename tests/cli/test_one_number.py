@@ -89,14 +89,14 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
     plan = " ".join(printed.partition("round 0/10")[0].split())
     load = "like 6 more clients beside 60 clients: 9.1% of a round."
     assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
-    lines = re.findall(r"If nothing is wrong, ε from .+?\(95%\)\.", plan)
-    most = [re.findall(r"at most(?: about)? ([\d.]+)", line) for line in lines]
-    assert [len(numbers) for numbers in most] == [2, 2]
+    (line,) = re.findall(r"Forecast: ε is at most about .+?; .+?\(in 95% of runs\)\.", plan)
+    limits, shown = (re.findall(r"\d[\d.]*", part) for part in line.split(";"))
+    assert len(limits) == len(shown[:2]) == 2
     assert plan.count(REAL_UPDATES_LEFT_OUT) == 1
     record = AuditRecord.load(Path("out/record.npz"))
     assert list(record.findings.plan) != []
     # A forecast that leaves out real updates is an upper line, and no interval around ε.
-    for answer, (_, high) in zip(answers(record), most, strict=True):
+    for answer, high in zip(answers(record), shown[:2], strict=True):
         assert answer.estimate is not None
         assert answer.estimate.epsilon < float(high)
 

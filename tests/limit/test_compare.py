@@ -255,7 +255,7 @@ class TestRows:
         rows.append(dataclasses.replace(small[0], schedule="poisson", answers=worse))
         found = finding_of(plan, rows)
         assert "worst-case client of 200 (adversary sees the final model and knows" in found
-        assert "least under epochs and cyclic (" in found
+        assert "least under epochs, cyclic (" in found
         assert "a tie) and largest under poisson (99.0)" in found
 
     def test_a_table_is_of_one_client_and_one_view(self, small):

@@ -18,10 +18,10 @@ from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
 from fl_epe.reporting.chart_scores import scores_chart
 from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
-from fl_epe.reporting.numbers import signed
 from fl_epe.reporting.still import PALETTE, still
 from fl_epe.reporting.summary import summarize
 from fl_epe.schedules import make_schedule
+from fl_epe.wording import signed
 
 DELTA = 0.0052
 
@@ -148,7 +148,7 @@ def test_clients_are_counted_below_the_picture():
 def test_secret_rounds_are_never_grouped(secret):
     chart = epsilon_chart(*secret)
     drawn = {trace["name"] for trace in chart.traces}
-    assert drawn == {"ε, interval", "proved", "theory allows"}
+    assert drawn == {"ε, interval", "at least", "theory allows"}
     (estimate,) = traces_of(chart, "ε, interval")
     assert estimate["y"] == ["final model", "every round"]
     assert estimate["x"] == pytest.approx([a.estimate.epsilon for a in secret[1]], rel=1e-4)
@@ -171,7 +171,7 @@ def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
     )
     chart = epsilon_chart(record, (final, every))
     assert traces_of(chart, "theory") == []
-    assert [t["y"] for t in chart.traces if t["name"].startswith("proved")] == [[None], [None]]
+    assert [t["y"] for t in chart.traces if t["name"].startswith("at least")] == [[None], [None]]
     assert "theory allows ∞" in chart.alternative
 
 

@@ -18,8 +18,8 @@ from records import limit_with_clients
 from fl_epe.auditing import SECRET_KINDS, Adversary, AuditedClient, answer
 from fl_epe.reporting import as_report, compare_runs, summarize, write_runs_compared
 from fl_epe.reporting.charts import SEEN
-from fl_epe.reporting.numbers import number
 from fl_epe.reporting.sentences import table_note, table_rows
+from fl_epe.wording import number
 
 BAND = np.eye(30) + 0.5 * np.eye(30, k=-1)
 RECORDS = {
@@ -110,7 +110,7 @@ def test_the_table(case):
         estimate, limit = found.estimate, found.analytical.epsilon
         assert row[1].rstrip("†") == number(estimate.epsilon)
         assert row[2] == f"{number(estimate.low)} – {number(estimate.high)}"
-        assert row[3] == ("–" if not found.proved else f"≥ {number(found.proved)}")
+        assert row[3] == ("–" if not found.proved else number(found.proved))
         assert limit is None or math.isinf(limit) or row[4].rstrip("*") == f"≤ {number(limit)}"
     note = table_note(summary)
     assert ("not its rounds" in note) is (kind in SECRET_KINDS)

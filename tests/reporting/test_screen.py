@@ -144,10 +144,10 @@ def test_who_is_attacked_by_whom(screen):
         assert "not measured – –" in text
         return
     secret = name == "secret"
-    assert ("the adversary knows its updates, not its rounds" in text) is secret
+    assert ("The adversary knows its updates, not its rounds" in text) is secret
     assert ("on average, drawn in secret" in text) is secret
     assert ("†" in text) is (name == "extrapolated")
-    assert ("At δ = 1e-05, usual elsewhere: ε ≈" in text) is (
+    assert ("At δ = 1e-05, usual in larger runs: ε ≈" in text) is (
         name in ("large-delta", "no-noise", "unknown-noise")
     )
     for answer in summary.answers:

@@ -13,8 +13,16 @@ from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.details import details
 from fl_epe.reporting.publish import latex_table
 from fl_epe.reporting.score_report import score_sentences
-from fl_epe.reporting.sentences import CAVEAT, first_sentence, meaning, what_to_do
+from fl_epe.reporting.sentences import (
+    CAVEAT,
+    first_sentence,
+    headings,
+    meaning,
+    table_note,
+    what_to_do,
+)
 from fl_epe.reporting.summary import settings_of
+from fl_epe.wording import number
 
 RUNS = {
     "ok": limit_with_clients,
@@ -68,6 +76,57 @@ def test_scores_have_the_caveat_too():
     assert CAVEAT in score_sentences(found)[0]
 
 
+@pytest.mark.parametrize("run", RUNS)
+def test_a_stronger_attack_stands_beside_what_theory_allows_it(run):
+    """Not where theory allows anything, and not where the run is known to break its assumptions."""
+    summary = summarize(RUNS[run]())
+    limit = summary.answers[1].analytical.epsilon
+    allowed = f"{CAVEAT}: theory allows {number(limit)} if implemented as claimed."
+    is_said = run not in ("faulty", "no-noise", "not-measured")
+    assert (allowed in first_sentence(summary)) is is_said
+
+
+@pytest.mark.parametrize(
+    ("unit", "has_records"),
+    [
+        pytest.param("hospital", True, id="hospital"),
+        pytest.param("example", False, id="example"),
+        pytest.param("record", False, id="record"),
+    ],
+)
+def test_the_note_says_that_a_unit_is_not_one_of_its_records(unit, has_records):
+    note = table_note(summarize(limit_with_clients(unit=unit)))
+    assert note.startswith(f"ε compares one {unit}'s random updates")
+    assert ("(not one record's)" in note) is has_records
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        pytest.param("ok", "zeros in the same run (zero-out", id="zero-out"),
+        pytest.param("secret", "the same run without it (add-or-remove", id="add-or-remove"),
+    ],
+)
+def test_the_note_says_with_which_run_this_one_is_compared(run, words):
+    assert f", with {words} adjacency)" in table_note(summarize(RUNS[run]()))
+
+
+def test_an_interval_that_begins_at_zero_shows_nothing():
+    summary = summarize(RUNS["little"](seed=2))
+    assert any(one.estimate.low == 0 < one.estimate.epsilon for one in summary.answers)
+    assert "An interval from 0 shows neither a leak nor its absence." in table_note(summary)
+
+
+def test_a_lower_bound_is_never_called_a_proof_in_a_heading():
+    assert "at least (95%)" in headings(summarize(limit_with_clients()))
+    assert not any("proved" in heading for heading in headings(summarize(limit_with_clients())))
+
+
+def test_the_server_is_said_to_be_no_adversary():
+    known = dict(details(summarize(limit_with_clients())))["Who knows what?"]
+    assert any("The server" in line and "it is trusted" in line for line in known)
+
+
 @pytest.mark.parametrize("run", [name for name in RUNS if name != "not-measured"])
 def test_nothing_is_cleared_for_publication(run):
     summary = summarize(RUNS[run]())
@@ -79,7 +138,7 @@ def test_nothing_is_cleared_for_publication(run):
 def test_a_proof_stands_beside_what_it_assumes():
     summary = summarize(limit_with_clients())
     assert summary.answers[1].proved
-    assert "it holds if the scores are independent" in meaning(summary)[1]
+    assert "independent is assumed, not proven" in meaning(summary)[1]
 
 
 def test_the_worst_client_has_an_interval_and_theory():
@@ -126,7 +185,7 @@ class TestPicture:
 
     def test_every_mark_is_in_the_legend(self):
         named = {trace["name"] for trace in self.chart().traces if trace["showlegend"]}
-        for what in ("canaries", "proved"):
+        for what in ("canaries", "at least"):
             assert {f"{what}, final model", f"{what}, every round"} <= named
 
     def test_its_axis_ends_where_somebody_took_part(self):

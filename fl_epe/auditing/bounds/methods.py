@@ -28,7 +28,7 @@ from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_cosines, in_moderate_units
 from fl_epe.checks import check_probability, check_scores, raise_invalid
 
-_INDEPENDENT = "no theorem for one run: it holds if the scores are independent"
+_INDEPENDENT = "that the scores of one run are independent is assumed, not proven"
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
 _LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
 

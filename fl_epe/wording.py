@@ -1,0 +1,51 @@
+"""Numbers as messages and reports write them.
+
+Examples:
+    >>> number(4.81605), counted(1, "round"), counted(1200, "client"), counted(4.81605, "round")
+    ('4.82', '1 round', '1,200 clients', '4.82 rounds')
+    >>> how_often(1), how_often(24)
+    ('once', '24 times')
+"""
+
+import math
+
+
+def number(value: float | None) -> str:
+    """At least three significant digits; "∞" for ``None`` and infinity."""
+    if value is None or math.isinf(value):
+        return "∞"
+    if value == 0:
+        return "0"
+    if value >= 1e6:
+        return f"{value:.2e}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 4)}f}"
+
+
+def signed(value: float, plus: str = "") -> str:
+    """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
+    return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"
+
+
+def amount(count: float) -> str:
+    """A number that is whole, or an average of such to three digits; "unknown" for NaN."""
+    if math.isnan(count):
+        return "unknown"
+    return f"{count:,.0f}" if count > 999 else f"{count:.3g}"
+
+
+def counted(count: float, what: str) -> str:
+    """How many there are of ``what``, a word in the singular; an average need not be whole."""
+    shown = amount(count)
+    return f"{shown} {what}{'' if shown == '1' else 's'}"
+
+
+def how_often(count: float) -> str:
+    """How often: "once", or so many times."""
+    shown = counted(count, "time")
+    return "once" if shown == "1 time" else shown
+
+
+def sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop."""
+    return f"{clause[:1].upper()}{clause[1:]}."
