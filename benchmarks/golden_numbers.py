@@ -55,7 +55,12 @@ def numbers_of_record(record: AuditRecord) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for answer in answers(record):
         theory = answer.analytical
-        numbers: list[Any] = [answer.participations, answer.proved, theory.epsilon, theory.adjacency]
+        numbers: list[Any] = [
+            answer.participations,
+            answer.proved,
+            theory.epsilon,
+            theory.adjacency,
+        ]
         numbers += [theory.knows_rounds, theory.assumption, answer.reason]
         if answer.estimate is not None:
             numbers += [answer.estimate.epsilon, answer.estimate.low, answer.estimate.high]

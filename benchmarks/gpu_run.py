@@ -211,7 +211,8 @@ class AuditedRun:
 
     def _move(self, mean: NDArray[np.float64]) -> float:
         """The server's step; returns how far the model moved."""
-        state, step = self._optimizer.update({"velocity": self._velocity}, mean)
+        # Momentum does not depend on the number of the round.
+        state, step = self._optimizer.update({"velocity": self._velocity}, mean, 0)
         before = self.theta
         self.theta = (before + step).astype(np.float32)
         self._velocity = state["velocity"].astype(np.float32)
@@ -260,7 +261,7 @@ class AuditedRun:
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
-            participation=config.canary_schedule().kind,
+            participation=config.canary_schedule().law(config.clients).in_record(),
             canary_participations=float(config.canary_participations or 0.0),
             server=ServerStep(
                 "sgd",

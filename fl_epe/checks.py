@@ -201,7 +201,7 @@ def check_probability(name: str, value: float) -> None:
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 
 
-def check_noise(name: str, value: float) -> None:
+def check_noise_multiplier(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is a noise multiplier; 0 is no noise."""
     if value < 0 or not math.isfinite(value):
         raise_invalid(name, value, "in [0, inf)")

@@ -4,10 +4,10 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Literal
+from typing import Literal, assert_never
 
 from fl_epe import checks
-from fl_epe.auditing import LEAST_FOR_NULL, SECRET_KINDS, CanaryLoad, canary_load
+from fl_epe.auditing import LEAST_FOR_NULL, CanaryLoad, canary_load
 from fl_epe.canaries import CanaryKind
 from fl_epe.mechanism import (
     AdaptiveClip,
@@ -134,7 +134,7 @@ class RunConfig:
                 clients_per_round=self.clients_per_round,
                 clients=self.clients,
             )
-        checks.check_noise("noise_multiplier", self.noise_multiplier)
+        checks.check_noise_multiplier("noise_multiplier", self.noise_multiplier)
         checks.check_probability("delta", self.target_delta)
         if self.stop_when is None:
             return
@@ -145,7 +145,7 @@ class RunConfig:
                 "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0: the "
                 "ends of an interval that holds at every round at once",
             )
-        if self.inclusion == "coin":
+        if self.by_coin:
             raise checks.ArgumentError(
                 "Expected no {stop_when} with {inclusion}: bounds for coins are for a number of "
                 "canaries that does not depend on their scores.",
@@ -161,19 +161,33 @@ class RunConfig:
     @property
     def on_ladder(self) -> bool:
         """Whether canaries are at places of the clients' schedule (`fl_epe.canaries.ladder`)."""
-        return self.canary_design == "ladder" and self.canary_participations is None
+        match self.canary_design:
+            case "ladder":
+                return self.canary_participations is None
+            case "paper":
+                return False
+        assert_never(self.canary_design)
+
+    @property
+    def by_coin(self) -> bool:
+        """Whether a coin decides which canaries take part."""
+        match self.inclusion:
+            case "fixed":
+                return False
+            case "coin":
+                return True
+        assert_never(self.inclusion)
 
     @functools.cached_property
     def load(self) -> CanaryLoad:
         """The places of the ladder beside the clients, and what they can show."""
-        kind = self.client_schedule().kind
         return canary_load(
             self.clients,
             rounds=self.rounds,
             participations=self.client_schedule().participations(),
             delta=self.target_delta,
             noise_multiplier=self.noise_multiplier,
-            secret=kind in SECRET_KINDS and self.clients_per_round < self.clients,
+            secret=self.client_schedule().law(self.clients).hidden,
             momentum=getattr(self.optimizer(), "momentum", 0.0),
             share=self.canary_share,
             places=self.num_canaries if self.on_ladder else None,
@@ -181,8 +195,8 @@ class RunConfig:
 
     def _set_canaries(self) -> None:
         """Fill in the numbers that nobody gave."""
-        coin, paper = self.inclusion == "coin", self.canary_design == "paper"
-        if coin and self.on_ladder:
+        paper = self.canary_design == "paper"
+        if self.by_coin and self.on_ladder:
             raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
                 "{inclusion}: the ladder decides which canary takes part in which round.",
@@ -204,7 +218,7 @@ class RunConfig:
         unobserved = self.unobserved
         if unobserved is None:
             many = paper or self.canary_kind == "sphere"
-            unobserved = (count or 0) if coin else _OF_PAPER if many else LEAST_FOR_NULL
+            unobserved = (count or 0) if self.by_coin else _OF_PAPER if many else LEAST_FOR_NULL
         values = {"num_canaries": count, "canary_participations": often, "unobserved": unobserved}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -215,7 +229,7 @@ class RunConfig:
         if self.on_ladder:
             return self.load.taken / self.rounds
         taking_part = float(self.num_canaries or 0)
-        if self.inclusion == "coin":
+        if self.by_coin:
             taking_part = (taking_part + (self.unobserved or 0)) / 2
         return taking_part * self.canary_schedule().participations() / self.rounds
 
@@ -276,8 +290,14 @@ class RunConfig:
 
     def clip_rule(self) -> ClipNorm:
         """How the clip norm of a round is chosen."""
-        if self.clipping == "fixed":
-            return FixedClip(self.clip_norm)
+        match self.clipping:
+            case "fixed":
+                return FixedClip(self.clip_norm)
+            case "adaptive":
+                return self._adaptive_clip()
+        assert_never(self.clipping)
+
+    def _adaptive_clip(self) -> AdaptiveClip:
         voters = self.clients_per_round + self.canaries_vote * self.canaries_per_round
         count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
         with checks.rename_arguments(
@@ -311,11 +331,12 @@ class RunConfig:
         with checks.rename_arguments(
             learning_rate="server_learning_rate", momentum="server_momentum"
         ):
-            return (
-                ServerAdam(self.server_learning_rate)
-                if self.server_optimizer == "adam"
-                else ServerSGD(self.server_learning_rate, self.server_momentum)
-            )
+            match self.server_optimizer:
+                case "sgd":
+                    return ServerSGD(self.server_learning_rate, self.server_momentum)
+                case "adam":
+                    return ServerAdam(self.server_learning_rate)
+        assert_never(self.server_optimizer)
 
 
 def _stop_rule(text: str) -> tuple[str, float] | None:

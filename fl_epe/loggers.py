@@ -29,14 +29,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, assert_never
 
 from fl_epe.archive import error_text
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import checked_type, raise_invalid
 from fl_epe.files import write_json
 
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
-"""What the built-in loggers are called, which is also the package that each needs."""
+"""What the built-in loggers are called."""
 
 _PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
 _PATIENCE = 60.0  # seconds that an upload may take at the end of a run
@@ -103,8 +103,7 @@ class Loggers:
         for one in list(self._left):
             with self._standing_back(one):
                 if id(one) not in self._open:
-                    made = _BUILT_IN[one](self._folder, goes_on) if isinstance(one, str) else one
-                    self._open[id(one)] = made
+                    self._open[id(one)] = self._opened(one, goes_on)
                 self._open[id(one)].log(round_number, known)
         self._has_begun = True
 
@@ -121,6 +120,12 @@ class Loggers:
             if id(one) in self._open:
                 with self._standing_back(one):
                     self._open.pop(id(one)).close(summary)
+
+    def _opened(self, one: str | RunLogger, goes_on: bool) -> RunLogger:
+        if not isinstance(one, str):
+            return one
+        make, _ = _built_in(one)
+        return make(self._folder, goes_on)
 
     @contextlib.contextmanager
     def _standing_back(self, one: str | RunLogger) -> Iterator[None]:
@@ -140,15 +145,32 @@ def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogg
         if not isinstance(one, str):
             if not all(callable(getattr(one, name, None)) for name in ("log", "close")):
                 raise_invalid("log_to", one, "to have the methods log and close of a RunLogger")
-        elif one not in _BUILT_IN:
-            raise_invalid("log_to", one, f"to be one of {tuple(_BUILT_IN)}, or an object")
-        elif importlib.util.find_spec(one) is None:
+            continue
+        _, package = _built_in(one)
+        if package is not None and importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(
-                f"Logging to {one} needs the package {one}, which is not installed: "
+                f"Logging to {one} needs the package {package}, which is not installed: "
                 "pip install 'fl-epe[loggers]'.",
-                name=one,
+                name=package,
             )
     return [one for i, one in enumerate(each) if one not in each[:i]]
+
+
+def _built_in(name: str) -> tuple[Callable[[Path, bool], RunLogger], str | None]:
+    """What makes a built-in logger, and the package that it needs; ``None`` if it needs none.
+
+    Raises:
+        ValueError: for a name that is not known.
+    """
+    known: LoggerName = checked_type("log_to", name, LoggerName)
+    match known:
+        case "tensorboard":
+            return _TensorBoard, "tensorboard"
+        case "mlflow":
+            return _MLflow, "mlflow"
+        case "wandb":
+            return _WandB, "wandb"
+    assert_never(known)
 
 
 class _TensorBoard:
@@ -284,10 +306,3 @@ class _WandB:
 
 def _without_hyphens(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in values.items()}
-
-
-_BUILT_IN: dict[str, Callable[[Path, bool], RunLogger]] = {
-    "tensorboard": _TensorBoard,
-    "mlflow": _MLflow,
-    "wandb": _WandB,
-}

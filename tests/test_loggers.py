@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from killed_logging import tell
 from small_run import SEED, SMALL
 from wandb_file import read_wandb
 
+import fl_epe
 from fl_epe import AuditRecord, audit_dp_sgd
 from fl_epe.auditing import answer_metrics, answers
 from fl_epe.cli.main import main
@@ -285,3 +287,53 @@ def test_dp_sgd_logs_its_steps(tmp_path):
     assert not audit.faults
     audit.report(tmp_path)
     assert notes.summary["report"] == str(tmp_path / "report.html")
+
+
+def test_the_recipe_for_a_logger_is_all_that_a_logger_needs(tmp_path):
+    """CONTRIBUTING's row is followed in a copy of the package; no package has the logger's name."""
+    source = Path(fl_epe.__file__).parent
+    shutil.copytree(source, tmp_path / "fl_epe", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "fl_epe" / "loggers.py"
+    rows = (source.parent / "CONTRIBUTING.md").read_text("utf-8").splitlines()
+    row = next(row for row in rows if row.startswith("| a logger |"))
+    text = path.read_text("utf-8")
+    changes = {
+        "LoggerName": ('"wandb"]', '"wandb", "a-text-file"]'),
+        "_built_in": (
+            '        case "wandb":\n',
+            '        case "a-text-file":\n            return _TextFile, None\n'
+            '        case "wandb":\n',
+        ),
+        "RunLogger": (
+            "class _MLflow:\n",
+            "class _TextFile:\n"
+            "    def __init__(self, folder: Path, resumed: bool) -> None:\n"
+            "        self._path = folder / 'rounds.txt'\n\n"
+            "    def log(self, round_number: int, values: Mapping[str, float]) -> None:\n"
+            "        self._path.write_text(f'{round_number} {values}')\n\n"
+            "    def close(self, summary: Mapping[str, float | str]) -> None:\n"
+            "        pass\n\n\n"
+            "class _MLflow:\n",
+        ),
+    }
+    for named, (before, after) in changes.items():
+        assert f"`{named}`" in row
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    path.write_text(text, "utf-8")
+    code = (
+        "import pathlib, fl_epe, fl_epe.loggers as loggers\n"
+        "print(pathlib.Path(fl_epe.__file__).parents[1])\n"
+        "folder = pathlib.Path()\n"
+        "loggers.Loggers('a-text-file', folder, print).log(3, {'loss': 1.5}, resumed=False)\n"
+        "print(pathlib.Path('rounds.txt').read_text())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        timeout=PATIENCE,
+    )
+    assert done.stdout.splitlines() == [str(tmp_path), "3 {'loss': 1.5}"], done.stderr

@@ -56,12 +56,12 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
     """Each canary's matched filter is N(√R/z, 1) for its own R participations."""
     kind, options = parse_schedule(spec)
     record = limit_record(make_schedule(kind, 24, 3, **options), 0.5, 1e-3, num_canaries=800)
-    assert record.mechanism.participation == kind
+    assert record.mechanism.participation.name == kind
     scores = seen_by(record, EVERY_ROUND).scores().observed
     counts = record.presence.sum(axis=0)
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))
     assert abs(standard.std() - 1) < 4 / np.sqrt(2 * len(standard))
     client = AuditedClient(float(counts.max()), record.presence[:, counts == counts.max()])
-    theory = analytical(record, 1e-3, client).epsilon
+    theory = analytical(record.mechanism, client, 1e-3).epsilon
     assert theory == pytest.approx(gaussian_epsilon(0.5, 1e-3, int(counts.max())))

@@ -216,3 +216,30 @@ def test_without_pytorch_deployments_are_audited_and_records_made():
 def test_every_module_imports():
     for info in pkgutil.walk_packages([str(ROOT)], "fl_epe."):
         importlib.import_module(info.name)
+
+
+def test_a_class_s_name_means_one_class():
+    """Two rooms once had an ``Answer``, a ``Layout`` and a ``Sample`` each."""
+    homes: dict[str, list[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert len(homes) > 100
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_a_name_that_rooms_export_means_one_thing():
+    """A noise multiplier was checked by a function with the name of `fl_epe.check_noise`."""
+    meanings: dict[str, set[int]] = {}
+    for info in pkgutil.iter_modules([str(ROOT)], "fl_epe."):
+        module = importlib.import_module(info.name)
+        public = getattr(module, "__all__", None) or [
+            name
+            for name, value in vars(module).items()
+            if getattr(value, "__module__", None) == info.name and not name.startswith("_")
+        ]
+        for name in public:
+            meanings.setdefault(name, set()).add(id(getattr(module, name)))
+    assert len(meanings) > 100
+    assert [name for name, objects in meanings.items() if len(objects) > 1] == []

@@ -10,6 +10,7 @@ Examples:
     4.377
 """
 
+from fl_epe.accounting.client_epsilon import client_epsilon
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
@@ -25,12 +26,13 @@ from fl_epe.accounting.two_gaussians import (
     epsilon_of_shift,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import secret_coins_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [
     "ExpectedScoreLaw",
     "UpperBound",
+    "client_epsilon",
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
@@ -38,16 +40,15 @@ __all__ = [
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",
+    "hidden_rounds_epsilon",
     "known_expected_score_epsilon",
     "noise_at",
     "poisson_epsilon",
     "scale_at",
-    "secret_coins_epsilon",
     "sensitivity",
     "shift_of_epsilon",
     "strategy_bounds",
     "tightest",
     "unknown_expected_score_epsilon",
-    "unknown_rounds_epsilon",
     "upper_bounds",
 ]

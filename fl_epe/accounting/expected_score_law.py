@@ -2,13 +2,13 @@
 
 An expected score is what a client's rounds add up to: Σ w_t over its rounds for an adversary who
 sees the final model, √Σ w_t for one who sees every round's. Where a schedule states the law of one
-client's rounds (`Schedule.client_law`), the law of the sum is computed by convolution on a
+client's rounds (`fl_epe.schedules.Events`), the law of the sum is computed by convolution on a
 lattice. Weights are rounded up to the lattice, by 0.05% of a mean participation on average, so
 that expected scores are never too small. Derivation: docs/notes/unknown-rounds.md.
 
 Examples:
     >>> from fl_epe.schedules import Poisson
-    >>> law = expected_score_law(Poisson(rounds=60, rate=0.05), np.ones(60), clients=10**6)
+    >>> law = expected_score_law(Poisson(rounds=60, rate=0.05).law(10**6).events, np.ones(60))
     >>> round(float(law.expected_scores @ law.shares), 6)  # three participations on average
     3.0
     >>> law.largest(10**6)  # 95% of the time nobody of a million takes part more often
@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import Floats, raise_invalid
-from fl_epe.schedules import Capped, ClientType, Schedule, Trace, presence, trace_of
+from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
 _CELLS = 1000  # of the lattice, for a mean participation
@@ -39,7 +39,6 @@ _ROWS_A_ROUND = 150  # as long as a round takes to draw
 _MOST_CELLS = 4_000_000  # rounds times drawn clients
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
 _MANY, _COARSE = 20_000, 2e-4  # a law of more expected scores is rounded, by so much at most
-_SEED = 13
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
 
@@ -87,36 +86,48 @@ class ExpectedScoreLaw:
         return float(self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)])
 
 
-def expected_score_law(
-    schedule: Schedule, weights: ArrayLike, clients: int
-) -> ExpectedScoreLaw | None:
+def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over the rounds of one client.
 
+    A law of more than 20,000 values is rounded up, by 0.02% at most. Weights in the same
+    proportions, to 12 digits, share a law.
+
     Args:
-        schedule: the participation schedule. Of a trace, one of its clients is drawn at random.
+        events: how the client draws its rounds.
         weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
-        clients: number of clients that the schedule is for; cohorts of fixed size depend on it.
 
     Returns:
-        ``None`` if no law in closed form is known, or if it would take minutes.
+        ``None`` if it would take minutes.
 
     Raises:
-        ValueError: if the weights are not as many as the rounds, or one is out of range.
+        ValueError: if the weights are fewer than the rounds, or one is out of range.
     """
     added = np.asarray(weights, np.float64)
-    if added.shape != (schedule.rounds,) or not np.all((added >= 0) & np.isfinite(added)):
-        raise_invalid("weights", added, f">= 0, one for each of {schedule.rounds}")
-    trace = trace_of(schedule)
-    if trace is not None and _replays(schedule):
-        return ExpectedScoreLaw.of(_sums(schedule, added, trace.population, generator(_SEED, 0)))
-    kinds = schedule.client_law(clients)
-    if kinds is None:
+    rounds = int(events.rounds.max(initial=-1)) + 1
+    if added.ndim != 1 or len(added) < rounds or not np.all((added >= 0) & np.isfinite(added)):
+        raise_invalid("weights", added, f">= 0, one for each of {rounds}")
+    largest = float(added.max(initial=0.0)) or 1.0
+    law = _law_of_shape(events, np.round(added / largest, 12).tobytes())
+    return law and dataclasses.replace(law, expected_scores=largest * law.expected_scores)
+
+
+@functools.lru_cache(maxsize=16)
+def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
+    added = np.frombuffer(shape)
+    inside = added[events.rounds] * (1.0 if events.counts is None else events.counts)
+    if np.all(events.chances == 1) and events.keep == 1 and events.rest == 1:
+        if events.most is not None:
+            inside = np.where(events.events < events.most, inside, 0.0)
+        sums = np.bincount(events.types, inside, len(events.shares))
+        return ExpectedScoreLaw.of(sums, events.shares)
+    found = [_of_type(share, kind, added) for share, kind in events.of_types()]
+    if any(part is None for part in found):
         return None
-    found = [part for kind in kinds if (part := _of_type(kind, added)) is not None]
-    if len(found) < len(kinds):
-        return None
-    values, shares = zip(*found, strict=True)
-    return ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
+    values, shares = zip(*filter(None, found), strict=True)
+    law = ExpectedScoreLaw.of(np.concatenate(values), np.concatenate(shares))
+    if len(law.expected_scores) < _MANY:
+        return law
+    return ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
 
 
 def drawn_law(
@@ -157,9 +168,6 @@ def clients_law(
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
-    A law of more than 20,000 values is rounded up, by 0.02% at most. Weights in the same
-    proportions, to 12 digits, share a law.
-
     Args:
         schedule: the participation schedule.
         weights: what taking part in each round adds, w_t ≥ 0, shape ``(T,)``.
@@ -171,33 +179,28 @@ def clients_law(
     Returns:
         ``None`` if it would take minutes.
     """
-    added = np.asarray(weights, np.float64)
-    largest = float(added.max(initial=0.0)) or 1.0
-    law = _clients_law(schedule, np.round(added / largest, 12).tobytes(), clients, confidence, seed)
-    return law and dataclasses.replace(law, expected_scores=largest * law.expected_scores)
+    added, events = np.asarray(weights, np.float64), schedule.law(clients).events
+    law = None if events is None else expected_score_law(events, added)
+    return law or _law_of_clients(
+        schedule, added.tobytes(), clients, _populations(confidence), seed
+    )
 
 
 @functools.lru_cache(maxsize=16)
-def _clients_law(
-    schedule: Schedule, shape: bytes, clients: int, confidence: float, seed: int
+def _law_of_clients(
+    schedule: Schedule, weights: bytes, clients: int, populations: int, seed: int
 ) -> ExpectedScoreLaw | None:
-    weights, runs, rng = np.frombuffer(shape), _populations(confidence), generator(seed, 0)
-    law = expected_score_law(schedule, weights, clients)
-    if law is not None and len(law.expected_scores) >= _MANY:
-        law = ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
+    """Of clients that are drawn: all of each population, or 10,000 of them."""
+    added, rng = np.frombuffer(weights), generator(seed, 0)
     for many in (clients, min(clients, _FEW)):
         rows = many * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
-        if law is None and runs * rows <= _MOST_ROWS:
-            law = ExpectedScoreLaw.of([_sums(schedule, weights, many, rng) for _ in range(runs)])
-            law = dataclasses.replace(law, drawn=runs * many, whole=many == clients)
-    return law
-
-
-def _replays(schedule: Schedule) -> bool:
-    """Whether nothing is random: a trace, or caps on one."""
-    while isinstance(schedule, Capped):
-        schedule = schedule.schedule
-    return isinstance(schedule, Trace)
+        if populations * rows <= _MOST_ROWS:
+            sums = [_sums(schedule, added, many, rng) for _ in range(populations)]
+            drawn = populations * many
+            return dataclasses.replace(
+                ExpectedScoreLaw.of(sums), drawn=drawn, whole=many == clients
+            )
+    return None
 
 
 def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
@@ -207,14 +210,12 @@ def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Genera
     return sums
 
 
-def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
+def _of_type(share: float, kind: Events, added: Floats) -> tuple[Floats, Floats] | None:
     """Expected scores of a type of clients, and their probabilities times the type's share."""
-    inside = added[kind.rounds]
-    if np.all(kind.chances == 1) and kind.keep == 1 and kind.most is None and kind.rest == 1:
-        return np.array([inside.sum()]), np.array([kind.share])
+    inside = added[kind.rounds] * (1.0 if kind.counts is None else kind.counts)
     expected = float(kind.chances.sum())
     if expected == 0 or not np.any(inside > 0):
-        return np.zeros(1), np.array([kind.share])
+        return np.zeros(1), np.array([share])
     if kind.most is not None and kind.most > expected:  # Chernoff: does anybody come so often?
         log_tail = kind.most - expected - kind.most * math.log(kind.most / expected)
         if log_tail < math.log(_FORGOTTEN):
@@ -230,7 +231,7 @@ def _of_type(kind: ClientType, added: Floats) -> tuple[Floats, Floats] | None:
     values = step * np.arange(float(len(mass)))
     ends = np.sort(inside)[::-1][:most].sum()  # nobody has more
     values = np.append(np.minimum(values, ends), ends)
-    return values, np.append(mass, lost) * kind.share
+    return values, np.append(mass, lost) * share
 
 
 def _step(inside: Floats, chances: Floats) -> float:
@@ -242,7 +243,7 @@ def _step(inside: Floats, chances: Floats) -> float:
     return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
 
 
-def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:
+def _walk(kind: Events, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:
     """Probability of each lattice point after all events, and what was cut off above."""
     free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
     free[0, 0] = 1.0
@@ -267,7 +268,7 @@ def _walk(kind: ClientType, places: NDArray[np.int64], rows: int) -> tuple[Float
     return free.sum(axis=0), lost
 
 
-def _kernels(kind: ClientType, places: NDArray[np.int64]) -> Iterator[Floats | None]:
+def _kernels(kind: Events, places: NDArray[np.int64]) -> Iterator[Floats | None]:
     """For each event the chance of each step on the lattice; ``None`` for an event without any."""
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
     for start, end in itertools.pairwise(ends.tolist()):

@@ -7,7 +7,7 @@ follow from what was released before (Denisov et al. 2022).
 
 Examples:
     >>> independent = np.eye(6)
-    >>> sensitivity(independent, Pattern(most=2))  # √2: two independent rounds
+    >>> sensitivity(independent, ParticipationLaw(rounds=6, most=2))  # two independent rounds
     1.4142135623730951
 """
 
@@ -19,13 +19,13 @@ import numpy as np
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, amplified_bounds
 from fl_epe.checks import Floats
-from fl_epe.schedules import Pattern, Schedule
+from fl_epe.schedules import ParticipationLaw
 
 
 def strategy_bounds(
-    schedule: Schedule, strategy: Floats, noise_multiplier: float, delta: float, population: int
+    law: ParticipationLaw, strategy: Floats, noise_multiplier: float, delta: float
 ) -> tuple[UpperBound, ...]:
-    """Every analytical ε that follows from a schedule and a strategy C of b bands.
+    """Every analytical ε that follows from a participation law and a strategy C of b bands.
 
     The first is for an adversary who knows the client's rounds; where it does not, sampling may add
     `amplified_bounds`. Columns of C that are b rounds apart share no row, so that b rows that begin
@@ -34,14 +34,12 @@ def strategy_bounds(
     both sensitivities. Proofs: docs/notes/correlated-noise.md.
 
     Args:
-        schedule: the participation schedule.
+        law: how a client takes part.
         strategy: C, lower triangular, shape ``(T, T)``.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
-        population: number of clients.
     """
-    pattern = schedule.pattern(population)
-    size = max(sensitivity(strategy, pattern), math.sqrt(pattern.most))
+    size = max(sensitivity(strategy, law), math.sqrt(law.limit))
     times = f"add up to {size:.3g} times one round's"
     words = f"the rounds of a client {times}, by the noise's correlation"
     found = UpperBound(gaussian_epsilon(noise_multiplier / size, delta), True, "zero-out", words)
@@ -49,20 +47,20 @@ def strategy_bounds(
         return (found,)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    overlap = _overlap(strategy, pattern, bands)
-    return found, *amplified_bounds(pattern, z, delta, bands, overlap)
+    overlap = _overlap(strategy, law, bands)
+    return found, *amplified_bounds(law, z, delta, bands, overlap)
 
 
-def _overlap(strategy: Floats, pattern: Pattern, bands: int) -> float:
+def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
     """The largest ``|(CᵀC)_st|`` of rounds in blocks that follow each other."""
     products = [
         np.abs(strategy[:, max(b - bands + 1, 0) : b].T @ strategy[:, b : b + bands - 1])
-        for _, b in pattern.blocks[:-1]
+        for _, b in law.blocks[:-1]
     ]
     return max((float(each.max(initial=0.0)) for each in products), default=0.0)
 
 
-def sensitivity(strategy: Floats, pattern: Pattern) -> float:
+def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
     """The largest ``√(Σ_{s,t∈S} |(CᵀC)_st|)`` over the rounds S of a client.
 
     Exact for one participation; for regular distances; where columns of rounds that a client may
@@ -73,19 +71,19 @@ def sensitivity(strategy: Floats, pattern: Pattern) -> float:
 
     Args:
         strategy: C, lower triangular, shape ``(T, T)``.
-        pattern: which rounds a client may have.
+        law: which rounds a client may have.
     """
-    rounds, apart = len(strategy), pattern.separation
-    most = min(pattern.most, -(-rounds // apart))
+    rounds, apart = len(strategy), law.separation
+    most = min(law.limit, -(-rounds // apart))
     if most <= 1:
         return float(np.linalg.norm(strategy, axis=0).max())
-    if not pattern.blocks and (pattern.regular or _is_decreasing_toeplitz(strategy)):
-        starts = range(min(apart, rounds)) if pattern.regular else (0,)
+    if not law.blocks and (law.regular or _is_decreasing_toeplitz(strategy)):
+        starts = range(min(apart, rounds)) if law.regular else (0,)
         return max(_of_rounds(strategy, range(s, rounds, apart), most) for s in starts)
     products = np.abs(strategy.T @ strategy)
-    if pattern.blocks:
-        by_row = sum(products[:, a:b].max(axis=1) for a, b in pattern.blocks)
-        return math.sqrt(sum(float(by_row[a:b].max()) for a, b in pattern.blocks))
+    if law.blocks:
+        by_row = sum(products[:, a:b].max(axis=1) for a, b in law.blocks)
+        return math.sqrt(sum(float(by_row[a:b].max()) for a, b in law.blocks))
     best = _best_sum(products, apart, most)
     return math.sqrt(float(_best_sum(best[None], apart, most)[0]))
 

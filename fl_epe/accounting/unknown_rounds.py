@@ -6,9 +6,10 @@ Derivation and measured errors: docs/notes/unknown-rounds.md.
 
 Examples:
     >>> import numpy as np
-    >>> known = unknown_rounds_epsilon([np.array([1.0])], 1e-5)
-    >>> unknown_rounds_epsilon([np.ones(10)], 1e-5) < known
-    True
+    >>> from fl_epe.schedules import make_schedule
+    >>> law = make_schedule("balls-in-bins", rounds=10, participations=1).law(100)
+    >>> round(hidden_rounds_epsilon(law.events, np.ones(10), 1e-5), 2)  # 4.38 if it is known
+    2.19
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from fl_epe.accounting.composed_gaussians import poisson_epsilon
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.schedules import Events
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
@@ -35,71 +37,60 @@ _MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
 
-def unknown_rounds_epsilon(epochs: Sequence[Floats], delta: float) -> float:
-    """ε of one participation in each epoch, at a round that the adversary does not know.
+def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> float:
+    """ε of a client against an adversary who sees every round and is not told which are its own.
 
-    If all rounds of an epoch have the same signal, the answer is never below the exact ε: every
+    Events are independent, so the distributions of their privacy losses are convolved on one grid.
+    If all rounds of an event have the same signal, the answer is never below the exact ε: every
     rounding is upwards, and what no grid covers is added to δ. It was at most 0.15% above it in all
     cases of docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less
     than 0.5% there, either way. It never exceeds ε of an adversary who knows the rounds and the
-    largest signals, which is also the answer where δ is too small for the grid.
+    largest signals, which is also the answer where δ is too small for the grid. Where coins of one
+    probability decide on rounds of one signal, it is at most that of `poisson_epsilon`.
 
     Args:
-        epochs: for each epoch the expected scores ``a_t`` of its rounds, shape ``(T_e,)``.
-        delta: target δ in (0, 1).
-
-    Raises:
-        ValueError: if there is no epoch, a score is not positive and finite, or δ is out of range.
-    """
-    check_probability("delta", delta)
-    good = [len(rounds) and np.all(np.isfinite(rounds) & (rounds > 0)) for rounds in epochs]
-    if not (good and all(good)):
-        raise_invalid("epochs", epochs, "to hold at least one, with positive and finite scores")
-    known = math.hypot(*(float(rounds[0]) for rounds in epochs if len(rounds) == 1))
-    largest = math.hypot(*(float(np.max(rounds)) for rounds in epochs))
-    most = float(epsilon_of_shift(largest, delta))
-    tail = _tail(delta, len(epochs))
-    losses = [_loss(_groups(rounds), tail) for rounds in epochs if len(rounds) > 1]
-    if not losses or most == 0:
-        return most
-    if known:  # the rounds of epochs of one round are known, so they act as one Gaussian
-        losses.append(_loss(((known, 1),), tail))
-    if len(losses) == 1:
-        return _solved(losses[0], delta, most)
-    return _solved(_composed([(loss, 1) for loss in losses], tail), delta, most)
-
-
-def secret_coins_epsilon(signals: Floats, rate: float, delta: float) -> float:
-    """ε of a client who is in each round by a secret coin, in rounds of different signals.
-
-    The rounds' privacy losses are independent, so their distributions are convolved on one grid.
-    All rounding is upwards, but that signals within 1% count as one. It was by at most 0.03% in all
-    cases of docs/notes/unknown-rounds.md. Where all signals are equal it is at most that of
-    `poisson_epsilon`. Adjacency: add-or-remove.
-
-    Args:
+        events: how the client draws its rounds, see `Events.independent`.
         signals: expected score ``a_t`` of each round, ``(T,)``.
-        rate: probability of being in a round, in (0, 1].
         delta: target δ in (0, 1).
 
     Raises:
-        ValueError: if a score is not positive and finite, or an argument is out of range.
+        ValueError: if there is no event, events depend on each other, a score is not positive and
+            finite, or δ is out of range.
     """
     check_probability("delta", delta)
-    if not (len(signals) and np.all(np.isfinite(signals) & (signals > 0))):
-        raise_invalid("signals", signals, "to hold at least one, positive and finite")
-    if not 0 < rate <= 1:
-        raise_invalid("rate", rate, "in (0, 1]")
-    most = float(epsilon_of_shift(float(np.linalg.norm(signals)), delta))
-    if rate == 1 or most == 0:
+    if not events.independent:
+        raise_invalid("events", events, "to be independent, with at least one")
+    used = signals[events.rounds]
+    if not np.all(np.isfinite(used) & (used > 0)):
+        raise_invalid("signals", signals, "positive and finite")
+    largest = math.hypot(*(float(np.max(signals[rounds])) for rounds, _ in events.independent))
+    most = float(epsilon_of_shift(largest, delta))
+    if most == 0:
         return most
-    tail = _tail(delta, len(signals))
-    groups = _groups(signals)
-    coins = [(_coin(signal, rate, tail), count) for signal, count in groups]
-    found = _solved(_composed(coins, tail), delta, most)
-    if len(groups) > 1 or found > _MOST_EXPONENT:
+    tail = _tail(delta, len(events.independent))
+    losses: list[tuple[_Loss, int]] = []
+    known: list[float] = []
+    by_rate: dict[float, list[float]] = {}
+    for rounds, chance in events.independent:
+        if len(rounds) > 1:
+            losses.append((_drawn(_loss(_groups(signals[rounds]), tail), chance), 1))
+        elif chance < 1:
+            by_rate.setdefault(chance, []).append(float(signals[rounds[0]]))
+        else:
+            known.append(float(signals[rounds[0]]))
+    coins = [(rate, group) for rate, each in by_rate.items() for group in _groups(np.array(each))]
+    for rate, (signal, count) in coins:
+        losses.append((_drawn(_loss(((signal, 1),), tail), rate), count))
+    if not losses:
+        return most
+    if known:  # events whose round is known act as one Gaussian
+        losses.append((_loss(((math.hypot(*known), 1),), tail), 1))
+    alone = len(losses) == 1 and losses[0][1] == 1
+    found = _solved(losses[0][0] if alone else _composed(losses, tail), delta, most)
+    if len(losses) > 1 or not coins or found > _MOST_EXPONENT:
         return found
-    return min(found, poisson_epsilon(1 / groups[0][0], rate, len(signals), delta))
+    ((rate, (signal, count)),) = coins
+    return min(found, poisson_epsilon(1 / signal, rate, count, delta))
 
 
 def partly_known_epsilon(
@@ -176,6 +167,11 @@ def _groups(rounds: Floats) -> Groups:
     return tuple((float(np.sqrt(np.mean(part**2))), len(part)) for part in parts)
 
 
+def _ratio(signal: float, tail: float) -> LogLaw:
+    """Likelihood ratio of a round for a client who takes part for sure."""
+    return lognormal(np.array([signal]), np.ones(1), tail)
+
+
 @functools.lru_cache(maxsize=64)
 def _loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
@@ -193,16 +189,13 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     return _Loss(losses, total.null, total.mean / count, total.lost / count)
 
 
-def _ratio(signal: float, tail: float) -> LogLaw:
-    """Likelihood ratio of a round for a client who takes part for sure."""
-    return lognormal(np.array([signal]), np.ones(1), tail)
-
-
-def _coin(signal: float, rate: float, tail: float) -> _Loss:
-    """Of a round that a coin decides: 1 − q + q·X, with X the `_ratio` of the round."""
-    law = _ratio(signal, tail)
-    losses = np.asarray(np.logaddexp(math.log1p(-rate), math.log(rate) + law.logs()), np.float64)
-    return _Loss(losses, law.null, (1 - rate) * law.null + rate * law.mean, rate * law.lost)
+def _drawn(loss: _Loss, chance: float) -> _Loss:
+    """Of an event that happens with this probability: 1 − q + q·X, with X its likelihood ratio."""
+    if chance == 1:
+        return loss
+    losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
+    members = (1 - chance) * loss.others + chance * loss.members
+    return _Loss(np.asarray(losses, np.float64), loss.others, members, chance * loss.lost)
 
 
 def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:

@@ -12,7 +12,7 @@ Examples:
 from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
 from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
-from fl_epe.auditing.audited_client import SECRET_KINDS, AuditedClient, claim_adversary
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
 from fl_epe.auditing.canary_load import (
     MOST_SHARE,
@@ -32,7 +32,7 @@ from fl_epe.auditing.epsilon_estimate import (
     epsilon_difference,
     epsilon_metrics,
 )
-from fl_epe.auditing.epsilon_so_far import PlannedClient, epsilon_by_round
+from fl_epe.auditing.epsilon_so_far import epsilon_by_round
 from fl_epe.auditing.estimators import (
     epsilon_from_cosines,
     epsilon_from_record,
@@ -48,7 +48,7 @@ from fl_epe.auditing.evidence import (
     evidence_against_theory,
     find_evidence,
 )
-from fl_epe.auditing.faults import Fault, FaultKind
+from fl_epe.auditing.faults import Fault, FaultBook, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
 from fl_epe.auditing.measured import NotMeasured, at_chance, divergence, updates_lost
@@ -78,7 +78,6 @@ __all__ = [
     "LEAST_FOR_NULL",
     "MOST_SHARE",
     "REAL_UPDATES_LEFT_OUT",
-    "SECRET_KINDS",
     "SHARE",
     "STATISTICS",
     "WINDOW",
@@ -96,13 +95,13 @@ __all__ = [
     "EpsilonEstimate",
     "Evidence",
     "Fault",
+    "FaultBook",
     "FaultKind",
     "Findings",
     "LadderFit",
     "Mechanism",
     "Norms",
     "NotMeasured",
-    "PlannedClient",
     "Provenance",
     "RoundCorrelation",
     "RoundFacts",

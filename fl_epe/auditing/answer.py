@@ -28,9 +28,9 @@ import math
 import numpy as np
 
 from fl_epe import accounting
-from fl_epe.auditing.analytical import Analytical, adjacency_of, analytical
+from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.assumptions import check_sign
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, schedule_of
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import scores_for_claim
 from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_metrics
@@ -143,10 +143,11 @@ def answer(
     try:
         client = client or AuditedClient.of(record, adversary)
     except NotMeasured as error:
-        theory = Analytical(None, False, adjacency_of(record), str(error))
+        theory = Analytical(None, False, record.mechanism.participation.adjacency, str(error))
         reason = not_measured(record, adversary) or str(error)
         return Answer(adversary, record.mechanism.canary_participations, theory, reason=reason)
-    blank = Answer(adversary, client.participations, analytical(record, delta, client))
+    theory = analytical(record.mechanism, client, delta)
+    blank = Answer(adversary, client.participations, theory)
     try:
         scores = seen_by(record, Adversary(adversary.sees)).scores()
         if not scores.observed.any():
@@ -198,28 +199,16 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return float(accounting.epsilon_of_shift(scale * client.size(view), delta))
+        return accounting.client_epsilon(np.array([scale * client.size(view)]), delta)
     if view.adversary.sees == "final":
-        schedule = schedule_of(view.record)
-        law = None
-        if schedule is not None:
-            weights = np.append(weights, np.zeros(schedule.rounds - len(weights)))
-            law = accounting.clients_law(schedule, weights, 10**6)
-        if law is None:
-            raise NotMeasured("the law of the client's secret rounds is not known")
-        scores = scale * law.expected_scores
-        return accounting.unknown_expected_score_epsilon(scores, delta, weights=law.shares)
+        return accounting.client_epsilon(scale * weights, delta, secret, final_only=True)
     if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
         raise NotMeasured(
             "what hides a client is correlated between rounds, and ε of secret rounds is computed "
             "for independent ones alone"
         )
-    signal = np.maximum(view.sizes.unit * np.sqrt(view.record.correlation.alone(weights)), 1e-9)
-    if secret.law == "coins":
-        return accounting.secret_coins_epsilon(scale * signal, secret.rate, delta)
-    return accounting.unknown_rounds_epsilon(
-        [scale * signal[block] for block in secret.blocks], delta
-    )
+    signals = view.sizes.unit * np.sqrt(view.record.correlation.alone(weights))
+    return accounting.client_epsilon(scale * signals, delta, secret)
 
 
 def _proof(

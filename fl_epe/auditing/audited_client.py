@@ -24,16 +24,13 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.reaction import Reaction
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.statistics import SecretRounds, secret_rounds
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.schedules import Schedule, make_schedule
+from fl_epe.schedules import Events
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
 AS_OFTEN = 0.75  # of a client's rounds, below which a canary takes part clearly less often
 _LESS_OFTEN = 0.2  # of the canaries' participations, from which on a score is extrapolated
 _ALIKE = 1e-6  # relative difference of weights that are equal but for rounding
-SECRET_KINDS = ("poisson", "fixed-size", "balls-in-bins")
-"""Kinds of schedules whose privacy rests on hiding a client's rounds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +46,7 @@ class AuditedClient:
 
     participations: float
     patterns: NDArray[Any]
-    secret: SecretRounds | None = None
+    secret: Events | None = None
 
     @classmethod
     def of(
@@ -68,11 +65,9 @@ class AuditedClient:
         """
         adversary = adversary or claim_adversary(record)
         if not adversary.knows_rounds:
-            if (secret := secret_rounds(record)) is None:
-                raise NotMeasured("the law of a client's secret rounds is not known")
-            coins = secret.law == "coins"
-            expected = secret.rate * record.rounds if coins else len(secret.blocks)
-            return cls(float(expected), np.empty((record.rounds, 0), bool), secret)
+            law = record.mechanism.participation.first(record.rounds)
+            secret, expected = hidden_events(record), law.participations or math.nan
+            return cls(expected, np.empty((record.rounds, 0), bool), secret)
         log = record.clients
         if log.ids is not None and (added := log.sums(np.ones(record.rounds), 2)).any():
             typical = np.quantile(added[added > 0], 0.5, method="lower")
@@ -83,8 +78,9 @@ class AuditedClient:
             patterns = log.shares_of(chosen[np.unique(spread_out)])
             return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected(record)
-        if most and (schedule := schedule_of(record)) is not None:
-            participations = max(participations, min(schedule.most_participations(), record.rounds))
+        limit = record.mechanism.participation.most
+        if most and limit is not None:
+            participations = max(participations, min(limit, record.rounds))
         own = record.presence.sum(axis=0)
         alike = np.flatnonzero(own == np.round(participations))[:_MOST_PATTERNS]
         return cls(participations, record.presence[:, alike])
@@ -127,11 +123,14 @@ class AuditedClient:
 
         It is that of a client with as many rounds as decide δ.
         """
-        record, most = view.record, self.participations
+        record = view.record
         if self.secret is None or view.adversary.sees == "final":
             return 0.0
-        if self.secret.law == "coins":
-            most = float(scipy.stats.binom.isf(record.delta, record.rounds, self.secret.rate))
+        chances = np.array([chance for _, chance in self.secret.independent])
+        tossed = chances[chances < 1]
+        most = float(len(chances) - len(tossed))
+        if len(tossed):
+            most += float(scipy.stats.binom.isf(record.delta, len(tossed), tossed.mean()))
         loss = record.correlation.loss_by_pairs(view.sizes.weights, record.dim)
         return most / record.rounds * loss / 2
 
@@ -141,24 +140,23 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 
     The rounds of a client are known, unless the accounting rests on hiding them.
     """
-    mechanism = record.mechanism
-    hidden = mechanism.participation in SECRET_KINDS
-    sampled = hidden and mechanism.canary_participations < (
-        record.design.num_rounds or record.rounds
-    )
-    return dataclasses.replace(EVERY_ROUND, knows_rounds=not sampled)
+    return dataclasses.replace(EVERY_ROUND, knows_rounds=not record.mechanism.participation.hidden)
 
 
-def schedule_of(record: AuditRecord) -> Schedule | None:
-    """The clients' schedule by the settings in a record; ``None`` if they do not tell."""
-    design, mechanism = record.design, record.mechanism
-    kind, rounds, each = mechanism.participation, record.rounds, mechanism.canary_participations
-    if design.schedule and design.num_clients and design.clients_per_round:
-        kind, rounds = design.schedule, design.num_rounds or record.rounds
-        each = rounds * design.clients_per_round / design.num_clients
-    with contextlib.suppress(OSError, ValueError):  # an edited file, or a kind with options
-        return make_schedule(kind, rounds, each)
-    return None
+def hidden_events(record: AuditRecord) -> Events:
+    """How the rounds of a client, and of a canary, are drawn.
+
+    Raises:
+        NotMeasured: if that is not known, or canaries follow another law.
+    """
+    events = record.mechanism.participation.first(record.rounds).events
+    drawn = () if events is None else events.independent
+    taken = record.presence.sum(axis=0)
+    certain = bool(drawn) and all(chance == 1 for _, chance in drawn)
+    on_ladder = certain and taken.any() and np.median(taken) != len(drawn)
+    if events is None or not drawn or on_ladder or record.mechanism.canary_weights is not None:
+        raise NotMeasured("the law of a client's secret rounds is not known")
+    return events
 
 
 def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:

@@ -32,8 +32,8 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.auditing.statistics import SecretRounds
 from fl_epe.checks import Floats
+from fl_epe.schedules import Events
 
 LEAST_OF_A_RECORD = 20
 """Scores of a record, observed and unobserved, that tell whether they are Gaussian."""
@@ -170,17 +170,23 @@ def gaussian_p_value(groups: list[Floats] | tuple[Floats, ...]) -> float | None:
     return None if fit is None else fit.p_value
 
 
-def sampling_p_value(record: AuditRecord, secret: SecretRounds) -> float:
+def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
     For coins three tests, Bonferroni corrected: of their total number, of how much it varies
     between canaries, and of whether it varies more than it may between rounds.
     """
-    presence, members = record.presence, members_of(record, secret)
-    if secret.law == "epochs":
-        once = all(np.all(presence[block].sum(axis=0) == 1) for block in secret.blocks)
-        return 1.0 if once else 0.0
-    total, trials, rate = int(presence.sum()), members * record.rounds, secret.rate
+    presence, members = record.presence, members_of(record, events)
+    drawn = events.independent
+    for block, chance in drawn:
+        taken = presence[block].sum(axis=0)
+        if np.any(taken > 1) or (chance == 1 and np.any(taken == 0)):
+            return 0.0
+    chances = [chance for block, chance in drawn if len(block) == 1 and chance < 1]
+    if not chances:
+        return 1.0
+    total, trials = int(presence.sum()), members * record.rounds
+    rate = float(np.mean(chances))
     law = scipy.stats.binom(trials, rate)
     by_total = 2 * min(float(law.cdf(total)), float(law.sf(total - 1)))
     realised = total / trials

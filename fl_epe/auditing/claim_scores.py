@@ -12,7 +12,6 @@ null. So ratios are turned into scores whose null is N(0, 1), and no unobserved 
 import dataclasses
 import functools
 import math
-from typing import Literal
 
 import numpy as np
 import scipy
@@ -23,9 +22,10 @@ from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
-from fl_epe.auditing.statistics import SecretRounds, mixture_ratios
+from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.auditing.view import View, seen_by
 from fl_epe.checks import Floats
+from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
 
@@ -95,7 +95,7 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     )
 
 
-def _ratios(view: View, secret: SecretRounds) -> Scores:
+def _ratios(view: View, events: Events) -> Scores:
     """Likelihood ratios at secret rounds, as scores that are N(0, 1) for non-members.
 
     They are those of independent rounds: of a round that is correlated with earlier ones counts
@@ -109,44 +109,42 @@ def _ratios(view: View, secret: SecretRounds) -> Scores:
 
     def ratios(side: Floats, width: float) -> Floats:
         cosines = cosines_of(side / width / safe, record.dim)
-        return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), secret, signal[:, None])
+        return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), events, signal[:, None])
 
     # Of all rounds: those that were kept during a run may be of a canary's own rounds alone.
     observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
-    absent = _drawn_for_none(record, secret, null, observed)
+    absent = _drawn_for_none(record, events, null, observed)
     observed, null = np.append(observed, absent), null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
     if factor is None:  # rounds may be correlated
         others = null if len(null) > 1 else None
         return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
-    law = _null_law(signal.astype("<f4").tobytes(), secret.law, secret.rate, len(secret.blocks))
+    law = _null_law(signal.astype("<f4").tobytes(), events)
     return Scores(
         _normal(observed, *law), None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary
     )
 
 
-def members_of(record: AuditRecord, secret: SecretRounds) -> int:
+def members_of(record: AuditRecord, events: Events) -> int:
     """Number of canaries that are members, with those that were drawn for no round."""
     count, planned = record.num_canaries, record.design.num_canaries
-    if secret.law != "coins" or not record.presence.any(axis=0).all():
+    chances = np.array([chance for _, chance in events.independent])
+    if not record.presence.any(axis=0).all() or np.any(chances == 1):
         return count
     if record.mechanism.inclusion == "fixed" and planned is not None:
         return max(planned, count)
     # As many as one expects to draw for no round, if those of no round were left out.
-    rate = min(secret.rate, 1 - 1e-12)
-    drawn_once = -math.expm1(record.rounds * math.log1p(-rate))
+    drawn_once = -math.expm1(float(np.log1p(-chances).sum()))
     return max(round(count / drawn_once), count)
 
 
-def _drawn_for_none(
-    record: AuditRecord, secret: SecretRounds, null: Floats, observed: Floats
-) -> Floats:
+def _drawn_for_none(record: AuditRecord, events: Events, null: Floats, observed: Floats) -> Floats:
     """Scores of canaries that are members, but were drawn for no round.
 
     A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
     """
-    absent = members_of(record, secret) - record.num_canaries
+    absent = members_of(record, events) - record.num_canaries
     found = null[:absent]
     return np.append(found, np.full(absent - len(found), observed.min(initial=0.0)))
 
@@ -170,30 +168,33 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
 
 
 @functools.lru_cache(maxsize=16)
-def _null_law(
-    signal: bytes, law: Literal["coins", "epochs"], rate: float, blocks: int
-) -> tuple[Floats, Floats]:
-    """The draws that `_normal` needs; of `SecretRounds`, in a form that can be kept."""
+def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
+    """The draws that `_normal` needs, of signals in a form that can be kept."""
     means = np.frombuffer(signal, "<f4")[:, None]
     rounds, rng = len(means), generator(_SEED, len(means))
-    secret = SecretRounds(law, rate, np.array_split(np.arange(rounds), blocks))
     members: list[Floats] = []
     null: list[Floats] = []
     draws, block = np.clip(_WORK // rounds, *_DRAWS), max(_AT_ONCE // rounds, 20)
     while len(null) * block < draws:
         noise = rng.standard_normal((rounds, block), np.float32)
-        null.append(mixture_ratios(noise, secret, means))
-        noise += means * _presence(secret, rounds, block, rng)
-        members.append(mixture_ratios(noise, secret, means))
+        null.append(mixture_ratios(noise, events, means))
+        noise += means * _presence(events, rounds, block, rng)
+        members.append(mixture_ratios(noise, events, means))
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
 def _presence(
-    secret: SecretRounds, rounds: int, count: int, rng: np.random.Generator
+    events: Events, rounds: int, count: int, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    if secret.law == "coins":
-        return np.asarray(rng.random((rounds, count), np.float32) < secret.rate)
-    found = np.zeros((rounds, count), bool)
-    for block in secret.blocks:
-        found[rng.choice(block, count), np.arange(count)] = True
+    found, drawn = np.zeros((rounds, count), bool), events.independent
+    chances = np.zeros((rounds, 1), np.float32)
+    for block, chance in drawn:
+        if len(block) == 1:
+            chances[block] = chance
+    if chances.any():
+        found |= rng.random((rounds, count), np.float32) < chances
+    for block, chance in drawn:
+        if len(block) > 1:
+            taken = rng.random(count) < chance if chance < 1 else True
+            found[rng.choice(block, count), np.arange(count)] = taken
     return found

@@ -17,13 +17,13 @@ Examples:
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats, checked_type, raise_invalid
 
 Sees = Literal["final", "all"]  # the final model, or every round's model
 
@@ -45,8 +45,17 @@ class Adversary:
     knows_others: bool = False
 
     def __post_init__(self) -> None:
-        if self.sees not in ("final", "all"):
-            raise_invalid("sees", self.sees, "to be 'final' or 'all'")
+        checked_type("sees", self.sees, Sees)
+
+    @property
+    def sees_final(self) -> bool:
+        """Whether the final model alone is seen, beside the initial one."""
+        match self.sees:
+            case "final":
+                return True
+            case "all":
+                return False
+        assert_never(self.sees)
 
 
 FINAL_MODEL = Adversary("final")

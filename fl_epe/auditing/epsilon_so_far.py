@@ -20,11 +20,10 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Collection
-from typing import Literal
 
 import numpy as np
 
-from fl_epe.accounting import epsilon_of_shift, secret_coins_epsilon, unknown_rounds_epsilon
+from fl_epe.accounting import client_epsilon
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
 from fl_epe.auditing.confidence_sequence import PLAN_MARGIN, boundary
@@ -33,26 +32,13 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, check_count, check_probability
+from fl_epe.schedules import ParticipationLaw
 
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
 UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how many there will be
 
 _FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
 _LEAST_SIGNAL = 1e-9  # of the mean one
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedClient:
-    """The client of ε so far.
-
-    Attributes:
-        rate: share of the rounds in which it is expected to take part.
-        law: how its rounds are drawn, where privacy rests on hiding them: "coins" or "epochs"
-            (`fl_epe.schedules.Schedule.unknown_rounds`); else ``None``.
-    """
-
-    rate: float
-    law: Literal["coins", "epochs"] | None = None
 
 
 class EpsilonSoFar:
@@ -84,7 +70,7 @@ class EpsilonSoFar:
         count: int,
         planned: float | None = None,
         window: int = 1,
-        client: PlannedClient | None = None,
+        client: ParticipationLaw | None = None,
     ) -> None:
         self._dim, self._planned, self._window, self._client = dim, planned, window, client
         self._gains = self._energy = 0.0  # of all canaries
@@ -140,9 +126,9 @@ class EpsilonSoFar:
     @property
     def participations(self) -> float:
         """Of the client so far, expected; at least one where its rounds are known."""
-        if self._client is not None:
+        if self._client is not None and self._client.rate is not None:
             expected = self._client.rate * self._rounds
-            return expected if self._client.law else max(expected, min(1.0, self._rounds))
+            return expected if self._client.hidden else max(expected, min(1.0, self._rounds))
         taken = self._counts[self._counts > 0]
         return float(np.median(taken)) if len(taken) else 0.0
 
@@ -151,7 +137,7 @@ class EpsilonSoFar:
         check_probability("confidence", confidence)
         if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
             return None
-        known = self._client is None or self._client.law is None
+        known = self._client is None or not self._client.hidden
         due = self._rounds if known else 2 ** (self._rounds.bit_length() - 1)
         if not known and due < _FIRST_SECRET:
             return None
@@ -166,17 +152,14 @@ class EpsilonSoFar:
 
     def _epsilon(self, signal: float, delta: float) -> float:
         """ε where ``signal`` is the expected score of one participation."""
-        times, rounds = self.participations, self._rounds
         if signal <= 0:
             return 0.0
-        if self._client is None or self._client.law is None:
-            return float(epsilon_of_shift(signal * math.sqrt(times), delta))
+        if self._client is None or not self._client.hidden:
+            return client_epsilon(np.array([signal * math.sqrt(self.participations)]), delta)
         mean = self._energy / int(self._counts.sum())
         each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
-        signals = signal * np.maximum(each, _LEAST_SIGNAL)
-        if self._client.law == "coins":
-            return secret_coins_epsilon(signals, min(times / rounds, 1.0), delta)
-        return unknown_rounds_epsilon(np.array_split(signals, max(1, round(times))), delta)
+        events = self._client.first(self._rounds).events
+        return client_epsilon(signal * np.maximum(each, _LEAST_SIGNAL), delta, events)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.
@@ -243,12 +226,12 @@ def epsilon_by_round(
     if audited.extrapolated(record) and not view.noise_prevails():
         return whole  # how the others react to a client is known at the end
     secret = audited.secret
-    planned, rate = record.running.planned, record.running.client_rate
-    if record.running.scores is None:
-        rate = audited.participations / record.rounds
-        if record.mechanism.participation != "deployment":
+    running, law = record.running, record.mechanism.participation
+    planned, client = running.planned, law if running.of_law else None
+    if running.scores is None:
+        if law.rate is not None:
             planned = float(record.presence.sum())
-    client = None if rate is None else PlannedClient(rate, None if secret is None else secret.law)
+        client = law if law.hidden else ParticipationLaw(record.rounds, audited.participations)
     chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
     window = record.correlation.window
     so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)

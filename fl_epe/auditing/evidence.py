@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 
@@ -183,6 +183,7 @@ class Evidence:
                 return f"undecided: {self.undecided}{alone}; {more}"
             case "not violated":
                 return f"not violated; {self._power()}{alone}"
+        assert_never(self.verdict)
 
     def _of_whom(self) -> str:
         if self.adversary is None or self.participations is None:
@@ -191,7 +192,7 @@ class Evidence:
         rounds = f"{often}, and the adversary knows when"
         if not self.adversary.knows_rounds:
             rounds = f"{often} on average, and the adversary does not know when"
-        sees = "the final model is" if self.adversary.sees == "final" else "every round's model is"
+        sees = "the final model is" if self.adversary.sees_final else "every round's model is"
         return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
@@ -426,7 +427,7 @@ def evidence_against_theory(
     """
     try:
         client = AuditedClient.of(record, adversary, most=True)
-        limit = analytical(record, delta, client).epsilon
+        limit = analytical(record.mechanism, client, delta).epsilon
         if limit is None or math.isinf(limit):
             return None
         return find_evidence(record, limit, delta, confidence, adversary=adversary, power=False)

@@ -1,13 +1,31 @@
-"""What can go wrong in a run, by kind: a report counts how often each kind happened.
+"""What can go wrong in a run: the kinds of faults, and the one book in which they are counted.
 
 No fault ends a run, and none weakens its DP: what is lost counts as zero in a sum whose
 denominator is fixed before the run.
+
+Examples:
+    >>> faults = FaultBook()
+    >>> faults.add(0, FaultKind.NO_ANSWER, "node 3: no answer in time")
+    True
+    >>> faults.counts, faults.messages
+    ({'no answer in time': 1}, ['round 1, node 3: no answer in time'])
 """
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_epe.archive import one_line
+
+_KEPT = 100  # messages
+_LONGEST = 400  # characters of a message
 
 
 class FaultKind(enum.StrEnum):
@@ -15,27 +33,23 @@ class FaultKind(enum.StrEnum):
 
     CLIENT_FAILED = "client failed"
     CLIENT_NOT_FINITE = "client's update not finite"
-    CANARY_LOST = "canary's update not finite"
+    CANARY_NOT_FINITE = "canary's update not finite"
     CANARY_UNUSED = "canary left out by the strategy"
     DOMINANT_UPDATE = "update most of a round"
     NODE_FAILED = "node answered with an error"
     NODE_LEFT = "node left"
     NO_ANSWER = "no answer in time"
-    NOT_FINITE = "answer not finite"
-    WRONG_SHAPE = "answer of a wrong shape"
-    REFUSED = "answer refused"
-    TWICE = "answered twice"
-    LATE = "answer of another round"
-    NOT_SAVED = "checkpoint not written"
-    NO_MODEL = "no model released"
-    NO_AUDIT = "audit stood back"
-    OTHER = "other"
-
-    @classmethod
-    def of_error(cls, code: int) -> FaultKind:
-        """What Flower's error code in place of an answer means."""
-        # A message, a reply or a node is gone, says a SuperLink.
-        return cls.NO_ANSWER if code in {3, 4, 5} else cls.NODE_FAILED
+    ANSWER_NOT_FINITE = "answer not finite"
+    ANSWER_OF_WRONG_SHAPE = "answer of a wrong shape"
+    ANSWER_REFUSED = "answer refused"
+    ANSWERED_TWICE = "answered twice"
+    ANSWER_OF_ANOTHER_ROUND = "answer of another round"
+    LOSS_NOT_FINITE = "loss of a training not finite"
+    CHECKPOINT_NOT_WRITTEN = "checkpoint not written"
+    ROUNDS_REPEATED = "rounds repeated from an earlier model"
+    NO_MODEL_RELEASED = "no model released"
+    AUDIT_STOOD_BACK = "audit stood back"
+    METRICS_RENAMED = "clients' metrics renamed"
 
     @property
     def meaning(self) -> str:
@@ -43,16 +57,18 @@ class FaultKind(enum.StrEnum):
         return _MEANINGS.get(self, _ABSENT)
 
 
-_ABSENT = "Whose update is lost counts as absent in that round."
+_ABSENT = "A client whose update is lost counts as absent in that round."
 _MEANINGS = {
     FaultKind.DOMINANT_UPDATE: "It hides all others, but not from a client who can subtract it.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
-    FaultKind.TWICE: "The first good answer counts, once.",
-    FaultKind.LATE: "It is left out: its round is over.",
-    FaultKind.NOT_SAVED: "The run went on; the checkpoint before it was kept.",
-    FaultKind.NO_MODEL: "The round counts as a participation of no canary.",
-    FaultKind.NO_AUDIT: "The run went on without that part of the audit.",
-    FaultKind.OTHER: "See the messages.",
+    FaultKind.ANSWERED_TWICE: "The first good answer counts, once.",
+    FaultKind.ANSWER_OF_ANOTHER_ROUND: "It is left out: its round is over.",
+    FaultKind.LOSS_NOT_FINITE: "The client's update was used as it was.",
+    FaultKind.CHECKPOINT_NOT_WRITTEN: "The run went on; the checkpoint before it was kept.",
+    FaultKind.ROUNDS_REPEATED: "What clients were sent in the forgotten rounds is not measured.",
+    FaultKind.NO_MODEL_RELEASED: "The round counts as a participation of no canary.",
+    FaultKind.AUDIT_STOOD_BACK: "The run went on without that part of the audit.",
+    FaultKind.METRICS_RENAMED: "Their names were those of the audit's own metrics.",
 }
 
 
@@ -66,3 +82,74 @@ class Fault(NamedTuple):
 
     kind: FaultKind
     text: str
+
+
+class FaultBook:
+    """How often each kind of fault happened in a run, and the first messages.
+
+    These are a hundred; after them only the first of a kind is kept.
+
+    Args:
+        unit: what the messages call a round.
+    """
+
+    def __init__(self, unit: str = "round") -> None:
+        self._unit = unit
+        self._counts: Counter[tuple[int, str]] = Counter()  # by round and kind
+        self._first: list[tuple[int, str, str]] = []  # round, kind and message
+
+    def add(self, index: int, kind: str, text: str, times: int = 1) -> bool:
+        """Count a fault of the round with this index, from 0, and keep its text on one line.
+
+        Returns:
+            Whether it is the first of its kind.
+        """
+        is_first = self.first(kind) is None
+        self._counts[index, str(kind)] += times
+        self._keep(index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}")
+        return is_first
+
+    def _keep(self, index: int, kind: str, message: str) -> None:
+        if len(self._first) < _KEPT or self.first(kind) is None:
+            self._first.append((index, kind, message))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each kind of fault happened."""
+        found = Counter[str]()
+        for (_, kind), times in self._counts.items():
+            found[kind] += times
+        return dict(found)
+
+    @property
+    def total(self) -> int:
+        """How many faults there were."""
+        return self._counts.total()
+
+    @property
+    def messages(self) -> list[str]:
+        """The first messages, with the number of their round."""
+        return [message for _, _, message in self._first]
+
+    def first(self, *kinds: str) -> str | None:
+        """The first message about one of these kinds; ``None`` without any."""
+        return next((message for _, kind, message in self._first if kind in kinds), None)
+
+    def values(self) -> dict[str, Any]:
+        """The book under the names that a record's `Provenance` has for it."""
+        return {"faults": tuple(self.messages), "fault_counts": self.counts}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """A named array for a checkpoint, from which `restore` goes on."""
+        return {"faults": np.array(json.dumps([[*self._counts.items()], self._first]))}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+        """Take up the first ``rounds`` of a `state`; what is here and not in it comes after."""
+        counts, first = json.loads(str(state["faults"]))
+        saved = [tuple(entry) for entry in first]
+        new = [entry for entry in self._first if entry not in saved]
+        self._counts = Counter({tuple(key): times for key, times in counts if key[0] < rounds})
+        self._first = [entry for entry in saved if entry[0] < rounds]
+        for index, kind, message in new:
+            self._counts[index, kind] += 1
+            self._keep(index, kind, message)

@@ -26,15 +26,14 @@ Examples:
 import abc
 import dataclasses
 import functools
-import typing
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, check_rate, raise_invalid, rename_arguments
+from fl_epe.checks import Floats, check_rate, checked_type, raise_invalid, rename_arguments
 from fl_epe.seeding import generator
 
 Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
@@ -209,11 +208,19 @@ def world(
         others: updates of the other records, shape (n, d).
         nothing: entries of the update that stands for none in "zero-out".
     """
-    if adjacency not in (known := typing.get_args(Adjacency)):
-        raise_invalid("adjacency", adjacency, f"to be one of {', '.join(known)}")
-    none = np.zeros_like(canary) + nothing
-    places = {"add-or-remove": [], "zero-out": [none], "substitute": [-canary]}
-    return np.vstack([others, *([canary] if present else places[adjacency])])
+    known: Adjacency = checked_type("adjacency", adjacency, Adjacency)
+    match known:
+        case _ if present:
+            place = [canary]
+        case "add-or-remove":
+            place = []
+        case "zero-out":
+            place = [np.zeros_like(canary) + nothing]
+        case "substitute":
+            place = [-canary]
+        case _:
+            assert_never(known)
+    return np.vstack([others, *place])
 
 
 def _canary(values: ArrayLike) -> Floats:

@@ -54,7 +54,7 @@ def not_measured(
         statistic: "model" looks at the final model instead of its displacement.
     """
     reason = _nobody(record)
-    if reason is None and adversary.sees == "final":
+    if reason is None and adversary.sees_final:
         return _no_final_model(record, statistic)
     if reason is None:  # what ran the audit may have seen no noise
         return _no_rounds(record) or record.findings.unbounded

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import Floats
+from fl_epe.schedules import ParticipationLaw
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,8 +105,7 @@ class Mechanism:
             number of replies, with canaries.
         noise_multiplier: z of the run, ``None`` if unknown.
         sum_noise_multiplier: z of the clients' sum alone, ``None`` if unknown.
-        participation: kind of schedule: "epochs", "poisson", "deployment" (whenever a strategy
-            asks the client), or a name from elsewhere.
+        participation: how a client takes part; where its rounds are hidden, so does a canary.
         canary_participations: expected participations of an observed canary.
         server: how the means become models.
         clip_norms: ``(T,)``; NaN where nothing was clipped.
@@ -117,12 +117,14 @@ class Mechanism:
             added; ``None`` if each added it once.
         strategy: ``(T, T)`` lower triangular strategy matrix C of correlated noise: the noise of
             the rounds is ``C⁻¹Z``; ``None`` for independent noise.
+        noise_is_for: the number of clients that the noise was calibrated for; ``None`` if those
+            that took part.
     """
 
     cohort_size: float
     noise_multiplier: float | None
     sum_noise_multiplier: float | None
-    participation: str
+    participation: ParticipationLaw
     canary_participations: float
     server: ServerStep
     clip_norms: Floats
@@ -130,6 +132,7 @@ class Mechanism:
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_weights: Floats | None = None
     strategy: Floats | None = None
+    noise_is_for: float | None = None
 
     @property
     def added(self) -> Floats:
@@ -144,7 +147,6 @@ class Design:
 
     Attributes:
         task: what was trained.
-        unit: whose privacy it is, in a word; "example" if a canary stands for one of a batch.
         num_clients: number of real clients.
         num_rounds: planned rounds; a run may stop early.
         clients_per_round: expected number of real clients in a round.
@@ -152,7 +154,6 @@ class Design:
         num_canaries: observed canaries, some of which may have been drawn for no round.
         canaries_vote: whether canaries vote on an adaptive clip norm.
         stop_when: the rule for an early stop.
-        noise_is_for: the number of clients that the DP noise was calibrated for.
         also_known: what an adversary who sees every round knows besides, in words.
         metric: what "eval_accuracy" is.
         chance_accuracy: accuracy of a guess.
@@ -163,7 +164,6 @@ class Design:
     """
 
     task: str | None = None
-    unit: str = "client"
     num_clients: int | None = None
     num_rounds: int | None = None
     clients_per_round: float | None = None
@@ -171,7 +171,6 @@ class Design:
     num_canaries: int | None = None
     canaries_vote: bool = False
     stop_when: str | None = None
-    noise_is_for: float | None = None
     also_known: str | None = None
     metric: str = "accuracy"
     chance_accuracy: float | None = None
@@ -344,14 +343,14 @@ class RunningScores:
         scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
         signals: ``(T, k)`` what each added to them by its rounds, whitened.
         planned: participations of all canaries together that were planned; ``None`` without a plan.
-        client_rate: share of the rounds in which a client was expected to take part; ``None``
-            where nobody said.
+        of_law: whether the client was one of `Mechanism.participation`, which was known beforehand;
+            else it took part as often as the median canary, in rounds that are known.
     """
 
     scores: Floats | None = None
     signals: Floats | None = None
     planned: float | None = None
-    client_rate: float | None = None
+    of_law: bool = False
 
 
 _version = functools.cache(importlib.metadata.version)  # read from files

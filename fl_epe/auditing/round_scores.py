@@ -20,6 +20,7 @@ from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import Floats, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.schedules import ParticipationLaw
 
 OTHERS = "others"  # name of released means without canaries, in the place of "mean"
 
@@ -179,7 +180,9 @@ class SeenRounds:
         """The rows of the factor, see `RoundCorrelation.of`."""
         return self._rows["factor"]
 
-    def mechanism(self, server: ServerSGD | str, ids: NDArray[np.int64]) -> Mechanism:
+    def mechanism(
+        self, server: ServerSGD | str, ids: NDArray[np.int64], client: ParticipationLaw | None
+    ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
             step = ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
@@ -191,7 +194,7 @@ class SeenRounds:
             cohort_size=float(replies.mean()) if len(replies) else math.nan,
             noise_multiplier=None,
             sum_noise_multiplier=None,
-            participation="deployment",
+            participation=(client or ParticipationLaw(len(self))).in_record(),
             canary_participations=float(presence.sum() / max(1, len(ids))),
             server=step,
             clip_norms=self["clip_norm"],

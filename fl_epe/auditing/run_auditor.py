@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing.analytical import analytical_so_far
+from fl_epe.auditing.analytical import analytical
+from fl_epe.auditing.audited_client import AuditedClient
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_metrics
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar, PlannedClient
+from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.faults import FaultBook
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
 from fl_epe.auditing.round_scores import (
@@ -37,6 +39,7 @@ from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whiten
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import Vector, check_count, check_positive, check_probability, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.schedules import ParticipationLaw
 
 
 class RunAuditor:
@@ -63,6 +66,10 @@ class RunAuditor:
         window: over how many rounds to follow how rounds are correlated: 1 if they are known to be
             independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were.
+        faults: what went wrong so far; by default nothing.
+
+    Attributes:
+        faults: the book of what goes wrong in the run, which the record has.
 
     Raises:
         ValueError: for an argument out of range.
@@ -77,11 +84,12 @@ class RunAuditor:
         delta: float,
         server: ServerSGD | str = ServerSGD(),  # noqa: B008 - frozen
         planned: float | None = None,
-        client: PlannedClient | None = None,
+        client: ParticipationLaw | None = None,
         kind: CanaryKind = "rotation",
         series: Sequence[str] = (),
         follow: bool = True,
         window: int = WINDOW,
+        faults: FaultBook | None = None,
     ) -> None:
         if planned is not None:
             check_positive("planned", planned)
@@ -92,6 +100,7 @@ class RunAuditor:
         check_probability("delta", delta)
         check_count("window", window)
         self.delta, self._seed, self._kind = delta, seed, kind
+        self.faults = faults or FaultBook()
         self._count, self._unobserved = num_canaries, unobserved
         self._server, self._told = server, tuple(series)
         self._planned, self._client, self._follow, self._window = planned, client, follow, window
@@ -240,14 +249,18 @@ class RunAuditor:
     ) -> dict[str, float]:
         """`epsilon_so_far`, and what independent noise of multiplier z allows at known rounds.
 
-        By name; NaN if not known. ``noise_is_for`` is as in `Design`. Without noise ε so far is not
-        known where canaries take part much less often than a client.
+        By name; NaN if not known. ``noise_is_for`` is as in `Mechanism`. Without noise ε so far is
+        not known where canaries take part much less often than a client.
         """
-        allowed, knows_rounds = math.nan, self._client is None or self._client.law is None
-        if self.canaries_seen and z is not None and knows_rounds:
-            mechanism = self._rounds.mechanism(self._server, np.arange(self._count))
-            times = self._so_far.participations
-            allowed = analytical_so_far(z, mechanism, noise_is_for, times, self.delta)
+        allowed, hidden = math.nan, self._client is not None and self._client.hidden
+        if self.canaries_seen and z is not None and not hidden:
+            mechanism = self._rounds.mechanism(self._server, np.arange(self._count), self._client)
+            client = AuditedClient(self._so_far.participations, np.empty((self.rounds, 0)))
+            mechanism = dataclasses.replace(
+                mechanism, noise_multiplier=z, noise_is_for=noise_is_for
+            )
+            theory = analytical(mechanism, client, self.delta)
+            allowed = math.nan if theory.epsilon is None else theory.epsilon
         unknown = self._scorer is None or (not z and self._so_far.extrapolates)
         estimate = None if unknown else self.epsilon_so_far()
         return {"epsilon-analytical": allowed, **epsilon_metrics("all", estimate)}
@@ -263,7 +276,8 @@ class RunAuditor:
             ValueError: before `begin`.
         """
         scored = self._started().state(None if keep_waiting else self._series)
-        return {**self._rounds.state(), **scored, "sketches": self._whitener.state()}
+        sketches = {"sketches": self._whitener.state()}
+        return {**self._rounds.state(), **scored, **sketches, **self.faults.state()}
 
     def restore(
         self,
@@ -298,6 +312,7 @@ class RunAuditor:
         for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
         self._last, self._velocity = last, self._velocity if velocity is None else velocity
+        self.faults.restore(state, rounds)
 
     def record(
         self, observed: NDArray[np.int64] | None = None, final: Vector | None = None, **facts: Any
@@ -322,8 +337,7 @@ class RunAuditor:
         running = RunningScores()
         if self._follow:
             scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            rate = None if self._client is None else self._client.rate
-            running = RunningScores(scores, signals, self._planned, rate)
+            running = RunningScores(scores, signals, self._planned, self._client is not None)
         return record_from_scorer(
             scorer,
             ids,
@@ -335,9 +349,11 @@ class RunAuditor:
             values=facts,
             presence=presence[:, ids],
             delta=self.delta,
-            mechanism=rounds.mechanism(self._server, ids),
+            mechanism=rounds.mechanism(self._server, ids, self._client),
             clients=ClientLog(absent=rounds["absent"].astype(np.int64)),
-            provenance=Provenance({"canary": self._seed}, self._kind, installed_versions()),
+            provenance=Provenance(
+                {"canary": self._seed}, self._kind, installed_versions(), **self.faults.values()
+            ),
             correlation=RoundCorrelation.of(rounds.factor, len(self._start)),
             running=running,
         )

@@ -3,15 +3,13 @@
 A statistic is a function of a `View` in `FUNCTIONS`, under the name that `view.STATISTICS` lists
 with the adversary who can compute it. The notation is that of `fl_epe.auditing.view`. Statistics of
 every round leave out canaries that never took part. Scores with a standard null are taken to have
-the means `View.sizes`, up to a factor. `SecretRounds` is how a canary's rounds are drawn,
-for an adversary who does not know them.
+the means `View.sizes`, up to a factor.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -21,42 +19,10 @@ from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
-from fl_epe.schedules import SCHEDULES
+from fl_epe.schedules import Events
 
 if TYPE_CHECKING:
     from fl_epe.auditing.view import View
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SecretRounds:
-    """The law of one canary's rounds.
-
-    Attributes:
-        law: "coins", in each round independently with the same probability, as for Poisson sampling
-            and for one member of a cohort of fixed size; "epochs", once in each of the ``blocks``.
-        rate: probability of a canary to be in a round, for coins.
-        blocks: the rounds of each epoch.
-    """
-
-    law: Literal["coins", "epochs"]
-    rate: float
-    blocks: list[NDArray[np.int64]]
-
-
-def secret_rounds(record: AuditRecord) -> SecretRounds | None:
-    """The law of a canary's rounds; ``None`` if it has no closed form."""
-    mechanism, rounds = record.mechanism, record.rounds
-    schedule, times = SCHEDULES.get(mechanism.participation), mechanism.canary_participations
-    law = None if schedule is None else schedule.unknown_rounds
-    planned = record.design.num_rounds or rounds  # a run may stop early
-    whole = times == round(times) and planned == rounds
-    if law is None or mechanism.canary_weights is not None or not rounds:
-        return None
-    on_ladder = record.presence.any() and np.median(record.presence.sum(0)) != times
-    if law == "epochs" and (on_ladder or not whole):
-        return None
-    blocks = np.array_split(np.arange(rounds), max(1, round(times)))
-    return SecretRounds(law, min(times / planned, 1.0), blocks)
 
 
 def _displacement(view: View) -> Scores:
@@ -151,21 +117,31 @@ def _full_knowledge(view: View) -> Scores:
     )
 
 
-def mixture_ratios(scores: Vector, secret: SecretRounds, signal: Vector) -> Floats:
-    """Logarithm of the likelihood ratio of having taken part at secret rounds, ``(k,)``.
+def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
+    """Logarithm of the likelihood ratio of having taken part at hidden rounds, ``(k,)``.
 
     Args:
         scores: ``(T, k)``, N(0, 1) for those who took part in no round.
-        secret: the law of the rounds.
+        events: how the rounds are drawn, see `Events.independent`.
         signal: means in the rounds of those who did, ``(T, 1)``.
     """
     terms = signal * scores - signal**2 / 2
-    if secret.law == "coins":
-        most, rate = 80.0, min(secret.rate, 1 - 1e-12)  # float32 has no larger exponentials
-        logs = np.log(1 - rate + rate * np.exp(np.minimum(terms, most)))
-        return np.asarray(np.sum(logs + np.maximum(terms - most, 0), axis=0, dtype=np.float64))
-    sums = [scipy.special.logsumexp(terms[b], axis=0) - np.log(len(b)) for b in secret.blocks]
-    return np.asarray(np.sum(sums, axis=0))
+    drawn = events.independent
+    coins = [(int(rounds[0]), chance) for rounds, chance in drawn if len(rounds) == 1]
+    total = np.zeros(terms.shape[1])
+    if coins:
+        rounds, chances = zip(*coins, strict=True)
+        rate = np.minimum(chances, 1 - 1e-12)[:, None]
+        most, tossed = 80.0, terms[list(rounds)]  # float32 has no larger exponentials
+        present, absent = rate.astype(terms.dtype), (1 - rate).astype(terms.dtype)
+        logs = np.log(absent + present * np.exp(np.minimum(tossed, most)))
+        total += np.sum(logs + np.maximum(tossed - most, 0), axis=0, dtype=np.float64)
+    for block, chance in drawn:
+        if len(block) > 1:
+            mean = scipy.special.logsumexp(terms[block], axis=0) - np.log(len(block))
+            with np.errstate(divide="ignore"):  # nobody is absent from a whole block
+                total += np.logaddexp(np.log1p(-chance), np.log(chance) + mean)
+    return total
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {

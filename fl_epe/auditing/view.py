@@ -78,7 +78,7 @@ class Sizes:
         rounds are drawn anew, as many as it has.
         """
         view = self.view
-        final = view.adversary.sees == "final"
+        final = view.adversary.sees_final
         if view.reaction is None or view.reaction.rate is None or (final and not self.known):
             if final:
                 return np.asarray(self.weights @ shares)
@@ -92,7 +92,7 @@ class Sizes:
 
     def of_rounds(self, rounds: float) -> float:
         """Of a client with so many rounds, of which nobody knows which they are."""
-        if self.view.adversary.sees == "final":
+        if self.view.adversary.sees_final:
             return rounds * float(self.weights.mean())
         alone = self.view.record.correlation.alone(self.weights)
         return self.unit * math.sqrt(rounds * float(alone.mean()))
@@ -155,7 +155,7 @@ class View:
     @property
     def precision(self) -> Precision:
         """What it does to `whitened_scores` that correlations are estimated."""
-        if self.adversary.sees == "final":
+        if self.adversary.sees_final:
             return EXACT
         record, correlation = self.record, self.record.correlation
         reach = reach_of(record.rounds, correlation.window)
@@ -322,7 +322,7 @@ class View:
             NotMeasured: as `scores`.
         """
         check_measured(self.record, self.adversary)
-        if self.adversary.sees == "all":
+        if not self.adversary.sees_final:
             return self.precision.unit**2 * self.record.correlation.alone(self.round_signal)
         added, hidden = self._final_parts
         return np.asarray(added * np.sqrt(self.record.dim) / hidden)
@@ -336,7 +336,7 @@ class View:
         """
         record, here = self.record, self.record.presence.any(axis=0)
         check_measured(record, self.adversary)
-        if self.adversary.sees == "final":
+        if self.adversary.sees_final:
             weights, known = np.ones(record.rounds), False
             with contextlib.suppress(ValueError):  # in proportion
                 weights, known = self.weights, True
@@ -367,7 +367,7 @@ class View:
     @property
     def noise_unit(self) -> Floats:
         """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
-        mechanism, size = self.record.mechanism, self.record.design.noise_is_for
+        mechanism, size = self.record.mechanism, self.record.mechanism.noise_is_for
         z = mechanism.sum_noise_multiplier or 0.0
         return np.asarray(z * mechanism.clip_norms / (size or mechanism.cohort_size))
 
@@ -393,7 +393,7 @@ class View:
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
             return 1.0
         inverse = None if strategy is None else np.linalg.inv(strategy)
-        if self.adversary.sees == "final":
+        if self.adversary.sees_final:
             if not mechanism.server.linear:
                 return 1.0
             shifts = np.array([fitted_shift(scores.cosines, record.dim)])

@@ -13,13 +13,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, get_args
+from typing import Literal, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.canaries.directions import Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, raise_invalid
+from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, checked_type, raise_invalid
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -54,12 +54,16 @@ class CanarySet:
         for name, value, least in (("dim", dim, 1), ("count", count, 1), ("seed", seed, 0)):
             if value < least:
                 raise_invalid(name, value, f">= {least}")
-        if kind not in get_args(CanaryKind):
-            raise_invalid("kind", kind, f"to be one of {list(get_args(CanaryKind))}")
         self.dim, self.count, self.seed = int(dim), int(count), int(seed)
-        self.kind: CanaryKind = kind
-        drawn = kind == "sphere" or dim < _LEAST_DIM or count > size_for(dim)
-        self._sphere = Sphere(dim, seed) if drawn else None
+        self.kind: CanaryKind = checked_type("kind", kind, CanaryKind)
+        match kind:
+            case "sphere":
+                is_sphere = True
+            case "rotation":
+                is_sphere = self.dim < _LEAST_DIM or self.count > size_for(self.dim)
+            case _:
+                assert_never(kind)
+        self._sphere = Sphere(self.dim, self.seed) if is_sphere else None
 
     def __repr__(self) -> str:
         return f"CanarySet(dim={self.dim}, count={self.count}, seed=..., kind={self.kind!r})"

@@ -28,7 +28,7 @@ def _planned(
     usual = 1.0
     if run is not None:
         design, mechanism = run.design, run.mechanism
-        spec = spec or design.schedule or mechanism.participation
+        spec = spec or design.schedule or mechanism.participation.name
         usual = mechanism.canary_participations
         if design.num_clients and design.clients_per_round:
             usual = run.rounds * design.clients_per_round / design.num_clients

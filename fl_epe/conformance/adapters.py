@@ -58,7 +58,7 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
             arrays, _ = strategy.aggregate_train(1, messages)
         if arrays is None:
             raise ValueError("no model was released")
-        return _unpacked(arrays)
+        return _flat(arrays)
 
     others = np.random.default_rng(1).normal(0, 1, (nodes - 1, _DIM))
     unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
@@ -77,6 +77,11 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
         "a 0-d array of integers": odd(none | {"n": np.array(100)}, n=np.array(0)),
     }
     return Target(release, **{**_FLOWER, "others": others, "probes": probes, **claim})
+
+
+def _flat(arrays: Any) -> Floats:
+    """The entries of a Flower record's arrays, one after the other."""
+    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
 
 def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
@@ -99,7 +104,7 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
         if reply.has_error():
             raise ValueError(reply.error.reason)
         arrays = reply.content.array_records["arrays"]
-        return _unpacked(arrays)
+        return _flat(arrays)
 
     return Target(release, **{**_FLOWER, "others": [], **claim})
 
@@ -156,10 +161,6 @@ def _packed(arrays: Arrays) -> dict[str, Any]:
     from flwr.app import Array
 
     return {name: Array(array) for name, array in arrays.items()}
-
-
-def _unpacked(arrays: Any) -> Floats:
-    return np.concatenate([np.ravel(array.numpy()) for array in arrays.values()])
 
 
 def _message(arrays: Arrays, examples: int, node: int) -> Any:

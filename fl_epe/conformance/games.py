@@ -14,7 +14,7 @@ from fl_epe.auditing import games
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.statistics import ALONG, DIGITS, RATIO, VALUES, Score, fitted
-from fl_epe.conformance.target import ORDERS, Target
+from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
@@ -73,12 +73,12 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     """
     dim, rows, steps = target.dim, target.rows, np.arange(target.steps)[:, None]
     long, against, short = (
-        target.clip_norm * (1.0 if target.inputs == "clipped" else length)
+        target.clip_norm * (1.0 if target.has_clipped_inputs else length)
         for length in (_LONG, _SOME_WAY, _SHORT)
     )
 
     def scaled(vector: Floats, length: float = long) -> Floats:
-        return np.asarray(vector * (length / np.linalg.norm(vector, ORDERS[target.norm])))
+        return np.asarray(vector * (length / np.linalg.norm(vector, target.order)))
 
     def every(vector: Floats) -> Floats:
         return np.where(steps < target.taken, vector, 0.0)
@@ -97,7 +97,7 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         "one entry": scaled(first),
         "least noised array": scaled(least),
     }
-    if target.inputs == "clipped":
+    if target.has_clipped_inputs:
         del vectors["random"]  # no longer than the first
     if target.categories:
         vectors["half of all entries"] = scaled(np.where(np.arange(dim) < dim / 2, 1.0, 0.0))
@@ -138,12 +138,12 @@ def observed(target: Target, game: Game, rng: np.random.Generator) -> tuple[Floa
             if ours and rng.random() >= target.sampling_rate:
                 updates = game.others
             rows.append(target(updates.copy(), rng))
-        seen[side].append(np.array(rows[-1:] if target.adversary == "last" else rows))
+        seen[side].append(target.seen(np.array(rows)))
     present, absent = map(np.array, seen)
     return present, absent
 
 
-def play(
+def judge_game(
     target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
 ) -> Check:
     """One game, and what it proves at this level."""
@@ -158,7 +158,7 @@ def play(
         return Check(name, "failed", claim, "NaN or infinity was released", why, "theoretical")
     with_it, without = (np.split(side, quarters(target.trials)) for side in runs)
     fit, choose, prove = zip(with_it, without, strict=True)
-    canary = game.canary[-1:] if target.adversary == "last" else game.canary
+    canary = target.seen(game.canary)
     statistics = fitted(*fit, canary, target.arrays, categories=target.categories)
     tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)
     _, statistic, score, threshold = max(tried, key=lambda one: one[0])
@@ -203,7 +203,7 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
             " those of this ε, sensitivity, number of categories"
         )
     moved = present.mean(axis=0) - absent.mean(axis=0)
-    size = float(np.linalg.norm(moved, ORDERS[target.norm], axis=1).max())
+    size = float(np.linalg.norm(moved, target.order, axis=1).max())
     error = _ERRORS * float(np.linalg.norm(absent.std(axis=0), axis=1).max()) / len(absent) ** 0.5
     if statistic != DIGITS and size - error > target.allowed:
         return (

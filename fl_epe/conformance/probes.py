@@ -18,7 +18,7 @@ from fl_epe.accounting import unknown_expected_score_epsilon
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
 from fl_epe.conformance.games import Game, describe
-from fl_epe.conformance.target import ORDERS, Pair, Target
+from fl_epe.conformance.target import Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator
 
@@ -53,7 +53,7 @@ def change(target: Target, pair: Pair, seed: int) -> tuple[float, bool]:
     changes = np.array([one - other for one, other in sides])
     if not np.isfinite(changes).all():
         return np.nan, True
-    sizes = np.linalg.norm(changes, ORDERS[target.norm], axis=1)
+    sizes = np.linalg.norm(changes, target.order, axis=1)
     exact = bool(np.abs(changes - changes[0]).max() <= _SAME * np.abs(sides).max())
     return float(sizes[0] if exact else sizes.min()), exact
 
@@ -113,7 +113,7 @@ def added(target: Target, seed: int) -> Added:
     if target.others is None:
         zeros = np.repeat(zeros, _TIMES, axis=0)
     drawn = np.abs(generator(seed, 9).standard_normal(target.dim)) + _UNEVEN
-    length = np.linalg.norm(drawn, ORDERS[target.norm])
+    length = np.linalg.norm(drawn, target.order)
     larger = drawn * (_UNEVEN * target.clip_norm / length)
     updates = np.repeat(larger[None], len(zeros), axis=0)
     later = [zeros] * (target.steps - 1)
@@ -219,7 +219,7 @@ def probes(
 def _inputs(target: Target, seed: int) -> dict[str, Pair]:
     rows, dim = target.rows, target.dim
     drawn = np.abs(generator(seed, 4).standard_normal((1, dim)))
-    unit = drawn / np.linalg.norm(drawn, ORDERS[target.norm]) * target.clip_norm
+    unit = drawn / np.linalg.norm(drawn, target.order) * target.clip_norm
 
     def beside(row: Floats, others: Any = rows) -> Pair:
         return Game("", row, others).worlds(target)
@@ -232,7 +232,7 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
         _REPLACED: (np.vstack([rows, 0 * unit]), np.vstack([rows, unit])),
         "the same record twice": beside(unit, np.vstack([rows, unit])),
     }
-    if target.inputs != "clipped":
+    if not target.has_clipped_inputs:
         whole = np.ceil(3 * unit), np.rint(3 * rows)
         one, other = beside(*whole)
         found["integers"] = one.astype(np.int64), other.astype(np.int64)
@@ -296,7 +296,7 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
     runs = min(max(_RUNS, target.trials), _MOST_RUNS)
     alone = np.array([released(target, pair[1], seed, i) for i in range(runs)])
     changes = released(target, pair[0], seed, 0) - alone[0]
-    norm = functools.partial(np.linalg.norm, ord=ORDERS[target.norm])
+    norm = functools.partial(np.linalg.norm, ord=target.order)
     if needed is None:
         times = math.nan if target.sensitivity is None else float(norm(changes)) / target.allowed
         return times, times
@@ -374,7 +374,7 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
     if not gaussian or target.adjacency != "zero-out" or target.sampling_rate < 1:
         return
     dim = target.dim
-    canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / ORDERS[target.norm]))
+    canary = np.full(dim, _SHORT * target.clip_norm / dim ** (1 / target.order))
     pair = Game("", canary[None], target.zeros[1:]).worlds(target)
     worlds = [pair[0]], [pair[1]]
     runs = _together(target, worlds, seed, _STREAMS)

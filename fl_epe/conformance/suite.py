@@ -9,7 +9,7 @@ import scipy
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
 from fl_epe.conformance.claim import Profile, detectable
-from fl_epe.conformance.games import NO_NOISE, describe, games_of, play, quarters
+from fl_epe.conformance.games import NO_NOISE, describe, games_of, judge_game, quarters
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of
@@ -60,7 +60,7 @@ def conform(
     share = _GAMES if alone is not None else _GAMES + _NOISE
     each = share * level / len(games)
     for i, game in enumerate(games):
-        found.append(play(target, game, profile, each, generator(seed, 2, i)))
+        found.append(judge_game(target, game, profile, each, generator(seed, 2, i)))
     again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"

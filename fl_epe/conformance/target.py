@@ -14,20 +14,28 @@ import dataclasses
 import functools
 import inspect
 import math
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import noise_at, poisson_epsilon
 from fl_epe.auditing import games
-from fl_epe.checks import Floats, check_count, check_probability, check_rate, raise_invalid
+from fl_epe.checks import (
+    Floats,
+    check_count,
+    check_probability,
+    check_rate,
+    checked_type,
+    raise_invalid,
+)
 
 Norm = Literal["l1", "l2", "linf"]
 Inputs = Literal["any", "finite", "clipped"]
 Pair = tuple[Any, Any]
-ORDERS: Mapping[str, float] = {"l1": 1, "l2": 2, "linf": math.inf}
+_CHOICES = ("norm", "inputs", "adjacency", "noise", "adversary")
 _NORMS = {"gaussian": ("l1", "l2"), "laplace": ("l1",)}
 
 
@@ -110,6 +118,9 @@ class Target:
     where: str = ""
 
     def __post_init__(self) -> None:
+        kinds = typing.get_type_hints(Target)
+        for name in _CHOICES:
+            checked_type(name, getattr(self, name), kinds[name])
         if self.delta != 0:
             check_probability("delta", self.delta)
         if self.epsilon is None and self.noise_multiplier is None:
@@ -138,6 +149,37 @@ class Target:
     def dim(self) -> int:
         """Entries of an update."""
         return sum(self.arrays)
+
+    @property
+    def order(self) -> float:
+        """The order of ``norm``, as NumPy's norm takes it."""
+        match self.norm:
+            case "l1":
+                return 1
+            case "l2":
+                return 2
+            case "linf":
+                return math.inf
+        assert_never(self.norm)
+
+    @property
+    def has_clipped_inputs(self) -> bool:
+        """Whether updates come no longer than the clip norm."""
+        match self.inputs:
+            case "any" | "finite":
+                return False
+            case "clipped":
+                return True
+        assert_never(self.inputs)
+
+    def seen(self, steps: Floats) -> Floats:
+        """The rows of those steps that the adversary sees, of rows of all of them."""
+        match self.adversary:
+            case "every":
+                return steps
+            case "last":
+                return steps[-1:]
+        assert_never(self.adversary)
 
     @property
     def taken(self) -> int:
@@ -184,11 +226,16 @@ class Target:
         Args:
             sensitivity: change of a step's release between neighbours, in ``norm``.
         """
-        if self.noise == "gaussian" and self.multiplier is not None:
-            return self.multiplier * sensitivity
-        if self.noise == "laplace" and self.epsilon and self.sampling_rate == 1:
-            return math.sqrt(2) * sensitivity * self.taken / self.epsilon
-        return None
+        match self.noise:
+            case "gaussian":
+                return None if self.multiplier is None else self.multiplier * sensitivity
+            case "laplace":
+                if self.epsilon and self.sampling_rate == 1:
+                    return math.sqrt(2) * sensitivity * self.taken / self.epsilon
+                return None
+            case None:
+                return None
+        assert_never(self.noise)
 
     @functools.cached_property
     def none(self) -> Floats:
@@ -202,8 +249,8 @@ class Target:
             return np.array(self.others, np.float64).reshape(-1, self.dim)
         rows = np.random.default_rng(2022).standard_normal((9, self.dim))
         rows = np.abs(rows) if self.nonnegative else rows
-        length = np.linalg.norm(rows, ORDERS[self.norm], axis=1, keepdims=True)
-        scale = self.clip_norm * (0.9 if self.inputs == "clipped" else 3)
+        length = np.linalg.norm(rows, self.order, axis=1, keepdims=True)
+        scale = self.clip_norm * (0.9 if self.has_clipped_inputs else 3)
         return np.asarray(rows / length * scale)
 
     @functools.cached_property

@@ -23,9 +23,9 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
-from fl_epe.checks import Booleans, raise_invalid
+from fl_epe.checks import Booleans, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
-from fl_epe.data.examples import KINDS, is_hub_id
+from fl_epe.data.examples import DataKind, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
 from fl_epe.files import PART
 from fl_epe.seeding import generator
@@ -146,7 +146,7 @@ class Grouper:
             yield rows["client"], rows["example"]
 
 
-class Sample:
+class ReservoirSample:
     """A uniform sample of at most ``size`` of the examples that it was shown, in random order.
 
     Attributes:
@@ -197,12 +197,11 @@ def convert(
         ConnectionError: if the hub cannot be reached.
     """
     goal = Path(target)
-    if kind not in KINDS:
-        raise_invalid("kind", kind, f"to be one of {', '.join(KINDS)}")
+    known: DataKind = checked_type("kind", kind, DataKind)
     report = on_progress or (lambda doing, done, total: None)
     with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
         parts = find_parts(source, Path(scratch))
-        encoder = encoder_of(kind, source, vocabulary)
+        encoder = encoder_of(known, source, vocabulary)
         _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
     return ClientStore(goal)
 
@@ -260,7 +259,7 @@ def _write(
     grouper: Grouper,
     report: Progress,
 ) -> None:
-    sample = Sample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
+    sample = ReservoirSample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
     numbers: dict[str, int] = {}  # in the order in which clients appear

@@ -8,7 +8,7 @@ import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.checks import raise_invalid
-from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS
+from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, DataKind
 
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
@@ -185,16 +185,23 @@ def _lines(path: Path) -> list[bytes]:
     raise ValueError(f"it does not contain {WORD_COUNT}")
 
 
-def encoder_of(kind: str, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
+def encoder_of(kind: DataKind, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
     """The encoder of a kind of data; sentences need a ``vocabulary``, or one beside the source.
 
     Raises:
         ValueError: if a vocabulary is missing, or given in vain.
     """
-    if kind == Images.kind:
-        if vocabulary is not None:
-            raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
-        return Images()
+    match kind:
+        case "emnist":
+            if vocabulary is not None:
+                raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
+            return Images()
+        case "stackoverflow":
+            return _words(source, vocabulary)
+    assert_never(kind)
+
+
+def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
     if vocabulary is None:
         path = Path(source).expanduser()
         folder = path if path.is_dir() else path.parent

@@ -3,12 +3,13 @@
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from fl_epe.checks import Floats32, Integers
 
-KINDS = ("emnist", "stackoverflow")
+DataKind = Literal["emnist", "stackoverflow"]
 """The published data sets that `fl_epe.data.convert` knows."""
 
 SIDE = 28

@@ -4,11 +4,11 @@ No exception of the audit ends training: it is told once, and the run goes on wi
 """
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -25,12 +25,11 @@ from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences
-from fl_epe.schedules import Cohort
+from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
-_FAULTS_KEPT = 100
 _UNTOUCHED_EVERY = 50  # steps: one in which canaries leave entries alone that no example touches
 _NOT_CLIPPED = BatchSeen(unseen="the optimizer does not clip by its method clip_and_accumulate")
 
@@ -44,7 +43,6 @@ class DPSGDAudit:
 
     Attributes:
         delta: target δ.
-        faults: what went wrong, in sentences.
     """
 
     def __init__(
@@ -60,8 +58,6 @@ class DPSGDAudit:
         self._steps, self._auditor, self._cohorts = steps, auditor, cohorts
         self._design, self._plan = design, plan
         self.delta = auditor.delta
-        self.faults: list[str] = []
-        self._fault_counts: Counter[str] = Counter()
         self._active = False
         self._stopped: str | None = None
         self._final: Vector | None = None  # once training has ended
@@ -120,16 +116,12 @@ class DPSGDAudit:
             yield
         except Exception as error:
             text = f"{what}: {type(error).__name__}: {error}"
-            step = self._auditor.rounds + 1
-            self._stopped, self._active = self._stopped or f"step {step}, {text}", False
-            self._fault(f"{text}; the run goes on without the audit", auditing.FaultKind.NO_AUDIT)
-            logger.warning("Audit, step %d, %s", step, self.faults[-1])
+            step = self._auditor.rounds
+            self._stopped, self._active = self._stopped or f"step {step + 1}, {text}", False
+            text += "; the run goes on without the audit"
+            self._auditor.faults.add(step, auditing.FaultKind.AUDIT_STOOD_BACK, text)
+            logger.warning("Audit, step %d, %s", step + 1, text)
             logger.debug("Where it happened", exc_info=error)
-
-    def _fault(self, text: str, kind: auditing.FaultKind) -> None:
-        self._fault_counts[str(kind)] += 1
-        if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"step {self._auditor.rounds}, {text}")
 
     def _clip(self, clip: Callable[[], None]) -> None:
         if self._active:
@@ -170,7 +162,7 @@ class DPSGDAudit:
                 if self._loggers:
                     values = self._auditor.metrics_so_far() | {"clip_norm": facts.clip_norm}
                     values["canaries_seen"] = self._auditor.canaries_seen
-                    values["fault_count"] = self._fault_counts.total()
+                    values["fault_count"] = self._auditor.faults.total
                     self._loggers.log(self._auditor.rounds, values, resumed=False)
 
     def _gradient(self, cohort: Cohort, clip_norm: float) -> Vector:
@@ -199,8 +191,10 @@ class DPSGDAudit:
         self._auditor.observe(None, seen, released={"others": mean})
         self._facts.append(facts)
         if not finite:
-            self._fault(
-                "the noisy gradient has NaN or infinite entries", auditing.FaultKind.NO_MODEL
+            self._auditor.faults.add(
+                self._auditor.rounds - 1,
+                auditing.FaultKind.NO_MODEL_RELEASED,
+                "the noisy gradient has NaN or infinite entries",
             )
             return
         deviation = facts.sum_noise_multiplier * facts.clip_norm
@@ -216,6 +210,11 @@ class DPSGDAudit:
             )
         )
         self._movement.begin(self._steps.model(), noise, self._steps.replay)
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong so far, in sentences."""
+        return self._auditor.faults.messages
 
     @property
     def findings(self) -> StepFindings:
@@ -263,13 +262,10 @@ class DPSGDAudit:
         fresh = np.ones((record.rounds, 1)) if knowing and not unbounded else None
         rates, momentum = mechanism.server.learning_rates, self._steps.momentum
         scale = np.ones(len(self._facts)) if rates is None or momentum else rates
-        return record.with_values(
-            **{
-                "correlation": auditing.RoundCorrelation(fresh),  # the noise of a step is
-                "norms.deltas": scale * record.norms.means,
-                "provenance.faults": tuple(self.faults),
-                "provenance.fault_counts": dict(self._fault_counts),
-            }
+        return dataclasses.replace(
+            record,
+            correlation=auditing.RoundCorrelation(fresh),  # the noise of a step is
+            norms=dataclasses.replace(record.norms, deltas=scale * record.norms.means),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
@@ -278,14 +274,26 @@ class DPSGDAudit:
         server = auditing.ServerStep(steps.description)
         if self._stopped is None and steps.momentum is not None and np.isfinite(rates).all():
             server = auditing.ServerStep("sgd", rates, steps.momentum)
-        participations = self._design["participations"]
-        if rate is not None:
-            participations = sum(min(1.0, step.batches * rate) for step in facts)
+        participations, count = self._design["participations"], len(facts)
+        if rate is None:
+            law = ParticipationLaw(count, participations, math.ceil(participations), unit="example")
+        else:
+            chances = np.array([min(1.0, step.batches * rate) for step in facts])
+            participations = float(chances.sum())
+            law = ParticipationLaw(
+                count,
+                participations,
+                unit="example",
+                hidden=bool(chances.min(initial=1.0) < 1),
+                adjacency="add-or-remove",
+                coins=Coins(count, float(chances.max(initial=0.0))),
+                events=Events.coins(chances),
+            )
         return auditing.Mechanism(
             cohort_size=steps.batch_size,
             noise_multiplier=_constant([step.noise_multiplier for step in facts]),
             sum_noise_multiplier=_constant([step.sum_noise_multiplier for step in facts]),
-            participation="epochs" if rate is None else "poisson",
+            participation=law.in_record(),
             canary_participations=participations,
             server=server,
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_epe.checks import Vector, check_noise, check_positive, raise_invalid
+from fl_epe.checks import Vector, check_noise_multiplier, check_positive, raise_invalid
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
 
@@ -62,7 +62,7 @@ class PlainDPSGD:
         expected_batch_size: float,
         seed: int | None = None,
     ) -> None:
-        check_noise("noise_multiplier", noise_multiplier)
+        check_noise_multiplier("noise_multiplier", noise_multiplier)
         self.learning_rate, self.noise_multiplier = learning_rate, noise_multiplier
         self.max_grad_norm, self.expected_batch_size = max_grad_norm, expected_batch_size
         for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):

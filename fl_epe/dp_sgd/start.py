@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.auditing import LEAST_FOR_NULL, RunAuditor
+from fl_epe.auditing import LEAST_FOR_NULL, FaultBook, RunAuditor
 from fl_epe.checks import check_rate, rename_arguments
 from fl_epe.dp_sgd.audit import DPSGDAudit, logger
 from fl_epe.dp_sgd.optimizers import PlainDPSGD, Steps
@@ -88,11 +88,11 @@ def audit_dp_sgd(
         server="DP-SGD",
         series=("others",),
         window=1,  # the noise of a step is fresh
+        faults=FaultBook("step"),
     )
     expected = num_canaries * rate
     design = {
         "task": f"DP-SGD with {found.description}",
-        "unit": "example",
         "participations": participations if planned else None,
         "sample_rate": None if planned else rate,
         "share": expected / found.batch_size,

@@ -15,7 +15,7 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.flower.arrays import DecodedArray, pack, read_only, records_of, share
+from fl_epe.flower.arrays import DecodedArray, is_unreachable, pack, read_only, records_of, share
 from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ __all__ = [
     "DecodedArray",
     "InProcessGrid",
     "canary_mod",
+    "is_unreachable",
     "pack",
     "read_only",
     "records_of",

@@ -8,15 +8,17 @@ import fnmatch
 import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, assert_never
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
 
+ReplyKind = Literal["model", "update"]
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _NUMPY = "numpy.ndarray"
@@ -30,6 +32,15 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def is_unreachable(error: Error) -> bool:
+    """Whether a SuperLink says, in the place of a reply, that message, reply or node is gone."""
+    return error.code in (
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+    )
 
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:
@@ -213,7 +224,7 @@ class Layout:
         return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
 
     def form(
-        self, like: ArrayRecord, arrays: ArrayRecord, kind: str | None = "model"
+        self, like: ArrayRecord, arrays: ArrayRecord, kind: ReplyKind | None = "model"
     ) -> Callable[[NDArray[np.floating]], ArrayRecord]:
         """Makes a reply like the one given from a model with the moved entries ``(dim,)``.
 
@@ -229,10 +240,15 @@ class Layout:
         answered, ours = _decode(like), _decode(arrays)
         theirs, known = self._match(answered), self._match(ours)
         still = {name: answered[theirs[name]] for name in self.left_out if name in theirs}
-        if kind == "model":
-            still = {name: ours[known[name]] for name in still}
-        elif kind == "update":
-            still = {name: np.zeros_like(value) for name, value in still.items()}
+        match kind:
+            case "model":
+                still = {name: ours[known[name]] for name in still}
+            case "update":
+                still = {name: np.zeros_like(value) for name, value in still.items()}
+            case None:
+                pass
+            case _:
+                assert_never(kind)
 
         def fill(flat: NDArray[np.floating]) -> ArrayRecord:
             values, out = {**still, **self.split(flat)}, ArrayRecord()

@@ -73,8 +73,9 @@ def make_record(run: AuditedRun) -> AuditRecord:
     facts: dict[str, Any] = {
         "noise_multiplier": claimed,
         "sum_noise_multiplier": of_sum,
+        "noise_is_for": run.wrapped.expected_replies(),
+        "unit": run.settings.unit,
         "faults": tuple(all_faults(run)),
-        "fault_counts": run.fault_counts,
         "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
         "canary_bytes": max((note.canary_bytes for note in notes), default=0),
         "design": _design(run),
@@ -83,10 +84,8 @@ def make_record(run: AuditedRun) -> AuditRecord:
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
-    if run.plan.load is None and _on_the_server(run):
-        facts["participation"] = "epochs"
-        if run.index == run.rounds:
-            facts["canary_participations"] = float(run.settings.participations or 1)
+    if run.plan.load is None and _on_the_server(run) and run.index == run.rounds:
+        facts["canary_participations"] = float(run.settings.participations or 1)
     log = run.seen.log(run.auditor.rounds)
     facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
     facts |= {"clients.weights": log.weights}
@@ -100,7 +99,7 @@ def run_doubts(run: AuditedRun) -> list[str]:
     found = list[str]()
     if _clients_add_noise(run):
         found.append(_CLIENTS_NOISE)
-    if run.fault_counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
+    if run.faults.counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
         found.append(_OFTEN_DOMINATED)
     if (dominant := dominant_node(run)) is not None:
         found.append(dominant)
@@ -128,7 +127,7 @@ def _design(run: AuditedRun) -> Design:
     settings, plan = run.settings, run.plan
     known: dict[str, object] = {
         name: getattr(settings, name)
-        for name in ("num_examples", "canary_norm", "canary_kind", "participations", "unit")
+        for name in ("num_examples", "canary_norm", "canary_kind", "participations")
     }
     known |= {"max_share": settings.largest_share, "rounds": run.rounds}
     if run.early_stop is not None:
@@ -150,7 +149,6 @@ def _design(run: AuditedRun) -> Design:
             "task": run.wrapped.description,
             "canaries_come_from": "server" if settings.clients is None else "clients",
             "caveat": run.wrapped.caveat(averages=_averages(run)),
-            "noise_is_for": run.wrapped.expected_replies(),
         }
     )
 
@@ -192,7 +190,7 @@ def _findings(run: AuditedRun) -> Findings:
 
 def all_faults(run: AuditedRun) -> list[str]:
     """What went wrong so far, in sentences."""
-    return [*run.faults, *filter(None, [_missing(run), dominant_node(run)])]
+    return [*run.faults.messages, *filter(None, [_missing(run), dominant_node(run)])]
 
 
 def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
@@ -201,7 +199,7 @@ def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> Non
         values: dict[str, object] = dict(metrics) if isinstance(metrics, MetricRecord) else {}
         values["clip_norm"] = math.nan if state is None else state.clip_norm
         values["canaries_seen"] = run.auditor.canaries_seen
-        values["fault_count"] = sum(run.fault_counts.values())
+        values["fault_count"] = run.faults.total
         run.loggers.log(run.index, values, resumed=bool(run.resumed))
 
 
@@ -240,7 +238,7 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
             if run.index > 0:  # else there is nothing to report
                 problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
                 run.failed("the report could not be made", error, run.index - 1)
-    return "\n".join(["ε: not measured", *problems, *run.faults])
+    return "\n".join(["ε: not measured", *problems, *run.faults.messages])
 
 
 def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
@@ -266,11 +264,7 @@ def _measured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
     from fl_epe.reporting import as_text, summarize_unmeasured, write_report
 
-    known: dict[str, Any] = {
-        "delta": run.settings.delta,
-        "faults": run.faults,
-        "fault_counts": run.fault_counts,
-    }
+    known = {"delta": run.settings.delta} | run.faults.values()
     with contextlib.suppress(Exception):  # the reason is said without it
         known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
     reason = run.first_failure or run.over or "the audit saw no round"

@@ -17,13 +17,13 @@ from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts, RunAu
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower import free_arrays
-from fl_epe.flower.arrays import Layout, pack
+from fl_epe.flower.arrays import Layout, ReplyKind, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
-from fl_epe.flower.replies import readable
+from fl_epe.flower.replies import base_of, readable
 from fl_epe.flower.seen_clients import SeenClients
-from fl_epe.flower.settings import CanaryAuditSettings, ReplyKind, SettingsError
+from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
 from fl_epe.flower.sources import ClientAnswers, ServerCanaries
 from fl_epe.flower.state import AuditState, RoundState, logger
 from fl_epe.flower.watching import averaging_of, note_noise
@@ -57,7 +57,7 @@ class AuditedRun(AuditState):
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
         known: ReplyKind | None = "model" if wrapped.takes_models else None
-        super().__init__(settings.seed, settings.rounds, settings.replies or known)
+        super().__init__(settings.canary_seed, settings.rounds, settings.replies or known)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self.auditor = self._new_auditor(self)
         self.start: ArrayRecord | None = None
@@ -66,7 +66,7 @@ class AuditedRun(AuditState):
         self.over = None if settings.enabled else "the audit was off (enabled=False)"
         self.is_longer = False
         self.noise = NoiseHealth(level=RUN_LEVEL)
-        self.contributions = NodeContributions(settings.seed)
+        self.contributions = NodeContributions(settings.canary_seed)
         self._noise_fails: bool | None = None  # as it was seen last
         self.stop_rule = ""
         self._stopped: EarlyStop | None = None
@@ -86,8 +86,9 @@ class AuditedRun(AuditState):
             delta=self.settings.delta,
             server=self.wrapped.server(),
             planned=plan.planned,
-            client=plan.client if self.settings.clients is None else None,
+            client=plan.law(self.rounds or 1) if self.settings.clients is None else None,
             kind=self.settings.canary_kind,
+            faults=self.faults,
         )
 
     @functools.cached_property
@@ -241,7 +242,7 @@ class AuditedRun(AuditState):
         """
         if not answers:
             raise ValueError("Expected a reply that can be read.")
-        if kind == "update":
+        if base_of(kind, state.before) is None:
             answers = [state.before + update for update in answers]
         before = state.layout.split(state.before)
         models = [state.layout.split(answer) for answer in answers]
@@ -404,13 +405,14 @@ class AuditedRun(AuditState):
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
         if not arrays:
-            self.fault(self.index, "the strategy released no model", FaultKind.NO_MODEL)
+            text = "the strategy released no model"
+            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
             return None
         theta = layout.flatten(arrays)
         self.last_is_finite = math.isfinite(norm(theta))
         if not self.last_is_finite:
             text = "the strategy released a model with NaN or infinite entries"
-            self.fault(self.index, text, FaultKind.NO_MODEL)
+            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
             return None
         self.last = theta
         return theta
@@ -444,5 +446,5 @@ class AuditedRun(AuditState):
         try:
             self._finished = self._finished or make_record(self)
         except ValueError as error:
-            raise ValueError(f"{error} {'; '.join(self.faults[:3])}".strip()) from error
+            raise ValueError(f"{error} {'; '.join(self.faults.messages[:3])}".strip()) from error
         return self._finished

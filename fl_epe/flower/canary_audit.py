@@ -305,7 +305,7 @@ class CanaryAudit(Strategy):
         try:
             return all_faults(self._run)
         except Exception as error:  # noqa: BLE001 - what is known is said
-            return [*self._run.faults, f"the faults are incomplete: {error}"]
+            return [*self._run.faults.messages, f"the faults are incomplete: {error}"]
 
     def stop_when(self, *, epsilon: float) -> Callable[..., bool]:
         """A rule that ends the run as soon as ε is shown to be above ``epsilon``.

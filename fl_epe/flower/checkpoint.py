@@ -43,7 +43,7 @@ _GROWING = (  # arrays that get rows in each round, and keep those that they hav
     *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
 )
 # Arguments that may differ.
-_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "fresh_seed", "unit"}
+_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "canary_seed", "unit"}
 _JSON = pydantic.TypeAdapter(AuditState)
 
 
@@ -147,7 +147,7 @@ class Checkpoint:
         """Raise a `SettingsError` that names the first argument with another value than before."""
         settings = self._run.settings
         instead = "start again as before, or with another checkpoint folder"
-        if not settings.fresh_seed and settings.seed != saved.seed:
+        if settings.seed not in (None, saved.seed):
             raise SettingsError(
                 f"Expected another seed to be that of the audit in the checkpoint; {instead}."
             )
@@ -222,7 +222,8 @@ class Checkpoint:
             write_archive(path, arrays, {}, schema=SCHEMA, compress=False)
             self._mine = True
         except Exception as error:  # noqa: BLE001 - the run goes on
-            run.failed("the audit could not be saved", error, run.index - 1, FaultKind.NOT_SAVED)
+            kind = FaultKind.CHECKPOINT_NOT_WRITTEN
+            run.failed("the audit could not be saved", error, run.index - 1, kind)
 
     def _without_blocks(self) -> dict[str, NDArray[Any]]:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Floats
-from fl_epe.flower.replies import kind_of_replies, model_record, weights
+from fl_epe.flower.replies import base_of, kind_of_replies, model_record, weights
 from fl_epe.flower.state import RoundState, logger
 from fl_epe.seeding import generator
 
@@ -139,8 +139,8 @@ class RoundUpdates:
         if kind is None:
             return None
         entries = np.array(rows, np.float64)
-        if kind == "model":
-            entries -= before
+        if (base := base_of(kind, before)) is not None:
+            entries -= base
         if wrapped.clips_on_server:
             norms = math.sqrt(step) * np.linalg.norm(entries, axis=1, keepdims=True)
             entries *= np.minimum(1.0, state.clip_norm / np.maximum(norms, np.finfo(float).tiny))
@@ -157,10 +157,7 @@ def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> 
     found = find_dominant(dict(zip(updates.nodes, added, strict=True)), updates.noise)
     if found is None:
         return
-    kind = FaultKind.DOMINANT_UPDATE
-    run.fault(state.index, str(found), kind)
-    if kind not in run.warned:
-        run.warned.add(str(kind))
+    if run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found)):
         logger.warning("Audit, round %d, an update hides the others: %s", state.index + 1, found)
 
 

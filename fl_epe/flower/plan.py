@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.auditing import MOST_SHARE, CanaryLoad, PlannedClient, canary_load
+from fl_epe.auditing import MOST_SHARE, CanaryLoad, canary_load
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
-from fl_epe.schedules import ShuffledEpochs, presence
+from fl_epe.schedules import ParticipationLaw, ShuffledEpochs, presence
 from fl_epe.seeding import generator
 
 _SCHEDULE = 0  # stream of an audit's own choices
@@ -46,11 +46,10 @@ class AuditPlan:
     reduced: str = ""
     load: CanaryLoad | None = None
 
-    @property
-    def client(self) -> PlannedClient | None:
-        """The client of ε so far: a real one, if any was asked."""
+    def law(self, rounds: int) -> ParticipationLaw | None:
+        """How a client takes part in a run; ``None`` if none was asked."""
         rate = self.clients / max(1, self.nodes or self.clients)
-        return PlannedClient(rate) if rate else None
+        return ParticipationLaw(rounds, rate * rounds) if rate else None
 
     @property
     def most(self) -> float:
@@ -109,7 +108,7 @@ def spread(
         often = int(places * load.place_participations + _ROUNDING) / max(1, places)
     if not places or not often:
         return np.zeros((rounds, 0), bool)
-    rng = generator(settings.seed, _SCHEDULE)
+    rng = generator(settings.canary_seed, _SCHEDULE)
     first = 1 if replaces and rounds > 1 else 0
     schedule = ShuffledEpochs(rounds - first, min(often, rounds - first))
     here = np.pad(presence(schedule, places, rng), ((first, 0), (0, 0)))

@@ -8,7 +8,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
 import scipy
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Vector
-from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
-from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 
@@ -83,7 +82,7 @@ def model_record(
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class ReadableReply:
     """A real reply that can be read.
 
     Attributes:
@@ -101,14 +100,14 @@ class Answer:
         """Those of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
-    def read(self, layout: Layout) -> Answer:
+    def read(self, layout: Layout) -> ReadableReply:
         """The same with the vector of another layout."""
         return dataclasses.replace(self, vector=layout.flatten(self.arrays))
 
 
 def some_answers(
     run: AuditedRun, replies: Sequence[Message], state: RoundState, rng: np.random.Generator
-) -> list[Answer]:
+) -> list[ReadableReply]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
     Others that were looked at are faults. Replies that hold the model unchanged, or no update, are
@@ -117,22 +116,37 @@ def some_answers(
     Raises:
         ValueError: if there is none.
     """
-    found, idle, why = list[Answer](), list[Answer](), ""
+    found, idle, why = list[ReadableReply](), list[ReadableReply](), ""
     for i in rng.permutation(len(replies)):
         try:
             name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
             is_idle = not vector.any() or np.array_equal(vector, state.before)
-            (idle if is_idle else found).append(Answer(replies[i], name, vector))
+            (idle if is_idle else found).append(ReadableReply(replies[i], name, vector))
         except ValueError as error:
             why = f"node {replies[i].metadata.src_node_id}: {error}"
-            run.fault(state.index, why, FaultKind.REFUSED)
+            run.faults.add(state.index, FaultKind.ANSWER_REFUSED, why)
         if len(found) == MOST_READ:
             break
     if not found and not idle:
         raise ValueError(f"Expected a reply that can be read: {why}")
     return found or idle[:MOST_READ]
+
+
+def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
+    """What a reply of this kind holds beside its update; ``None`` for nothing.
+
+    Args:
+        kind: what replies are; ``None`` where the model is 0, so that it makes no difference.
+        before: the model that was sent.
+    """
+    match kind:
+        case "model":
+            return before
+        case "update" | None:
+            return None
+    assert_never(kind)
 
 
 def kind_of_replies(
@@ -196,7 +210,7 @@ def are_noise(
     )
 
 
-def median_norm(like: Sequence[Answer], before: Vector | None, *, noisy: bool) -> float:
+def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: bool) -> float:
     """The median norm of the updates in some answers that moved the model.
 
     Args:
@@ -223,7 +237,7 @@ def make_replies(
     numbers: Sequence[int],
     norms: NDArray[np.float64],
     clipped: NDArray[np.bool_],
-    like: Sequence[Answer],
+    like: Sequence[ReadableReply],
     real: Sequence[Message],
     own_weight: tuple[str, float],
     state: RoundState,
@@ -246,6 +260,7 @@ def make_replies(
     """
     vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
     assert vectors is not None  # noqa: S101 - there are canaries in the round
+    base = base_of(kind, before)
     forms = [
         state.layout.form(answer.arrays, state.arrays, kind) for answer in like[: len(numbers)]
     ]
@@ -254,15 +269,15 @@ def make_replies(
         which = position % len(like)
         canary = leave_alone(state.unmoved, vectors[position], state.layout)
         model = canary * before.dtype.type(norms[position])
-        if kind == "model":
-            model += before
+        if base is not None:
+            model += base
         content = RecordDict()
         for name, record in like[which].reply.content.items():
             if name == like[which].name:
                 content[name] = arrays = forms[which](model)
                 update = state.layout.flatten(arrays)
-                if kind == "model":
-                    update -= before
+                if base is not None:
+                    update -= base
                 _check_held(canary, update, norms[position])
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}

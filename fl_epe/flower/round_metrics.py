@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import MetricRecord
 
-from fl_epe.auditing import answer_metrics
+from fl_epe.auditing import FaultKind, answer_metrics
 from fl_epe.flower.audit_record import noise_multipliers, run_doubts
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def rename_ours(run: AuditedRun, metrics: Any) -> Any:
     text = f"clients have metrics with names of the audit's: {', '.join(sorted(taken))}"
     if text not in run.warned:
         run.warned.add(text)
-        run.fault(run.index, f"{text}; theirs begin with clients- now")
+        kind = FaultKind.METRICS_RENAMED
+        run.faults.add(run.index, kind, f"{text}; theirs begin with clients- now")
     return MetricRecord(
         {f"clients-{name}" if name in taken else name: value for name, value in metrics.items()}
     )

@@ -6,25 +6,23 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 from fl_epe.auditing import LEAST_FOR_NULL, SHARE
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
-    check_noise,
+    check_noise_multiplier,
     check_positive,
     check_probability,
     check_rate,
     checked_type,
     raise_invalid,
 )
+from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.loggers import RunLogger, check_loggers
 
-ReplyKind = Literal["model", "update"]
 """What clients answer with: a model, or its difference from the model that they were sent."""
 
-_DRAWN: Any = None  # a default that is drawn from the operating system's entropy
 _MOST = 1000
 _SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
 _OF_MANY_TYPES = ("clients", "checkpoint", "log_to")
@@ -92,7 +90,7 @@ class CanaryAuditSettings:
         log_to: where to log each round's metrics and the answer: "tensorboard", "mlflow", "wandb",
             or a list of names and objects, see `fl_epe.loggers`. What they keep is in the folder
             ``checkpoint``, or else in one of the run under ``runs``.
-        fresh_seed: whether the seed was drawn here.
+        canary_seed: ``seed``, or one that was drawn here.
 
     Raises:
         ArgumentError: a `ValueError`, for an argument out of range, or that goes with no other.
@@ -100,7 +98,7 @@ class CanaryAuditSettings:
 
     delta: float
     num_canaries: int | None = None
-    seed: int = dataclasses.field(default=_DRAWN, repr=False)
+    seed: int | None = dataclasses.field(default=None, repr=False)
     unobserved: int | None = None
     participations: float | None = None
     rounds: int | None = None
@@ -117,12 +115,11 @@ class CanaryAuditSettings:
     enabled: bool = True
     unit: str = "client (node)"
     log_to: str | Sequence[str | RunLogger] = ()
-    fresh_seed: bool = dataclasses.field(init=False)
+    canary_seed: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fresh_seed", self.seed is None)
-        if self.fresh_seed:
-            object.__setattr__(self, "seed", secrets.randbits(128))
+        canary_seed = secrets.randbits(128) if self.seed is None else self.seed
+        object.__setattr__(self, "canary_seed", canary_seed)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
         check_loggers(self.log_to)
         self._check()
@@ -140,7 +137,7 @@ class CanaryAuditSettings:
             if (value := getattr(self, name)) is not None:
                 check_positive(name, value)
         if self.noise_multiplier is not None:
-            check_noise("noise_multiplier", self.noise_multiplier)
+            check_noise_multiplier("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.largest_share)
         if self.clients is None:
             return
@@ -188,7 +185,7 @@ class CanaryAuditSettings:
         return ClientCanaries(
             count,
             self.unobserved_beside(count),
-            self.seed,
+            self.canary_seed,
             self.clients,
             self.identity,
             (*self.leave_out, *map(glob.escape, left_out)),

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Vector
 from fl_epe.flower import client_canaries
-from fl_epe.flower.arrays import longest_norm
+from fl_epe.flower.arrays import ReplyKind, longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
 from fl_epe.flower.plan import AuditPlan, make_plan, spread
 from fl_epe.flower.replies import (
     MOST_READ,
-    Answer,
+    ReadableReply,
     are_noise,
+    base_of,
     kind_of_replies,
     make_replies,
     median_norm,
@@ -31,7 +32,6 @@ from fl_epe.flower.replies import (
     some_answers,
     weights,
 )
-from fl_epe.flower.settings import ReplyKind
 from fl_epe.flower.state import RoundState
 from fl_epe.mechanism import norm
 from fl_epe.schedules import ShuffledEpochs
@@ -109,7 +109,7 @@ class ServerCanaries:
         """A share of the cohort, drawn at random; over some rounds as many as that share says."""
         if kept >= 1:
             return cohort
-        rng = generator(self._run.settings.seed, _THINNED, state.index)
+        rng = generator(self._run.settings.canary_seed, _THINNED, state.index)
         count = math.floor(kept * len(cohort) + state.index * _GOLDEN % 1)
         return sorted(rng.choice(cohort, count, replace=False).tolist())
 
@@ -141,7 +141,7 @@ class ServerCanaries:
         # A canary of a ladder that few clients leave in may be half of this round.
         most = self._most if self._run.plan.load is None else max(self._most, 0.5)
         check_share(count, len(messages) - replaced, most)
-        rng = generator(self._run.settings.seed, _WITHHELD, state.index)
+        rng = generator(self._run.settings.canary_seed, _WITHHELD, state.index)
         out = self._replaced(messages, replaced, rng)
         state.sent = [message for message in messages if id(message) not in out]
         state.withheld = [message for message in messages if id(message) in out]
@@ -196,26 +196,31 @@ class ServerCanaries:
 
     def _read(
         self, state: RoundState, real: Sequence[Message]
-    ) -> tuple[list[Answer], ReplyKind | None]:
+    ) -> tuple[list[ReadableReply], ReplyKind | None]:
         """Some answers and what they are; notes the norm of a client's update.
 
         Raises:
             ValueError: if that is not known, with the reason.
         """
-        rng = generator(self._run.settings.seed, _NORMS, state.index)
+        rng = generator(self._run.settings.canary_seed, _NORMS, state.index)
         like, layout = some_answers(self._run, real, state, rng), state.layout
         kind = self._kind_of(like, state)
         self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         if state.layout is not layout:  # canaries leave more arrays alone from now on
             like = [answer.read(state.layout) for answer in like]
-        before = state.before if kind == "model" else None
+        before = base_of(kind, state.before)
         noisy = are_noise([answer.vector for answer in like], before)
         self._run.note(state.index).noisy = noisy
         state.counted = self._length(like, state, before, noisy=noisy)
         return like, kind
 
     def _length(
-        self, like: Sequence[Answer], state: RoundState, before: Vector | None, *, noisy: bool
+        self,
+        like: Sequence[ReadableReply],
+        state: RoundState,
+        before: Vector | None,
+        *,
+        noisy: bool,
     ) -> float:
         """The norm of a client's update after clipping, which a canary's has, too.
 
@@ -259,7 +264,7 @@ class ServerCanaries:
             self._check_share(typical * count, sum(counted))
         return largest
 
-    def _kind_of(self, like: Sequence[Answer], state: RoundState) -> ReplyKind | None:
+    def _kind_of(self, like: Sequence[ReadableReply], state: RoundState) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
         if self._run.kind is None and np.any(state.before):
             self._run.kind = kind_of_replies([answer.vector for answer in like], state.before)
@@ -271,7 +276,7 @@ class ServerCanaries:
         return self._run.kind
 
     def _norms(
-        self, state: RoundState, count: int, like: Sequence[Answer]
+        self, state: RoundState, count: int, like: Sequence[ReadableReply]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """How long the canaries' updates are as they are sent, and which of them are clipped.
 
@@ -359,9 +364,8 @@ class ClientAnswers:
         missing = self._missing(state, played, others)
         for number in missing:
             node = played.pop(number).metadata.src_node_id
-            self._run.fault(
-                state.index, f"node {node}: its answer does not hold its canary", FaultKind.REFUSED
-            )
+            text = f"node {node}: its answer does not hold its canary"
+            self._run.faults.add(state.index, FaultKind.ANSWER_REFUSED, text)
         self._run.answered.update(played)
         state.counted = state.clip_norm if once else math.nan
         state.present = sorted(played)

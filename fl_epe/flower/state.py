@@ -6,9 +6,8 @@ import dataclasses
 import logging
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -16,18 +15,18 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import error_text, one_line
-from fl_epe.auditing import FaultKind, RoundFacts
-from fl_epe.flower.arrays import Layout, records_of
+from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
+from fl_epe.flower.arrays import Layout, ReplyKind, is_unreachable, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
-from fl_epe.flower.settings import ReplyKind
 
 if TYPE_CHECKING:
     from fl_epe.flower.dominance import RoundUpdates
 
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _LOSSES = ("train_loss", "train-loss", "loss")
-_FAULTS_KEPT = 100
+# What `AuditState.failed` is told.
+_FAILURES = (FaultKind.AUDIT_STOOD_BACK, FaultKind.CANARY_UNUSED, FaultKind.CHECKPOINT_NOT_WRITTEN)
 _ROUNDING = 1e-5  # shares that differ less are equal
 
 
@@ -184,9 +183,6 @@ class RoundNotes:
     """What is known of one round.
 
     Attributes:
-        faults: what went wrong, in sentences, and of which kind that is.
-        counts: how often each kind of fault happened.
-        failure: the first part of the audit that could not be done, and why.
         loss: of the clients' training; ``None`` if nobody says.
         seconds: that the audit took, the strategy's own calls left out.
         canary_bytes: of memory for the canaries' updates and replies.
@@ -195,9 +191,6 @@ class RoundNotes:
         noisy: whether clients' updates look like noise; ``None`` if they were not looked at.
     """
 
-    faults: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    counts: Counter[str] = dataclasses.field(default_factory=Counter)
-    failure: str | None = None
     loss: float | None = None
     seconds: float = 0.0
     canary_bytes: int = 0
@@ -240,7 +233,7 @@ class AuditState:
     seed: int
     rounds: int | None
     kind: ReplyKind | None
-    inject: str = "auto"
+    inject: Literal["auto", "replace", "none"] = "auto"
     clients: dict[int, int] = dataclasses.field(default_factory=dict)
     ordered: set[int] = dataclasses.field(default_factory=set)
     answered: set[int] = dataclasses.field(default_factory=set)
@@ -259,47 +252,37 @@ class AuditState:
     plan: AuditPlan = dataclasses.field(default_factory=AuditPlan)
     resumed: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        self.faults = FaultBook()  # which `RunAuditor.state` keeps
+
     def note(self, index: int) -> RoundNotes:
         """What is known of the round with this index."""
         return self.notes.setdefault(index, RoundNotes())
 
     @property
-    def faults(self) -> list[str]:
-        """What went wrong, in sentences: the first hundred."""
-        return [text for note in self.notes.values() for _, text in note.faults]
-
-    @property
-    def fault_counts(self) -> dict[str, int]:
-        """How often each kind of fault happened."""
-        return dict(sum((note.counts for note in self.notes.values()), Counter[str]()))
-
-    @property
     def first_failure(self) -> str | None:
         """The first part of the audit that could not be done, and why."""
-        return next((note.failure for note in self.notes.values() if note.failure), None)
+        return self.faults.first(*_FAILURES)
 
     def reject(self, failure: Exception | str) -> None:
         """Canaries stand in for clients that were asked, or stop: the strategy failed on them."""
-        self.inject = "replace" if self.inject == "auto" else "none"
-        then = "from the next round on canaries answer in the place of clients"
-        then = then if self.inject == "replace" else "no canary takes part any more"
+        match self.inject:
+            case "auto":
+                self.inject = "replace"
+                then = "from the next round on canaries answer in the place of clients"
+            case "replace" | "none":
+                self.inject = "none"
+                then = "no canary takes part any more"
+            case _:
+                assert_never(self.inject)
         self.failed(f"the strategy fails on canaries ({then})", failure)
-
-    def fault(
-        self, index: int, text: str, kind: FaultKind = FaultKind.OTHER, times: int = 1
-    ) -> None:
-        """Keep a message about the round with this index, and count it by its kind."""
-        note = self.note(index)
-        note.counts[str(kind)] += times
-        if len(self.faults) < _FAULTS_KEPT:
-            note.faults.append((str(kind), f"round {index + 1}, {one_line(text, 400)}"))
 
     def failed(
         self,
         what: str,
         why: Exception | str,
         index: int | None = None,
-        kind: FaultKind = FaultKind.NO_AUDIT,
+        kind: FaultKind = FaultKind.AUDIT_STOOD_BACK,
         times: int = 1,
     ) -> None:
         """Keep what could not be done and why; the first of its kind is also logged.
@@ -314,20 +297,17 @@ class AuditState:
             times: how often.
         """
         index = self.index if index is None else max(0, index)
+        reason = _described(why)
+        self.faults.add(index, kind, f"{what}: {reason}", times)
+        if what in self.warned:
+            return
+        self.warned.add(what)
         try:
-            reason = _described(why)
-            self.fault(index, f"{what}: {reason}", kind, times)
-            note = self.note(index)
-            note.failure = note.failure or f"round {index + 1}, {what}: {reason}"
-            if what not in self.warned:
-                self.warned.add(what)
-                logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-                logger.debug(
-                    "Where it happened", exc_info=why if isinstance(why, Exception) else None
-                )
+            logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
+            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
         except Exception as error:  # noqa: BLE001 - of the log itself
-            texts = "; it could not be logged: ".join(map(_described, (why, error)))
-            self.note(index).faults.append((str(kind), f"{what}: {texts}"))
+            text = f"{what}: {reason}; it could not be logged: {_described(error)}"
+            self.faults.add(index, kind, text)
 
     def hear(
         self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
@@ -348,41 +328,39 @@ class AuditState:
             about = reply.metadata.reply_to_message_id
             node = asked.get(about, reply.metadata.src_node_id)
             if about and about in heard:
-                self.fault(state.index, f"node {node}: it answered twice", FaultKind.TWICE)
+                self.faults.add(
+                    state.index, FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice"
+                )
             heard.add(about)
             if reply.has_error():
-                kind = FaultKind.of_error(reply.error.code)
-                self.fault(state.index, f"node {node}: {reply.error.reason}", kind)
+                gone = is_unreachable(reply.error)
+                kind = FaultKind.NO_ANSWER if gone else FaultKind.NODE_FAILED
+                self.faults.add(state.index, kind, f"node {node}: {reply.error.reason}")
             else:
                 answered[id(reply.content)] = int(identity(node))
                 for loss in losses_of(records_of(reply.content, MetricRecord).values()):
                     if not math.isfinite(loss):
-                        self.fault(state.index, f"node {node}: the loss of its training is {loss}")
+                        text = f"node {node}: the loss of its training is {loss}"
+                        self.faults.add(state.index, FaultKind.LOSS_NOT_FINITE, text)
         silent = len(state.sent) - len(replies)
         if silent > 0:
             missing = [f"node {node}" for about, node in asked.items() if about not in heard]
             who = f": {', '.join(missing)}" if len(missing) == silent else ""
             text = f"{silent} of {len(state.sent)} clients did not answer{who}"
-            self.fault(state.index, text, FaultKind.NO_ANSWER, silent)
+            self.faults.add(state.index, FaultKind.NO_ANSWER, text, silent)
         return answered
 
     def go_on(self, saved: AuditState, done: int) -> None:
-        """Know the first ``done`` rounds of an audit that was saved, beside new faults."""
-        mine, known = self.notes, saved.faults
-        vars(self).update(vars(saved) | {"warned": self.warned})
+        """Know the first ``done`` rounds of an audit that was saved."""
+        vars(self).update(vars(saved) | {"warned": self.warned, "faults": self.faults})
         self.index, self.resumed = done, (*saved.resumed, done)
         self.models = {t: model for t, model in saved.models.items() if t <= done}
         self.notes = {t: note for t, note in saved.notes.items() if t < done}
-        for index, note in mine.items():
-            if new := [fault for fault in note.faults if fault[1] not in known]:
-                here = self.note(index)
-                here.faults += new[: max(0, _FAULTS_KEPT - len(self.faults))]
-                here.counts.update(kind for kind, _ in new)
-                here.failure = here.failure or note.failure
         if done < saved.index:
             self.blocks, self.kept_rows = [], {}
-            self.fault(
+            self.faults.add(
                 done - 1,
+                FaultKind.ROUNDS_REPEATED,
                 f"the server went back to the model after this round: rounds {done + 1} to"
                 f" {saved.index}, whose models were sent to clients, are not in the record",
             )

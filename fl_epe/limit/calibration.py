@@ -20,7 +20,6 @@ from typing import Any, Unpack
 from fl_epe.accounting import noise_at
 from fl_epe.auditing import (
     REAL_UPDATES_LEFT_OUT,
-    SECRET_KINDS,
     AuditRecord,
     CanaryLoad,
     NotMeasured,
@@ -75,7 +74,7 @@ def _load(
         participations=schedule.participations(),
         delta=delta,
         noise_multiplier=z,
-        secret=schedule.kind in SECRET_KINDS,
+        secret=schedule.law(clients).hidden,
         momentum=setting.get("momentum", 0.0),
         **share,
     )

@@ -21,7 +21,6 @@ import scipy
 
 from fl_epe import accounting
 from fl_epe.auditing import (
-    SECRET_KINDS,
     Adversary,
     Analytical,
     AuditedClient,
@@ -103,8 +102,8 @@ def expected_record(
         **setting,
     )
     # Theorems of secret rounds depend on how many clients there are, and need no log.
-    secret = schedule.kind in SECRET_KINDS
-    return record.with_values(num_clients=clients) if secret else record
+    law = schedule.law(clients)
+    return record.with_values(participation=law.in_record()) if law.hidden else record
 
 
 def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> float:
@@ -138,7 +137,7 @@ def median_client(
         half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
         scales = 1 - half, 1 + half
         low, high = (client_epsilon(view, client, scale, record.delta) for scale in scales)
-    theory = analytical(record, record.delta, client)
+    theory = analytical(record.mechanism, client, record.delta)
     above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + _ROUNDING)
     often = client.participations
     return ClientEpsilon("median", sees, theory, often, epsilon, low, high, above)
@@ -189,7 +188,7 @@ def worst_client(
     if strategy is None:
         limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:
-        found = accounting.strategy_bounds(schedule, strategy, z, delta, clients)
+        found = accounting.strategy_bounds(schedule.law(clients), strategy, z, delta)
         limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
     theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
     above = epsilon > limit * (1 + _ROUNDING)

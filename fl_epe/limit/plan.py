@@ -129,7 +129,7 @@ class ComparisonPlan:
         for value in self.participations:
             checks.check_positive("participations", value)
         for value in self.noise_multipliers:
-            checks.check_noise("noise_multipliers", value)
+            checks.check_noise_multiplier("noise_multipliers", value)
             if self.task is None:
                 checks.check_positive("noise_multipliers", value)
         for name in ("replicates", "rounds", "clients"):

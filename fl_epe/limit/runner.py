@@ -117,11 +117,11 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
         trainings[0],
         answers=tuple(mean_of(plan, each) for each in found),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
-        diverged=told([one.diverged for one in trainings]),
+        diverged=joined_reasons([one.diverged for one in trainings]),
     )
 
 
-def told(reasons: Sequence[str | None]) -> str | None:
+def joined_reasons(reasons: Sequence[str | None]) -> str | None:
     """The first reason of several measurements, with how many give one; ``None`` without any."""
     given = [reason for reason in reasons if reason]
     if not given or len(reasons) == 1:
@@ -165,7 +165,7 @@ def carry_out(
 
 def _row(plan: ComparisonPlan, found: Sequence[Row]) -> Row:
     if failed := [row for row in found if row.skipped or row.not_measured]:
-        reasons = told([row.not_measured for row in found])
+        reasons = joined_reasons([row.not_measured for row in found])
         return dataclasses.replace(failed[0], not_measured=reasons)
     return found[0] if plan.task is None else averaged(plan, found)
 

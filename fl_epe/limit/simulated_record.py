@@ -230,6 +230,7 @@ def limit_record(
     # Schedules treat all clients alike, so the first of them can be the canaries.
     rng = generator(seed, _PARTICIPATION)
     log, design = auditing.ClientLog(), auditing.Design(task="limit")
+    law = schedule.law(beside or clients)
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
         offsets = np.cumsum([0, *map(len, others)])
@@ -240,8 +241,8 @@ def limit_record(
             num_rounds=schedule.rounds,
             clients_per_round=schedule.cohort_size(beside),
         )
-        often, secret = schedule.participations(), schedule.kind in auditing.SECRET_KINDS
-        load = auditing.CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, secret)
+        often = schedule.participations()
+        load = auditing.CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, law.hidden)
         here = presence(load.place_schedule(schedule), clients, rng, num_canaries)
         here = load.presence(here, generator(seed, _PARTICIPATION, 1))
         num_canaries = here.shape[1]
@@ -261,7 +262,7 @@ def limit_record(
             cohort_size=size,
             noise_multiplier=whole_noise_multiplier(noise_multiplier, setting.get("of_count", 0)),
             sum_noise_multiplier=noise_multiplier,
-            participation=schedule.kind,
+            participation=law.in_record(),
             canary_participations=schedule.participations(),
             server=signal.server,
             clip_norms=signal.norms,

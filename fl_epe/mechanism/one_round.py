@@ -249,9 +249,9 @@ class ServerSGD:
         return {"velocity": np.zeros(dim, np.float32)}
 
     def update(
-        self, state: OptimizerState, mean: NDArray[np.float64]
+        self, state: OptimizerState, mean: NDArray[np.float64], t: int
     ) -> tuple[OptimizerState, NDArray[np.float64]]:
-        """The next state, and the step to add to the model."""
+        """The next state, and the step to add to the model, in round t from 0."""
         velocity = np.float64(self.momentum) * state["velocity"]
         velocity += mean
         return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
@@ -294,18 +294,18 @@ class ServerAdam:
     def init(self, dim: int) -> OptimizerState:
         """Zero moments; kept in float32, as the model is."""
         first, second = np.zeros((2, dim), np.float32)
-        return {"first": first, "second": second, "step": np.zeros(1)}
+        return {"first": first, "second": second}
 
     def update(
-        self, state: OptimizerState, mean: NDArray[np.float64]
+        self, state: OptimizerState, mean: NDArray[np.float64], t: int
     ) -> tuple[OptimizerState, NDArray[np.float64]]:
-        """The next state, and the step to add to the model."""
-        step = state["step"] + 1
+        """The next state, and the step to add to the model, in round t from 0."""
+        step = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean
         second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)
         direction = first / (1 - _BETA1**step)
         scale = np.sqrt(second / (1 - _BETA2**step)) + _EPSILON
-        state = {"first": first, "second": second, "step": step}
+        state = {"first": first, "second": second}
         return state, self.learning_rate * direction / scale
 
 
@@ -318,26 +318,27 @@ def advance(
     state: OptimizerState,
     theta: NDArray[np.float32],
     mean: NDArray[np.float64],
+    t: int,
     step: NDArray[np.float64] | None = None,
-) -> NDArray[np.float32]:
-    """The next model; ``state`` is brought to the next one in its own memory, block by block.
+) -> tuple[OptimizerState, NDArray[np.float32]]:
+    """The next state and model, worked out block by block.
 
     Args:
         optimizer: how to move.
         state: of the optimizer.
-        theta: the model, shape ``(dim,)``, not changed.
+        theta: the model, shape ``(dim,)``.
         mean: update of the round, shape ``(dim,)``.
+        t: number of the round, from 0.
         step: takes what is added to the model, shape ``(dim,)``.
     """
-    moved, counts = np.empty_like(theta), {"step"} & state.keys()
-    new: OptimizerState = {}
+    next_theta = np.empty_like(theta)
+    next_state = {name: np.empty_like(values) for name, values in state.items()}
     for here in blocks(len(theta)):
-        own = {name: part if name in counts else part[here] for name, part in state.items()}
-        new, part = optimizer.update(own, mean[here])
-        moved[here] = part + theta[here]
+        before = {name: values[here] for name, values in state.items()}
+        after, update = optimizer.update(before, mean[here], t)
+        next_theta[here] = update + theta[here]
         if step is not None:
-            step[here] = part
-        for name in state.keys() - counts:
-            state[name][here] = new[name]
-    state.update({name: new[name] for name in counts & new.keys()})
-    return moved
+            step[here] = update
+        for name, values in after.items():
+            next_state[name][here] = values
+    return next_state, next_theta

@@ -14,9 +14,10 @@ Examples:
     array([[0.89, 0.  , 0.  ],
            [0.45, 0.89, 0.  ],
            [0.  , 0.45, 1.  ]])
-    >>> state = strategy.init(dim=1)
+    >>> state = (np.zeros(1),) * strategy.buffers
     >>> for t in range(3):
-    ...     state, noise = strategy.next(t, state, np.array([1.0]))
+    ...     noise = strategy.correlate(t, state, np.array([1.0]))
+    ...     state = strategy.keep(state, noise)
     >>> noise.round(3)  # the last row of C⁻¹·1
     array([0.75])
 """
@@ -35,8 +36,10 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import read_npy
 from fl_epe.checks import Floats, raise_invalid
+from fl_epe.mechanism.one_round import blocks
 
-Buffers = NDArray[np.float32]
+Buffers = tuple[NDArray[np.float32], ...]
+"""Vectors that make the noise of later rounds, at first 0; none of them is ever changed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,17 +70,17 @@ class Banded:
             np.fill_diagonal(found[j:], self.rows[j:, j])
         return found
 
-    def init(self, dim: int) -> Buffers:
-        """Before the first round, shape ``(b − 1, dim)``."""
-        return np.zeros((self.buffers, dim), np.float32)
-
-    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
-        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+    def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
+        """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh.copy()
         for weight, before in zip(self.rows[t, 1:], state, strict=True):
             noise -= weight * before
         noise /= self.rows[t, 0]
-        return np.concatenate([noise[None].astype(np.float32), state])[: self.buffers], noise
+        return noise
+
+    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+        """The state after a round with this noise: the oldest vector gives way to it."""
+        return (noise.astype(np.float32), *state)[: self.buffers]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,17 +120,20 @@ class BufferedToeplitz:
         """C, shape ``(T, T)``."""
         return np.asarray(scipy.linalg.toeplitz(self.column(), np.zeros(self.rounds)))
 
-    def init(self, dim: int) -> Buffers:
-        """Before the first round, shape ``(m, dim)``."""
-        return np.zeros((self.buffers, dim), np.float32)
-
-    def next(self, t: int, state: Buffers, fresh: Floats) -> tuple[Buffers, Floats]:
-        """The next state and the noise of round t, from fresh noise of shape ``(dim,)``."""
+    def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
+        """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh / self.scale
         for weight, before in zip(self.weights, state, strict=True):
             noise -= weight * before
-        decayed = self.decays[:, None] * state + noise
-        return decayed.astype(np.float32), noise
+        return noise
+
+    def keep(self, state: Buffers, noise: Floats) -> Buffers:
+        """The state after a round with this noise: every sum decays, and the noise is added."""
+        kept = tuple(map(np.empty_like, state))
+        for here in blocks(len(noise)):
+            for decay, before, after in zip(self.decays, state, kept, strict=True):
+                after[here] = decay * before[here] + noise[here]
+        return kept
 
 
 Strategy = Banded | BufferedToeplitz

@@ -17,17 +17,16 @@ Examples:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
 from fl_epe.noise.check import Check, fault, sentences
-from fl_epe.noise.laws import LAWS
-from fl_epe.noise.seen import SKETCH, Layout, Seen
+from fl_epe.noise.laws import LAWS, Distribution
+from fl_epe.noise.seen import SKETCH, Seen, SketchLayout
 
-Distribution = Literal["gaussian", "laplace"]
 """A law that noise can be claimed to have."""
 
 Std = float | Mapping[str, float] | None
@@ -121,7 +120,7 @@ class NoiseHealth:
         self._unusable, self._reason = self._unusable + 1, self._reason or reason
 
     def _begin(self, sizes: Mapping[str, int]) -> Seen:
-        self._seen = Seen(Layout(sizes, self._kept), self._law)
+        self._seen = Seen(SketchLayout(sizes, self._kept), self._law)
         return self._seen
 
     def _parts(self, noise: Any) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import scipy
@@ -80,18 +80,29 @@ class Law:
         return math.sqrt(mean) if self.root else float(mean)
 
 
-def _first_values(seed: int, distribution: str) -> Iterator[tuple[str, Any]]:
+Distribution = Literal["gaussian", "laplace"]
+
+
+def _first_values(seed: int, distribution: Distribution) -> Iterator[tuple[str, Any]]:
     """The first values that generators with a seed give, and how each is made."""
+    match distribution:
+        case "gaussian":
+            is_normal = True
+        case "laplace":
+            is_normal = False
+        case _:
+            assert_never(distribution)
     _OLD.seed(seed)
     rng: Any
     for maker, rng in (("default_rng", np.random.default_rng(seed)), ("RandomState", _OLD)):
-        normal = distribution == "gaussian"
-        values = rng.standard_normal(PREFIX) if normal else rng.laplace(0, math.sqrt(0.5), PREFIX)
+        values = (
+            rng.standard_normal(PREFIX) if is_normal else rng.laplace(0, math.sqrt(0.5), PREFIX)
+        )
         yield f"numpy.random.{maker}({seed})", values
     if (torch := sys.modules.get("torch")) is None:
         return
     text, rng = f"torch.manual_seed({seed})", torch.Generator()  # the global one stays as it is
-    if distribution == "laplace":
+    if not is_normal:
         uniform = torch.empty(PREFIX).uniform_(2**-23 - 1, 1, generator=rng.manual_seed(seed))
         yield text, np.log1p(-np.abs(uniform.double().numpy())) / _ROOT2
         return
@@ -108,7 +119,9 @@ LAWS = {"gaussian": Law("Gaussian", root=True), "laplace": Law("Laplace", root=F
 
 
 @functools.cache
-def seeded(distribution: str, with_torch: bool) -> "tuple[list[str], scipy.spatial.KDTree]":
+def seeded(
+    distribution: Distribution, with_torch: bool
+) -> "tuple[list[str], scipy.spatial.KDTree]":
     """Sizes of the first values from known seeds, ``(m, PREFIX)``, and how each was made.
 
     Args:

@@ -22,7 +22,7 @@ _SEEDED = 4  # rounds whose seeds are looked for
 _STILL = 1 << 18  # coordinates without noise that are followed
 
 
-class Layout:
+class SketchLayout:
     """The arrays of a release, and which of their entries are kept.
 
     Args:
@@ -73,7 +73,7 @@ class Seen:
     fewer.
     """
 
-    def __init__(self, layout: Layout, law: Law) -> None:
+    def __init__(self, layout: SketchLayout, law: Law) -> None:
         self.layout, self.law, self.rounds = layout, law, 0
         arrays, compared, width = len(layout.sizes), len(layout.compared), len(layout.chosen)
         self.amounts, self.largest = np.zeros(arrays), np.zeros(arrays)

@@ -137,7 +137,7 @@ def _adversary(
 
     def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:
         share = np.asarray(times) / client.participations
-        growth = share if sees == "final" else np.sqrt(share)
+        growth = share if answer.adversary.sees_final else np.sqrt(share)
         return epsilon_of_shift(np.asarray(scale) * size * growth, found.delta)
 
     taken, rest = scored(record, len(sizes)), scores.deviates(fit.scale * sizes)

@@ -143,7 +143,7 @@ def _of_client(summary: Summary, found: ClientLeakage, place: int, one: auditing
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
     shares = record.clients.shares_of(found.ids[place : place + 1])
     client = auditing.AuditedClient(float(found.participations[place]), shares)
-    theory = auditing.analytical(record, summary.delta, client).epsilon
+    theory = auditing.analytical(record.mechanism, client, summary.delta).epsilon
     allowed = "no theory is known" if theory is None else f"theory allows {number(theory)}"
     scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
     epsilons = epsilon_of_shift(scales * view.sizes.of(shares), summary.delta)

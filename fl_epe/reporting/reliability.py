@@ -130,7 +130,7 @@ def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
     own, offsets = float(record.shares().sum()), record.clients.offsets
     whole = record.rounds * record.mechanism.cohort_size
-    if record.design.unit == "example":  # a batch is counted without them
+    if record.mechanism.participation.unit == "example":  # a batch is counted without them
         whole += own
     if offsets is not None and offsets[-1]:
         whole = own + float(offsets[-1])
@@ -143,7 +143,7 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"the least ε that is proved of {seen} ({number(one.proved)})"
     # For the adversary of the accounting, the confidence of `assert_private`.
-    level = SURE if one.adversary.sees == "all" else _SURER
+    level = _SURER if one.adversary.sees_final else SURE
     sure = evidence_against_theory(record, one.adversary, one.estimate.delta, level)
     if sure is not None and sure.violated:
         text = (
@@ -188,7 +188,7 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
 
     Training that forgets does that to a final model without any mistake.
     """
-    if one.view is None or one.adversary.sees == "final" or not one.view.sizes.known:
+    if one.view is None or one.adversary.sees_final or not one.view.sizes.known:
         return
     fit = ladder_fit(one.view, None, SURE)
     if fit.low <= 1 <= fit.high:

@@ -76,7 +76,7 @@ def _run(summary: Summary) -> JSON:
         "canaries": record.num_canaries,
         "unobserved": record.unobserved.count,
         "canary_share": canary_share(record),
-        "participation": record.mechanism.participation,
+        "participation": record.mechanism.participation.name,
         "noise_multiplier": record.mechanism.noise_multiplier,
         "started": made.started,
         "ended": made.ended,

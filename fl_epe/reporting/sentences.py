@@ -153,7 +153,7 @@ def exposure(summary: Summary) -> str:
             continue
         often = _often(one, summary.delta)
         source = what_is_seen(one, summary.record)
-        if one.adversary.sees == "all" and summary.unit != "example":
+        if not one.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
         blind = "" if found or ALWAYS in often else "; blind guess: 50%"
         numbers = f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
@@ -250,7 +250,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
     """ε, its interval, what leaks at least and what theory allows, marked as in `table_note`."""
     epsilon, ends, least, theory = answer_cells(one)
     if finite(one.analytical.epsilon) is not None:
-        theory = f"≤ {theory}" + "*" * (one.adversary.sees == "final")
+        theory = f"≤ {theory}" + "*" * one.adversary.sees_final
     return epsilon + "†" * one.extrapolated, ends, least if one.proved else "–", theory
 
 

@@ -31,7 +31,7 @@ from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.reliability import ReportWarning, Status, warnings_of
 
 _LARGE_DELTA, SMALL_DELTA = 1e-4, 1e-5
-_NOT_SETTINGS = ("task", "unit", "num_canaries", "chance_accuracy", "chance_loss")
+_NOT_SETTINGS = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Summary:
     @property
     def full_unit(self) -> str:
         """Whose privacy: "hospital", "client (node)", "example" if each canary stands for one."""
-        return self.record.design.unit if self.record else "client"
+        return self.record.mechanism.participation.unit if self.record else "client"
 
     @property
     def task(self) -> str | None:
@@ -178,7 +178,7 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
     values = {
         "task": record.design.task,
         "rounds": record.rounds,
-        "participation": mechanism.participation,
+        "participation": mechanism.participation.name,
         "canary_participations": mechanism.canary_participations,
         "noise_multiplier": mechanism.noise_multiplier,
         "canaries": record.num_canaries,

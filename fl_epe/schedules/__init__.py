@@ -36,19 +36,22 @@ from fl_epe.schedules.by_name import (
     schedule_maker,
 )
 from fl_epe.schedules.composed import Capped, Composed, clients_of, trace_of
-from fl_epe.schedules.contract import ClientType, Cohort, Pattern, PrivacyLaw, Schedule, presence
+from fl_epe.schedules.contract import Cohort, Schedule, presence
+from fl_epe.schedules.law import Adjacency, Coins, Events, FixedCohorts, ParticipationLaw
 from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
 
 __all__ = [
     "SCHEDULES",
+    "Adjacency",
     "Capped",
-    "ClientType",
     "Cohort",
+    "Coins",
     "Composed",
-    "Pattern",
+    "Events",
+    "FixedCohorts",
+    "ParticipationLaw",
     "Poisson",
-    "PrivacyLaw",
     "Schedule",
     "ShuffledEpochs",
     "Trace",

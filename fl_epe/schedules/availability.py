@@ -10,19 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count, check_rate, raise_invalid
-from fl_epe.schedules.contract import (
-    ClientLaw,
-    ClientType,
-    Cohort,
-    Coins,
-    FixedCohorts,
-    PrivacyLaw,
-    Rated,
-    Schedule,
-    by_round,
-    draw,
-    even_sizes,
-)
+from fl_epe.schedules.contract import Cohort, Rated, Schedule, by_round, draw, even_sizes
+from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
 _MOST_CELLS = 10**7  # windows times rounds; zones times rounds of a day may be ten times as many
 
@@ -87,20 +76,22 @@ class CheckIn(Schedule):
         ids = np.arange(many) if self.keep == 1 else draw(rng, many, rng.binomial(many, self.keep))
         return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
 
-    def client_law(self, population: int) -> ClientLaw | None:
-        """See `Schedule.client_law`: once in each window, for every place where they may begin.
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: once in each window, a type for every place where it may begin.
 
-        ``None`` if windows and rounds are so many that this would take too much memory.
+        Without events if windows and rounds are so many that they would take too much memory.
         """
+        law = super().law(population)
         if self.window * self.rounds > _MOST_CELLS:
-            return None
+            return law
         chance = self.keep / self.window
-        kinds = []
+        types = []
         for phase in range(self.window):
             edges = [0, *range(self.window - phase, self.rounds, self.window), self.rounds]
             blocks = [(a, np.full(b - a, chance)) for a, b in itertools.pairwise(edges)]
-            kinds.append(ClientType.blocks(1 / self.window, blocks))
-        return tuple(kinds)
+            types.append(Events.blocks(blocks))
+        shares = np.full(self.window, 1 / self.window)
+        return dataclasses.replace(law, events=Events.mixed(shares, types))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,26 +167,28 @@ class TimeOfDay(Rated):
             shift = starts[zones] - (ends - members[zones])
             yield np.sort(clients[places + shift[zone]])
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: cohorts drawn within the open hours of a known zone."""
-        open_zones = int(self.open_zones().sum(axis=1).min())  # the fewest in any round
-        available = max(1, population * open_zones // self.zones)
-        size, rounds = math.ceil(self.rate * population), self.most_participations()
-        condition = ", the zone known"
-        counts = Coins(rounds, min(1.0, size / available), condition)
-        drawn = FixedCohorts(rounds, available, min(available, size), condition)
-        return PrivacyLaw(rounds, counts=counts, cohorts=drawn)
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: for each zone, coins in the rounds in which it is open.
 
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: for each zone, coins in the rounds in which it is open.
-
-        Zones are taken as equally full, which they are up to one client.
+        Zones are taken as equally full, which they are up to one client. Theorems are for cohorts
+        that are drawn within the open hours of a known zone.
         """
         is_open = self.open_zones()
         open_at = is_open[np.arange(self.rounds) % len(is_open)]
         drawn = self._sizes(population) * self.zones  # so that all zones together are exact
         share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
-        return tuple(ClientType.coins(1 / self.zones, column * share) for column in open_at.T)
+        fewest = int(is_open.sum(axis=1).min())  # zones in any round
+        available = max(1, population * fewest // self.zones)
+        size = min(available, math.ceil(self.rate * population))
+        rounds = self.most_participations()
+        return dataclasses.replace(
+            super().law(population),
+            cohorts=FixedCohorts(rounds, available, size, ", the zone known"),
+            events=Events.mixed(
+                np.full(self.zones, 1 / self.zones),
+                [Events.coins(column * share) for column in open_at.T],
+            ),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,14 +236,13 @@ class DeviceClasses(Schedule):
             parts = [start + draw(rng, many, size) for start, many, size in classes]
             yield np.sort(clients[np.concatenate(parts)])
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: the coins of the busiest class."""
-        coins = Coins(self.rounds, max(self.rates), ", in the busiest class")
-        return PrivacyLaw(self.rounds, coins=coins)
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: the coins of each class."""
-        return tuple(
-            ClientType.coins(share / sum(self.shares), np.full(self.rounds, rate))
-            for share, rate in zip(self.shares, self.rates, strict=True)
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: the coins of each class; theorems are for the busiest one."""
+        return dataclasses.replace(
+            super().law(population),
+            coins=Coins(self.rounds, max(self.rates), ", in the busiest class"),
+            events=Events.mixed(
+                np.array(self.shares) / sum(self.shares),
+                [Events.coins(np.full(self.rounds, rate)) for rate in self.rates],
+            ),
         )

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import check_count, raise_invalid
-from fl_epe.schedules.contract import ClientLaw, Cohort, Pattern, PrivacyLaw, Schedule
+from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
 from fl_epe.seeding import generator
 
@@ -65,28 +66,22 @@ class DropOut(Composed):
         for cohort in self.schedule.cohorts(population, rng):
             yield cohort[rng.random(len(cohort)) >= self.rate]
 
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: the other schedule's, of which coins leave rounds out."""
-        pattern = self.schedule.pattern(population)
-        rate = pattern.rate * (1 - self.rate)
-        return dataclasses.replace(pattern, regular=False, rate=rate)
-
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: the other schedule's, with coins and counts thinned.
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: the other schedule's, with coins that leave rounds out.
 
         Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
-        law, keep = self.schedule.privacy_law(population), 1 - self.rate
-        coins, counts = (
-            each and dataclasses.replace(each, rate=each.rate * keep)
-            for each in (law.coins, law.counts)
+        law, keep = self.schedule.law(population), 1 - self.rate
+        coins = law.coins or Coins(law.limit, 1.0)
+        return dataclasses.replace(
+            law,
+            name=self.kind,
+            participations=self.participations(),
+            regular=False,
+            coins=dataclasses.replace(coins, rate=coins.rate * keep),
+            events=law.events and law.events.thinned(keep),
+            events_at_most=law.events_at_most and law.events_at_most.thinned(keep),
         )
-        return dataclasses.replace(law, coins=coins, counts=counts)
-
-    def client_law(self, population: int) -> ClientLaw | None:
-        """See `Schedule.client_law`: the other schedule's, thinned."""
-        law = self.schedule.client_law(population)
-        return None if law is None else tuple(kind.thinned(1 - self.rate) for kind in law)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,32 +162,36 @@ class Capped(Composed):
         per_run, per_window, window = self._caps()
         return most > per_run or (most > per_window and per_window < window)
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: the cap's limit, and the other schedule's coins and counts.
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: the other schedule's, with the cap's limit.
 
         A client that a cap refuses takes part in fewer of the rounds that the coins gave it, which
         cannot weaken privacy (docs/notes/limit.md). For cohorts of fixed size no such theorem is
-        claimed, as cohorts with refused clients are smaller.
+        claimed, as cohorts with refused clients are smaller. Events are those with a cap on the
+        run; there are none with a cap on windows, or if clients rest or drop out after another cap.
         """
-        law, most = self.schedule.privacy_law(population), self.most_participations()
-        if not self.refuses:
-            return dataclasses.replace(law, most=most)
-        counts = law.counts if self.client_law(population) is None else None
-        return dataclasses.replace(law, most=most, counts=counts, cohorts=None)
-
-    def client_law(self, population: int) -> ClientLaw | None:
-        """See `Schedule.client_law`: the other schedule's, with a cap on the run.
-
-        ``None`` with a cap on windows, or if clients rest or drop out after another cap.
-        """
-        law = self.schedule.client_law(population)
+        law = dataclasses.replace(
+            self.schedule.law(population), name=self.kind, participations=self.participations()
+        )
         if not self.refuses:
             return law
-        if law is None or self.per_run is None or self.per_window is not None:
-            return None
-        if any(kind.keep < 1 or kind.rest > 1 for kind in law):
-            return None
-        return tuple(kind.capped(self.per_run) for kind in law)
+        inner, events = law.events, None
+        if isinstance(self.schedule, Trace):
+            kept = list(self.cohorts(self.schedule.population, generator(_SEED)))
+            rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])
+            events = Events.certain(np.concatenate(kept), rounds, self.schedule.population)
+        elif inner is not None and self.per_run is not None and self.per_window is None:
+            depends = inner.keep < 1 or inner.rest > 1
+            events = None if depends else inner.capped(self.per_run)
+        return ParticipationLaw(
+            self.rounds,
+            law.participations,
+            self.most_participations(),
+            self.kind,
+            coins=law.coins,
+            events=events,
+            events_at_most=inner or law.events_at_most,
+        )
 
     def _caps(self) -> tuple[int, int, int]:
         """``per_run``, ``per_window`` and ``window``; a cap that is not set refuses nobody."""

@@ -9,147 +9,16 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, Floats, check_rate, raise_invalid
+from fl_epe.checks import ArgumentError, check_rate, raise_invalid
+from fl_epe.schedules.law import ParticipationLaw
 
 Cohort = NDArray[np.int64]
 """The ids of those who take part in one round."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Coins:
-    """A client takes part in each of ``rounds`` rounds with probability ``rate``, independently.
-
-    Attributes:
-        rounds: number of rounds in which the client may take part.
-        rate: probability of taking part in each of them, in [0, 1].
-        condition: text to append to "takes part by coins", such as ", in the busiest class".
-    """
-
-    rounds: int
-    rate: float
-    condition: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedCohorts:
-    """Each of ``rounds`` rounds draws ``size`` clients of ``available``, without replacement.
-
-    Attributes:
-        rounds: number of rounds in which a client may be drawn.
-        available: number of clients from whom a cohort is drawn.
-        size: number of clients in a cohort.
-        condition: text to append to "cohorts of fixed size".
-    """
-
-    rounds: int
-    available: int
-    size: int
-    condition: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class PrivacyLaw:
-    """What a schedule promises about one client's participation, for `fl_epe.accounting`.
-
-    Attributes:
-        most: the most rounds in which any client takes part.
-        coins: set if each round is decided by an independent coin. Sampling then amplifies
-            privacy against an adversary who does not know the rounds.
-        counts: set if the number of participations of a client drawn at random is at most
-            binomial: its rounds and rate. Otherwise `Schedule.client_law` says how often it comes.
-        cohorts: set if each round draws a fresh cohort of fixed size. Sampling then amplifies
-            privacy against an adversary who does not know the rounds.
-    """
-
-    most: int
-    coins: Coins | None = None
-    counts: Coins | None = None
-    cohorts: FixedCohorts | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Pattern:
-    """The sets of rounds that a client may have, for noise that is correlated between rounds.
-
-    Attributes:
-        most: the most rounds of a client.
-        separation: least distance between two of them.
-        regular: all distances are ``separation``.
-        blocks: first round of each block and the one after its last, if a client has at most one
-            round in each; blocks may overlap.
-        rate: probability of taking part in each round of such a set, by a coin of its own that
-            depends on nothing else; 1 where no such coin is promised.
-        uniform: the set has a uniform round of each block, and depends on nothing else.
-    """
-
-    most: int
-    separation: int = 1
-    regular: bool = False
-    blocks: tuple[tuple[int, int], ...] = ()
-    rate: float = 1.0
-    uniform: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ClientType:
-    """Clients whose rounds are drawn in the same way, by events that follow each other in time.
-
-    In each event a client takes part in at most one round. Events are independent but for
-    ``rest`` and ``most``.
-
-    Attributes:
-        share: probability that a client is of this type.
-        events: number of the event of each row, ascending from 0, shape ``(rows,)``.
-        rounds: a round of that event, ``(rows,)``.
-        chances: probability of taking part in that round, ``(rows,)``; those of an event add up
-            to at most 1.
-        keep: probability with which a participation counts, once the cap has let it in.
-        most: cap: events after so many participations are refused; ``None`` for no cap.
-        rest: after taking part in an event a client takes no part in the ``rest - 1`` next ones;
-            chances are those of a client who is not resting.
-    """
-
-    share: float
-    events: NDArray[np.int64]
-    rounds: NDArray[np.int64]
-    chances: Floats
-    keep: float = 1.0
-    most: int | None = None
-    rest: int = 1
-
-    @classmethod
-    def coins(cls, share: float, chances: Floats, rest: int = 1) -> Self:
-        """One event a round, with these probabilities of taking part, ``(T,)``."""
-        used = np.flatnonzero(chances)
-        events = np.arange(len(used)) if rest == 1 else used
-        return cls(share, events, used, np.asarray(chances, np.float64)[used], rest=rest)
-
-    @classmethod
-    def blocks(cls, share: float, chances: list[tuple[int, Floats]]) -> Self:
-        """One event a block of rounds: its first round and the chances of its rounds."""
-        starts, parts = zip(*chances, strict=True)
-        lengths = [len(part) for part in parts]
-        rounds = [start + np.arange(length) for start, length in zip(starts, lengths, strict=True)]
-        events = np.repeat(np.arange(len(parts)), lengths)
-        return cls(share, events, np.concatenate(rounds), np.concatenate(parts))
-
-    def thinned(self, keep: float) -> Self:
-        """Each participation then counts with probability ``keep``."""
-        if self.most is None and self.rest == 1:
-            return dataclasses.replace(self, chances=self.chances * keep)
-        return dataclasses.replace(self, keep=self.keep * keep)
-
-    def capped(self, most: int) -> Self:
-        """With a cap on participations."""
-        return dataclasses.replace(self, most=min(most, self.most or most))
-
-
-ClientLaw = tuple[ClientType, ...]  # the types of clients; their shares add up to 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +35,6 @@ class Schedule(abc.ABC):
 
     kind: ClassVar[str]
     """Name of the kind of schedule."""
-
-    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = None
-    """How one client's rounds are drawn: "coins", "epochs" or ``None`` if it is neither.
-
-    "coins": in each round independently, with the same probability. "epochs": once in each of
-    several equally long blocks of rounds, uniformly within the block.
-    """
 
     rounds: int
 
@@ -199,26 +61,13 @@ class Schedule(abc.ABC):
         """Expected number of participants in a round."""
         return population * self.participations() / self.rounds
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """What holds for every one of ``population`` clients, as theorems need it.
+    def law(self, population: int) -> ParticipationLaw:
+        """How one of ``population`` clients takes part; by default any rounds, up to the limit.
 
-        By default the limit on participations; other schedules promise more.
+        Another kind of schedule says what more it promises, by `dataclasses.replace`.
         """
-        return PrivacyLaw(self.most_participations())
-
-    def pattern(self, population: int) -> Pattern:
-        """The sets of rounds that a client may have; by default any, of `most_participations`."""
-        return Pattern(self.most_participations())
-
-    def client_law(self, population: int) -> ClientLaw | None:
-        """The exact law of one client's rounds; ``None`` where none in closed form is known.
-
-        It is the law of a single client: with cohorts of fixed size clients depend on each other.
-
-        Args:
-            population: number of clients.
-        """
-        return None
+        most = self.most_participations()
+        return ParticipationLaw(self.rounds, self.participations(), most, self.kind)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,26 +4,14 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.checks import check_count, raise_invalid
-from fl_epe.schedules.contract import (
-    ClientLaw,
-    ClientType,
-    Cohort,
-    Coins,
-    Epochs,
-    FixedCohorts,
-    Pattern,
-    PrivacyLaw,
-    Rated,
-    by_round,
-    draw,
-    even_sizes,
-)
+from fl_epe.schedules.contract import Cohort, Epochs, Rated, by_round, draw, even_sizes
+from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,25 +27,21 @@ class Poisson(Rated):
     """
 
     kind: ClassVar[str] = "poisson"
-    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
         for _ in range(self.rounds):
             yield np.sort(draw(rng, population, rng.binomial(population, self.rate)))
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: independent coins."""
-        coins = Coins(self.rounds, self.rate)
-        return PrivacyLaw(self.rounds, coins=coins, counts=coins)
-
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: a coin in every round."""
-        return Pattern(self.rounds, rate=self.rate)
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: coins."""
-        return (ClientType.coins(1.0, np.full(self.rounds, self.rate)),)
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: independent coins."""
+        return dataclasses.replace(
+            super().law(population),
+            hidden=self.rate < 1,
+            adjacency="add-or-remove",
+            coins=Coins(self.rounds, self.rate),
+            events=Events.coins(np.full(self.rounds, self.rate)),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,21 +59,21 @@ class FixedSize(Rated):
     """
 
     kind: ClassVar[str] = "fixed-size"
-    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "coins"
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
         for size in self._sizes(population):
             yield np.sort(draw(rng, population, size))
 
-    def privacy_law(self, population: int) -> PrivacyLaw:
-        """See `Schedule.privacy_law`: fresh cohorts."""
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: fresh cohorts; for one client coins of each cohort's share of all."""
         size = min(population, math.ceil(self.rate * population * (1 - 1e-12)))
-        return PrivacyLaw(self.rounds, cohorts=FixedCohorts(self.rounds, population, size))
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: for one client, coins of each cohort's share of all."""
-        return (ClientType.coins(1.0, self._sizes(population) / population),)
+        return dataclasses.replace(
+            super().law(population),
+            hidden=self.rate < 1,
+            cohorts=FixedCohorts(self.rounds, population, size),
+            events=Events.coins(self._sizes(population) / population),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,16 +121,16 @@ class MinSeparation(Rated):
                 rested += len(back)
             yield np.sort(cohort)
 
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: at least ``separation`` rounds apart."""
-        return Pattern(self.most_participations(), self.separation)
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: each cohort's share of those who have rested, then a rest."""
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: each cohort's share of those who have rested, and then a rest."""
         sizes = self._sizes(population)
         before = np.concatenate([[0], np.cumsum(sizes)])
         resting = before[:-1] - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
-        return (ClientType.coins(1.0, sizes / (population - resting), self.separation),)
+        return dataclasses.replace(
+            super().law(population),
+            separation=self.separation,
+            events=Events.coins(sizes / np.maximum(population - resting, 1), self.separation),
+        )
 
     def _sizes(self, population: int) -> NDArray[np.int64]:
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
@@ -180,7 +164,6 @@ class ShuffledEpochs(Epochs):
     """
 
     kind: ClassVar[str] = "epochs"
-    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
@@ -191,25 +174,25 @@ class ShuffledEpochs(Epochs):
             yield np.sort(queue[:size])
             queue = queue[size:]
 
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: once in each epoch; an epoch may begin within a round."""
-        length, count = self.rounds / self.epochs, self.most_participations()
-        starts = [math.floor(e * length + 1e-9) for e in range(count)]
-        ends = [min(math.ceil((e + 1) * length - 1e-9), self.rounds) for e in range(count)]
-        return Pattern(count, blocks=tuple(zip(starts, ends, strict=True)))
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: once in each epoch, at a random place of its order.
 
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: once in each epoch, at a random place of its order.
-
-        A round that spans two epochs has a chance in both, in proportion to its share of each.
-        There clients of both are kept apart; that is left out. The last epoch may be a part of one.
+        An epoch may begin within a round. A round that spans two epochs has a chance in both, in
+        proportion to its share of each. There clients of both are kept apart; that is left out.
+        The last epoch may be a part of one.
         """
-        length, blocks = self.rounds / self.epochs, []
-        for epoch, (first, last) in enumerate(self.pattern(population).blocks):
+        length = self.rounds / self.epochs
+        blocks, chances = [], []
+        for epoch in range(self.most_participations()):
+            first = math.floor(epoch * length + 1e-9)
+            last = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
             places = np.arange(first, last)
             ends = np.minimum(places + 1, (epoch + 1) * length)
-            blocks.append((first, (ends - np.maximum(places, epoch * length)) / length))
-        return (ClientType.blocks(1.0, blocks),)
+            blocks.append((first, last))
+            chances.append((first, (ends - np.maximum(places, epoch * length)) / length))
+        return dataclasses.replace(
+            super().law(population), blocks=tuple(blocks), events=Events.blocks(chances)
+        )
 
 
 def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
@@ -249,18 +232,19 @@ class Cyclic(Epochs):
             yield np.sort(np.concatenate([order[start:end], order[:beyond]]))
             start = beyond or end
 
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: always as far apart, up to one round."""
-        distance, rest = divmod(self.rounds * population, round(self.epochs * population))
-        return Pattern(self.most_participations(), max(distance, 1), regular=not rest)
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: the rounds of each place in the order."""
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: always as far apart, up to one round; a type for each place."""
+        distance, rest = divmod(self.rounds * population, max(round(self.epochs * population), 1))
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
-        own = (when[place::places] for place in range(places))  # one place after another comes
-        return tuple(ClientType(1 / places, np.arange(len(t)), t, np.ones(len(t))) for t in own)
+        place = np.arange(len(when)) % places  # one after another comes, again and again
+        return dataclasses.replace(
+            super().law(population),
+            separation=max(distance, 1),
+            regular=not rest,
+            events=Events.certain(place, when, places),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,7 +262,6 @@ class BallsInBins(Epochs):
     """
 
     kind: ClassVar[str] = "balls-in-bins"
-    unknown_rounds: ClassVar[Literal["coins", "epochs"] | None] = "epochs"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,18 +269,22 @@ class BallsInBins(Epochs):
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
-        for start, end in self.pattern(population).blocks:
+        for start, end in self._blocks():
             length = end - start
             yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
 
-    def pattern(self, population: int) -> Pattern:
-        """See `Schedule.pattern`: once in each block."""
-        parts = np.array_split(np.arange(self.rounds), int(self.epochs))
-        blocks = tuple((int(part[0]), int(part[-1]) + 1) for part in parts)
-        return Pattern(len(blocks), blocks=blocks, uniform=True)
-
-    def client_law(self, population: int) -> ClientLaw:
-        """See `Schedule.client_law`: once in each block."""
-        blocks = self.pattern(population).blocks
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: once in each block."""
+        blocks = self._blocks()
         chances = [(start, np.full(end - start, 1 / (end - start))) for start, end in blocks]
-        return (ClientType.blocks(1.0, chances),)
+        return dataclasses.replace(
+            super().law(population),
+            hidden=self.epochs < self.rounds,
+            blocks=blocks,
+            uniform=True,
+            events=Events.blocks(chances),
+        )
+
+    def _blocks(self) -> tuple[tuple[int, int], ...]:
+        parts = np.array_split(np.arange(self.rounds), int(self.epochs))
+        return tuple((int(part[0]), int(part[-1]) + 1) for part in parts)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fl_epe.checks import raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
+from fl_epe.schedules.law import Events, ParticipationLaw
 from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
 
 COLUMNS = ROUND, CLIENT = "round", "client_id"  # of a log
@@ -103,6 +104,11 @@ class Trace(Schedule):
     def most_participations(self) -> int:
         """The participations of the client with the most."""
         return int(np.bincount(self.client_ids).max())
+
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: each of the trace's clients is a type of its own."""
+        events = Events.certain(self.client_ids, self.round_ids, self.population)
+        return dataclasses.replace(super().law(population), events=events)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(the trace's cohort) a round."""

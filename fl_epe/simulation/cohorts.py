@@ -7,7 +7,6 @@ filled from it.
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
-from fl_epe.auditing import ClientLog, Fault, FaultKind
+from fl_epe.auditing import ClientLog, Fault, FaultBook, FaultKind
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
@@ -120,7 +119,7 @@ class NodeRegistry:
                 one holds an unknown client.
         """
         for fault in self.refresh_until(grid, self._num_clients):
-            if fault.kind in (FaultKind.REFUSED, FaultKind.NODE_LEFT):
+            if fault.kind in (FaultKind.ANSWER_REFUSED, FaultKind.NODE_LEFT):
                 raise ValueError(f"Expected nodes that share the clients out; {fault.text}.")
             logger.warning("%s", fault.text)
         if self.reachable() < self._num_clients:
@@ -184,7 +183,6 @@ class NodeRegistry:
 METRICS = ("train_loss", "train_accuracy", "unclipped", "cohort")
 
 _PER_ROUND = ("clip_norm", "absent", *METRICS)
-_FAULTS_KEPT = 100
 
 
 class RoundLog:
@@ -192,6 +190,9 @@ class RoundLog:
 
     Args:
         plan: who takes part in which round.
+
+    Attributes:
+        faults: the book of what went wrong.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -200,8 +201,7 @@ class RoundLog:
         self.observed_ids, self.canaries = plan.observed_ids, plan.canaries
         self.rounds_done = 0
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
-        self.faults: list[str] = []
-        self.fault_counts: Counter[str] = Counter()
+        self.faults = FaultBook()
 
     def canary_ids(self, t: int) -> NDArray[np.int64]:
         """The canaries of round t, counted from 0."""
@@ -212,9 +212,7 @@ class RoundLog:
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
-        """Count a fault, and keep a message about it; the first hundred are kept.
-
-        The first of a kind is logged as a warning.
+        """Enter a fault in the book, and log it; the first of a kind is a warning.
 
         Args:
             kind: of the fault.
@@ -222,12 +220,9 @@ class RoundLog:
             number: of the round, from 1; by default the one under way.
         """
         number = self.rounds_done + 1 if number is None else number
-        text = one_line(text)
-        self.fault_counts[str(kind)] += 1
-        level = logging.WARNING if self.fault_counts[str(kind)] == 1 else logging.INFO
-        logger.log(level, "Round %d, %s (faults of this kind are counted)", number, text)
-        if len(self.faults) < _FAULTS_KEPT:
-            self.faults.append(f"round {number}, {text}")
+        is_first = self.faults.add(number - 1, kind, text)
+        level = logging.WARNING if is_first else logging.INFO
+        logger.log(level, "Round %d, %s (faults of this kind are counted)", number, one_line(text))
 
     def close_round(
         self, answered: Collection[TrainInstruction], found: PartialAggregate, clip_norm: float
@@ -277,9 +272,6 @@ class RoundLog:
         history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
         return history | {
             "rounds_done": np.array(self.rounds_done),
-            "faults": np.array(self.faults, dtype=np.str_),
-            "fault_kinds": np.array(list(self.fault_counts), dtype=np.str_),
-            "fault_counts": np.array(list(self.fault_counts.values()), np.int64),
             "presence": self.presence[: self.rounds_done],
             "client_ids": ids,
             "client_offsets": offsets,
@@ -288,8 +280,6 @@ class RoundLog:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what `state` returned."""
         done = int(state["rounds_done"])
-        counts = zip(state["fault_kinds"].tolist(), state["fault_counts"].tolist(), strict=True)
         self.rounds_done, self.presence[:done] = done, state["presence"]
         self.cohorts[:done] = np.split(state["client_ids"], state["client_offsets"][1:-1])
-        self.faults, self.fault_counts = state["faults"].tolist(), Counter(dict(counts))
         self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}

@@ -17,7 +17,9 @@ Examples:
     (3, 1.0, ['mean'])
 """
 
+import copy
 import dataclasses
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from fl_epe import schedules
 from fl_epe.checks import Floats
 from fl_epe.config import RunConfig
-from fl_epe.mechanism import advance, blocks, gaussian_noise
+from fl_epe.mechanism import ServerSGD, advance, blocks, gaussian_noise
 from fl_epe.noise import NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds, generator
@@ -56,14 +58,14 @@ class ServerState:
         theta: the model, float32 of shape ``(dim,)``.
         clip_norm: of the next round.
         optimizer: state of the server optimizer.
-        noise: what correlated noise needs of earlier rounds, float32 ``(buffers, dim)``.
+        noise: what correlated noise needs of earlier rounds, float32 vectors.
         rounds_done: rounds so far.
     """
 
     theta: NDArray[np.float32]
     clip_norm: float
     optimizer: dict[str, Floats]
-    noise: NDArray[np.float32]
+    noise: tuple[NDArray[np.float32], ...]
     rounds_done: int = 0
 
 
@@ -85,10 +87,11 @@ class ClippedSums:
     unclipped: int = 0
     canaries: int = 0
 
-    def take(self) -> Floats:
-        """The total, of which nothing is left here, so that its memory can be used again."""
-        total, self.total = self.total, np.empty(0)
-        return total
+    def take(self) -> Self:
+        """The same sums; nothing of the total is left here, so that its memory ends with them."""
+        taken = copy.copy(self)
+        self.total = np.empty(0)
+        return taken
 
 
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
@@ -101,7 +104,7 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
         return Plan(list(cohorts), here, np.arange(count), count + scored)
     everyone = (config.num_canaries or 0) + scored
     observed = np.arange(config.num_canaries or 0)
-    if config.inclusion == "coin":
+    if config.by_coin:
         observed = np.flatnonzero(generator(seeds.participation, 2).random(everyone) < 0.5)
     here = schedules.presence(config.canary_schedule(), len(observed), rng)
     return Plan(list(cohorts), here, observed, everyone)
@@ -128,7 +131,8 @@ def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
     if theta.ndim != 1 or theta.dtype != np.float32:
         raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
     dim, strategy = len(theta), config.strategy()
-    noise = np.zeros((0, dim), np.float32) if strategy is None else strategy.init(dim)
+    buffers = 0 if strategy is None else strategy.buffers
+    noise = (np.zeros(dim, np.float32),) * buffers
     return ServerState(theta, config.clip_rule().init(), config.optimizer().init(dim), noise)
 
 
@@ -141,8 +145,8 @@ def next_round(
 ) -> tuple[ServerState, dict[str, Floats]]:
     """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
 
-    The noise is also given to ``health``; correlated noise, before it is correlated. The state's
-    vectors but the model, and the total of the sums, are used up: their memory is used again.
+    The noise is also given to ``health``; correlated noise, before it is correlated. No vector of
+    the state or the sums is changed: the same state and sums have the same next state.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
@@ -156,26 +160,32 @@ def next_round(
         health.add(mean, deviation)
     if strategy is not None:
         for here in blocks(dim):
-            kept[:, here], mean[here] = strategy.next(t, kept[:, here], mean[here])
+            before = tuple(vector[here] for vector in state.noise)
+            mean[here] = strategy.correlate(t, before, mean[here])
+        kept = strategy.keep(state.noise, mean)
         mean *= state.clip_norm
-    mean += sums.take()
+    mean += sums.total
     mean /= n
     released = {"mean": mean}
     if sums.clients_total is not None:
         released["residual"] = mean - sums.clients_total / n
 
-    if config.server_optimizer == "adam":  # the model's updates do not follow from the means
-        released["delta"] = np.empty(dim)
-    optimizer = dict(state.optimizer)
-    theta = advance(config.optimizer(), optimizer, state.theta, mean, released.get("delta"))
-
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
     rng = generator(seeds.noise, t, 1)
     clip_norm = config.clip_rule().update(state.clip_norm, sums.unclipped, voters, rng)
-    return ServerState(theta, clip_norm, optimizer, kept, t + 1), released
+    del sums  # whoever does not need them any more has their memory for the next model
+
+    optimizer = config.optimizer()
+    if not isinstance(optimizer, ServerSGD):  # the model's updates do not follow from the means
+        released["delta"] = np.empty(dim)
+    moments, theta = advance(
+        optimizer, state.optimizer, state.theta, mean, t, released.get("delta")
+    )
+    return ServerState(theta, clip_norm, moments, kept, t + 1), released
 
 
 def released_series(config: RunConfig) -> tuple[str, ...]:
     """Names of the vectors that `next_round` returns."""
     residual = ("residual",) if config.full_knowledge else ()
-    return ("mean", *residual, *(("delta",) if config.server_optimizer == "adam" else ()))
+    delta = () if isinstance(config.optimizer(), ServerSGD) else ("delta",)
+    return ("mean", *residual, *delta)

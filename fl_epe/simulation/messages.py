@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
-from fl_epe.flower import read_only, records_of, share
+from fl_epe.flower import is_unreachable, read_only, records_of, share
 from fl_epe.mechanism import norm
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
@@ -27,7 +27,7 @@ class RefusedError(ValueError):
         kind: of the fault.
     """
 
-    def __init__(self, text: str, kind: FaultKind = FaultKind.REFUSED) -> None:
+    def __init__(self, text: str, kind: FaultKind = FaultKind.ANSWER_REFUSED) -> None:
         super().__init__(text)
         self.kind = kind
 
@@ -35,7 +35,9 @@ class RefusedError(ValueError):
 def content_of(reply: Message) -> RecordDict:
     """What a node answers; raises a `RefusedError` if that is an error."""
     if reply.has_error():
-        raise RefusedError(str(reply.error.reason), FaultKind.of_error(reply.error.code))
+        gone = is_unreachable(reply.error)
+        kind = FaultKind.NO_ANSWER if gone else FaultKind.NODE_FAILED
+        raise RefusedError(str(reply.error.reason), kind)
     return reply.content
 
 
@@ -150,14 +152,16 @@ class PartialAggregate(ClippedSums):
                 found = "nothing" if total is None else f"{total.dtype} {total.shape}"
                 raise RefusedError(
                     f"Expected {name} to be float64 {order.theta.shape}, got {found}.",
-                    FaultKind.WRONG_SHAPE,
+                    FaultKind.ANSWER_OF_WRONG_SHAPE,
                 )
             length = norm(total)
             if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
                 raise RefusedError(
                     f"Expected the norm={length} of {name}, a sum of {count}, to be at most "
                     f"{count} times clip_norm={order.clip_norm}.",
-                    FaultKind.REFUSED if math.isfinite(length) else FaultKind.NOT_FINITE,
+                    FaultKind.ANSWER_REFUSED
+                    if math.isfinite(length)
+                    else FaultKind.ANSWER_NOT_FINITE,
                 )
 
 
@@ -192,11 +196,14 @@ def collect(
         about, group = reply.metadata, reply.metadata.group_id
         node = asked.get(about.reply_to_message_id, about.src_node_id)
         if group and group != str(round_number):
-            fault(FaultKind.LATE, f"node {node}: this is its answer of round {group}")
+            fault(
+                FaultKind.ANSWER_OF_ANOTHER_ROUND,
+                f"node {node}: this is its answer of round {group}",
+            )
             continue
         heard.add(node)
         if node in parts:
-            fault(FaultKind.TWICE, f"node {node}: it answered twice")
+            fault(FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice")
             continue
         try:
             if node not in instructions:

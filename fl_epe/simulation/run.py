@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
 from fl_epe.auditing import AuditRecord, Design, EarlyStop, FaultKind, answer_metrics, answers
-from fl_epe.checks import check_count, check_positive, raise_invalid
+from fl_epe.checks import check_count, check_positive, checked_type
 from fl_epe.flower import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
@@ -34,6 +34,9 @@ from fl_epe.simulation.worker import worker_app
 logger = logging.getLogger(__name__)
 
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
+
+
+Backend = Literal["in-process", "ray"]
 
 
 class _Session:
@@ -135,7 +138,7 @@ class _Session:
             write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.NOT_SAVED, text, done)
+            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, done)
             return False
         self._kept = done
         return True
@@ -161,8 +164,7 @@ class _Session:
             metric=self.job.task.metric,
             epsilons=epsilons,
             eval_loss=self._series["eval_loss"][-1],
-            faults=tuple(log.faults),
-            fault_counts=dict(log.fault_counts),
+            **log.faults.values(),
         )
 
     def _made(self, arrays: ArrayRecord) -> AuditRecord:
@@ -185,8 +187,8 @@ class _Session:
             "chance_accuracy": task.chance_accuracy(),
             "chance_loss": task.chance_loss(),
         }
-        design = Design.of({**about, **record.design.to_settings(), "unit": task.unit})
-        return record.with_values(design=design, stopped=stopped)
+        design = Design.of({**about, **record.design.to_settings()})
+        return record.with_values(design=design, stopped=stopped, unit=task.unit)
 
 
 def run_on_grid(
@@ -276,12 +278,14 @@ def simulate(
         RunStoppedError: if the run was asked to stop.
     """
     check_count("workers", workers)
-    if backend not in ("in-process", "ray"):
-        raise_invalid("backend", backend, "to be 'in-process' or 'ray'")
-    if backend == "in-process":
-        with grids.InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
-            return run_on_grid(grid, job, **options)
-    return _simulate_with_ray(job, workers, options)
+    chosen: Backend = checked_type("backend", backend, Backend)
+    match chosen:
+        case "in-process":
+            with grids.InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
+                return run_on_grid(grid, job, **options)
+        case "ray":
+            return _simulate_with_ray(job, workers, options)
+    assert_never(chosen)
 
 
 def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:

@@ -65,10 +65,11 @@ class DPFedAvg(Strategy):
         self._state: dp_fedavg.ServerState | None = None
         self._start: NDArray[np.float32] = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
-        # Whether the rounds of clients, and of canaries, are secret.
-        self._secret = config.client_schedule().kind in auditing.SECRET_KINDS
+        # Where the rounds are secret, the client is one that takes part like a canary.
+        law = config.client_schedule().law(config.clients)
+        self._law = config.canary_schedule().law(config.clients) if law.hidden else law
         server, noise = config.optimizer(), config.strategy()
-        mine = self.log.canaries if config.inclusion == "coin" else len(self.log.observed_ids)
+        mine = self.log.canaries if config.by_coin else len(self.log.observed_ids)
         self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
         self.auditor = auditing.RunAuditor(
             max(mine, 2),
@@ -77,11 +78,12 @@ class DPFedAvg(Strategy):
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
             planned=float(self.log.presence.sum()) or None,
-            client=self._planned_client(),
+            client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
             follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
             window=auditing.WINDOW if noise is None else max(auditing.WINDOW, noise.reach),
+            faults=self.log.faults,
         )
 
     @property
@@ -155,19 +157,22 @@ class DPFedAvg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up, and take the next step; what is missing counts as zero."""
-        before, config, n = self._state, self.config, self.config.cohort_size
-        assert before is not None  # noqa: S101 - configure_train came first
-        t = before.rounds_done
+        config, n = self.config, self.config.cohort_size
+        assert self._state is not None  # noqa: S101 - configure_train came first
+        t, clip_norm = self._state.rounds_done, self._state.clip_norm
         answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        found = add_up(answers.values(), len(before.theta), separate=config.full_knowledge)
-        self._state, released = dp_fedavg.next_round(config, self.seeds, before, found, self._noise)
+        found = add_up(answers.values(), len(self._start), separate=config.full_knowledge)
+        # No name here holds the state before, so that its memory ends with it.
+        self._state, released = dp_fedavg.next_round(
+            config, self.seeds, self._state, found.take(), self._noise
+        )
         answered = [self._instructions[node] for node in answers]
-        self.log.close_round(answered, found, before.clip_norm)
+        self.log.close_round(answered, found, clip_norm)
         self._instructions = {}  # they hold the model before
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
-            contribution=before.clip_norm / n,
-            clip_norm=before.clip_norm,
+            contribution=clip_norm / n,
+            clip_norm=clip_norm,
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
@@ -201,7 +206,7 @@ class DPFedAvg(Strategy):
             raise ValueError("Expected a record after at least one round.")
         ids, config = self.log.observed_ids, self.config
         early = config.stop_when is not None and self.rounds_done < config.rounds
-        if early and not self._secret:
+        if early and not self._law.hidden:
             ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
         noise, faults = self._noise.findings()
@@ -214,13 +219,7 @@ class DPFedAvg(Strategy):
             metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
-            provenance=auditing.Provenance(
-                dataclasses.asdict(self.seeds),
-                config.canary_kind,
-                auditing.installed_versions(),
-                tuple(self.log.faults),
-                dict(self.log.fault_counts),
-            ),
+            seeds=dataclasses.asdict(self.seeds),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
@@ -229,7 +228,7 @@ class DPFedAvg(Strategy):
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
             sum_noise_multiplier=config.sum_noise_multiplier(),
-            participation=config.canary_schedule().kind,
+            participation=self._law.in_record(),
             canary_participations=self._participations(),
             server=auditing.ServerStep(
                 config.server_optimizer,
@@ -241,18 +240,10 @@ class DPFedAvg(Strategy):
             strategy=None if strategy is None else strategy.matrix()[:done, :done],
         )
 
-    def _planned_client(self) -> auditing.PlannedClient:
-        """Where the rounds are secret, the client is one that takes part like a canary."""
-        secret, config = self._secret, self.config
-        schedule = config.canary_schedule() if secret else config.client_schedule()
-        rate = schedule.participations() / schedule.rounds
-        hidden = schedule.unknown_rounds if secret and rate < 1 else None
-        return auditing.PlannedClient(rate, hidden)
-
     def _participations(self) -> float:
         """How often a canary is expected to take part in the rounds done."""
         schedule, here = self.config.canary_schedule(), self.log.presence
-        if self._secret:
+        if self._law.hidden:
             return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
             return float(here.sum() / max(here.shape[1], 1))
@@ -266,7 +257,7 @@ class DPFedAvg(Strategy):
             "theta": self._state.theta,
             "start": self._start,
             "clip_norm": np.array(self._state.clip_norm),
-            "noise": self._state.noise,
+            **{f"noise.{i}": vector for i, vector in enumerate(self._state.noise)},
             **self.log.state(),
             **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
             **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
@@ -279,5 +270,6 @@ class DPFedAvg(Strategy):
         self._noise.restore(under(state, "health."))
         theta, self._start, done = state["theta"], state["start"], self.rounds_done
         clip_norm, optimizer = float(state["clip_norm"]), under(state, "optimizer.")
-        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, state["noise"], done)
+        noise = tuple(under(state, "noise.").values())
+        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, noise, done)
         self.auditor.restore(under(state, "auditor."), done, start=self._start, last=theta)

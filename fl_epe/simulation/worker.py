@@ -82,17 +82,13 @@ def execute(
         round_number=order.round_number,
     )
     clients_total = total.total() if order.separate else None
-    faults = _add_canaries(total, order)
+    lost = _add_canaries(total, order)
+    counts.faults += lost
     return PartialAggregate(
         total=total.finish(),
         clients_total=clients_total,
-        clients=counts.clients,
-        canaries=len(order.canary_ids) - len(faults),
-        unclipped=counts.unclipped,
-        examples=counts.examples,
-        loss_sum=counts.loss_sum,
-        correct=counts.correct,
-        faults=counts.faults + faults,
+        canaries=len(order.canary_ids) - len(lost),
+        **vars(counts),
     )
 
 
@@ -101,7 +97,7 @@ def _add_canaries(total: ClippedSum, order: TrainInstruction) -> list[Fault]:
     canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
-        Fault(FaultKind.CANARY_LOST, f"canary {canary}: its update was not finite")
+        Fault(FaultKind.CANARY_NOT_FINITE, f"canary {canary}: its update was not finite")
         for canary in order.canary_ids
         if total.add(canaries.vector(canary) * factor) is None
     ]

@@ -27,6 +27,7 @@ from fl_epe.auditing import (
 from fl_epe.auditing.round_scores import record_from_scorer
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import gaussian_noise, norm
+from fl_epe.schedules import ParticipationLaw
 from fl_epe.seeding import Seeds, generator
 
 
@@ -139,7 +140,7 @@ def _mechanism(plan: Plan, steps: int, size: float) -> Mechanism:
         cohort_size=size,
         noise_multiplier=plan.noise_multiplier,
         sum_noise_multiplier=plan.noise_multiplier,
-        participation="epochs",
+        participation=ParticipationLaw(steps, 1.0, 1),
         canary_participations=1.0,
         server=ServerStep("sgd", np.full(steps, plan.learning_rate)),
         clip_norms=np.full(steps, plan.clip_norm),

@@ -79,7 +79,7 @@ class Training:
             if rng is not None:
                 std = self.noise_multiplier * self.clip_norm
                 total = total + std * rng.standard_normal(total.size)
-            state, step = self.server.update(state, total / self.size)
+            state, step = self.server.update(state, total / self.size, number)
             models[number + 1] = models[number] + step
         return models
 

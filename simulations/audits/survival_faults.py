@@ -106,11 +106,11 @@ ON_NODES = {
     "node raises": FaultKind.NODE_FAILED,
     "network drops": FaultKind.NO_ANSWER,
     "unavailable": FaultKind.NO_ANSWER,
-    "NaN": FaultKind.NOT_FINITE,
-    "wrong shape": FaultKind.WRONG_SHAPE,
-    "too long": FaultKind.REFUSED,
-    "garbage": FaultKind.REFUSED,
-    "twice": FaultKind.TWICE,
+    "NaN": FaultKind.ANSWER_NOT_FINITE,
+    "wrong shape": FaultKind.ANSWER_OF_WRONG_SHAPE,
+    "too long": FaultKind.ANSWER_REFUSED,
+    "garbage": FaultKind.ANSWER_REFUSED,
+    "twice": FaultKind.ANSWERED_TWICE,
     "dead": FaultKind.NODE_LEFT,
 }
 WAITING = {"hang": FaultKind.NO_ANSWER, "late": FaultKind.NO_ANSWER}
@@ -157,7 +157,7 @@ class Plan:
         for kind in map(str, self.rng.choice(kinds, self.counts[self.round - 1])):
             if kind == "full disk" and not self.full_disk:
                 self.full_disk = True
-                self.count(kind, FaultKind.NOT_SAVED)
+                self.count(kind, FaultKind.CHECKPOINT_NOT_WRITTEN)
             elif kind == "dead" and self.round > 1 and self.free[-1] not in died:
                 self.dead.add(self.free.pop())
                 self.count(kind, ON_NODES[kind])
@@ -179,7 +179,7 @@ class Plan:
                 self.nodes[node] = kind
                 self.count(kind, {**ON_NODES, **WAITING}[kind])
                 if kind == "late":
-                    self.injected[FaultKind.LATE] += 1
+                    self.injected[FaultKind.ANSWER_OF_ANOTHER_ROUND] += 1
 
     def count(self, name: str, kind: FaultKind) -> None:
         """Count a fault that happens."""

@@ -17,11 +17,10 @@ from fl_epe.accounting import (
     UpperBound,
     clients_law,
     epsilon_two_gaussians,
+    hidden_rounds_epsilon,
     known_expected_score_epsilon,
-    poisson_epsilon,
     tightest,
     unknown_expected_score_epsilon,
-    unknown_rounds_epsilon,
     upper_bounds,
 )
 from fl_epe.auditing import Adversary, seen_by
@@ -119,13 +118,13 @@ def _row(
     delta, z = clients**-1.1 if delta is None else delta, place[1]
     weights = weights_of(schedule, z, delta, momentum)
     known, unknown = (
-        tightest(upper_bounds(schedule, z, delta, clients), rounds_known=know)
+        tightest(upper_bounds(schedule.law(clients), z, delta), rounds_known=know)
         for know in (True, False)
     )
     counts = _law(schedule, np.ones(schedule.rounds), clients)
     most = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
     final, every = _law(schedule, weights[0], clients), _law(schedule, weights[1], clients).root()
-    hidden = _unknown_rounds(schedule, np.sqrt(weights[1]), delta)
+    hidden = _unknown_rounds(schedule, np.sqrt(weights[1]), clients, delta)
     return Row(
         *place,
         delta=delta,
@@ -155,11 +154,8 @@ def _epsilon(law: ExpectedScoreLaw, clients: int, delta: float, bound: UpperBoun
     )
 
 
-def _unknown_rounds(schedule: Schedule, signal: Floats, delta: float) -> float | None:
-    rounds, often = schedule.rounds, schedule.participations()
-    if schedule.unknown_rounds == "coins" and often < rounds:
-        strength = float(np.sqrt(np.mean(signal**2)))
-        return poisson_epsilon(1 / strength, often / rounds, rounds, delta)
-    if schedule.unknown_rounds is not None and often == round(often):
-        return unknown_rounds_epsilon(np.array_split(signal, round(often)), delta)
-    return None
+def _unknown_rounds(schedule: Schedule, signal: Floats, clients: int, delta: float) -> float | None:
+    events = schedule.law(clients).events
+    if events is None or not events.independent:
+        return None
+    return hidden_rounds_epsilon(events, signal, delta)

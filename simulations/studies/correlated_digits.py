@@ -240,7 +240,7 @@ class Cell:
         quiet = self.mechanism == "no noise"
         mechanism = "independent" if quiet else self.mechanism
         strategy = strategy_matrix(mechanism, self.rounds)
-        pattern = make_schedule("cyclic", self.rounds, times).pattern(CLIENTS)
+        pattern = make_schedule("cyclic", self.rounds, times).law(CLIENTS)
         size = sensitivity(unit if strategy is None else strategy, pattern)
         momentum = {} if self.momentum == STEPS[0][1] else {"server_momentum": self.momentum}
         return {"noise_multiplier": 0.0 if quiet else size / self.added, "mechanism": mechanism,

@@ -98,7 +98,7 @@ class Cell:
         record = self.record(seed)
         adversary = claim_adversary(record)
         client = AuditedClient.of(record, adversary, most=True)
-        claim = analytical(record, DELTA, client).epsilon
+        claim = analytical(record.mechanism, client, DELTA).epsilon
         if claim is None:
             raise ValueError(f"Expected a theorem for {self.name}.")
         return find_evidence(record, claim, DELTA, adversary=adversary, power=power)

@@ -65,7 +65,8 @@ def with_noise(share: float) -> Any:
 
 def allowed(record: AuditRecord) -> float:
     """ε by theory of the client that takes part most often."""
-    epsilon = analytical(record, DELTA, AuditedClient.of(record, EVERY_ROUND, most=True)).epsilon
+    client = AuditedClient.of(record, EVERY_ROUND, most=True)
+    epsilon = analytical(record.mechanism, client, DELTA).epsilon
     if epsilon is None:
         raise ValueError("Expected a theorem for the run.")
     return epsilon

@@ -385,7 +385,7 @@ def noisy_run(
         facts = RoundFacts(cohort.tolist(), contribution=1.0, clip_norm=1.0)
         auditor.observe(theta, facts, vectors)
     return auditor.record(
-        participation=schedule.kind,
+        participation=schedule.law(1000),
         canary_participations=schedule.participations(),
         sum_noise_multiplier=1.0,
         noise_multiplier=1.0,

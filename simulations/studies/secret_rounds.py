@@ -158,7 +158,7 @@ def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
         theta = np.asarray(theta + rest + signal * (row @ vectors), np.float32)
         auditor.observe(theta, RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1))
     record = auditor.record(
-        participation=cell.schedule, canary_participations=schedule.participations()
+        participation=schedule.law(CANARIES), canary_participations=schedule.participations()
     )
     found = answer(record, Adversary("all", knows_rounds=False)).estimate
     return None if found is None else (found.epsilon, found.low, found.high)

@@ -86,6 +86,7 @@ from fl_epe.auditing.scores import hidden_norm, shift_scores
 from fl_epe.auditing.whitening import SKETCH_PARTS, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanarySet
 from fl_epe.mechanism import ServerSGD, norm
+from fl_epe.schedules import ParticipationLaw
 
 Floats = NDArray[np.float64]
 Shown = list[tuple[int, EpsilonEstimate | None]]  # after so many rounds
@@ -202,7 +203,7 @@ def by_law(
             cohort_size=1.0,
             noise_multiplier=NOISE,
             sum_noise_multiplier=NOISE,
-            participation="deployment",
+            participation=ParticipationLaw(ROUNDS),
             canary_participations=here.sum() / count,
             server=ServerStep("sgd", np.ones(ROUNDS)),
             clip_norms=np.ones(ROUNDS),

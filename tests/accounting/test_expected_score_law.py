@@ -28,7 +28,7 @@ def _mean(law):
 @pytest.mark.parametrize("schedule", EVERY, ids=in_words)
 def test_simulated_runs_follow_the_law(schedule, weights):
     added = WEIGHTS[weights]
-    law = expected_score_law(schedule, added, CLIENTS)
+    law = expected_score_law(schedule.law(CLIENTS).events, added)
     if schedule in WITHOUT_LAW:
         assert law is None
         return
@@ -49,7 +49,7 @@ def test_simulated_runs_follow_the_law(schedule, weights):
 
 
 def test_equal_weights_give_the_binomial():
-    law = expected_score_law(Poisson(60, 0.05), np.full(60, 0.7), 1000)
+    law = expected_score_law(Poisson(60, 0.05).law(1000).events, np.full(60, 0.7))
     exact = scipy.stats.binom.pmf(np.arange(len(law.shares)), 60, 0.05)
     np.testing.assert_allclose(law.expected_scores, 0.7 * np.arange(len(exact)), rtol=1e-12)
     np.testing.assert_allclose(law.shares[:-1], exact[:-1], rtol=1e-9)
@@ -57,7 +57,7 @@ def test_equal_weights_give_the_binomial():
 
 def test_unequal_weights_against_every_subset():
     added = np.array([1.0, 0.37, 2.2, 0.05, 1.4, 0.8])
-    law = expected_score_law(Poisson(6, 0.3), added, 100)
+    law = expected_score_law(Poisson(6, 0.3).law(100).events, added)
     subsets = (np.arange(64)[:, None] >> np.arange(6)) & 1
     sums, shares = subsets @ added, 0.3 ** subsets.sum(axis=1) * 0.7 ** (6 - subsets.sum(axis=1))
     for level in np.linspace(0, 6, 40):
@@ -70,17 +70,19 @@ def test_unequal_weights_against_every_subset():
 
 def test_blocks_against_every_choice():
     added = np.array([1.0, 0.2, 0.5, 3.0, 0.7, 0.1])
-    law = expected_score_law(BallsInBins(6, 2), added, 100)
+    law = expected_score_law(BallsInBins(6, 2).law(100).events, added)
     sums = (added[:3, None] + added[None, 3:]).ravel()
     assert _mean(law) == pytest.approx(sums.mean(), rel=3e-3)
     assert sums.mean() <= _mean(law)
     assert law.expected_scores[-1] == pytest.approx(4.0)
-    assert _mean(expected_score_law(ShuffledEpochs(6, 2), added, 100)) == pytest.approx(_mean(law))
+    assert _mean(expected_score_law(ShuffledEpochs(6, 2).law(100).events, added)) == pytest.approx(
+        _mean(law)
+    )
 
 
 @pytest.mark.parametrize("clients", [1, 100, 10**7])
 def test_the_largest_of_many_is_the_quantile_of_the_union(clients):
-    law = expected_score_law(Poisson(200, 0.02), np.ones(200), clients)
+    law = expected_score_law(Poisson(200, 0.02).law(clients).events, np.ones(200))
     largest = law.largest(clients)
     assert largest is not None
     beyond = scipy.stats.binom.sf([largest, largest - 1], 200, 0.02) * clients
@@ -88,27 +90,27 @@ def test_the_largest_of_many_is_the_quantile_of_the_union(clients):
 
 
 def test_the_largest_of_a_schedule_with_a_limit_is_the_limit():
-    law = expected_score_law(Capped(Poisson(40, 0.5), per_run=3), np.ones(40), 10**6)
+    law = expected_score_law(Capped(Poisson(40, 0.5), per_run=3).law(10**6).events, np.ones(40))
     assert law.largest(10**6) == 3
-    law = expected_score_law(MinSeparation(40, 0.1, 5), np.ones(40), 1000)
+    law = expected_score_law(MinSeparation(40, 0.1, 5).law(1000).events, np.ones(40))
     assert law.largest(10**9) == 8
 
 
 def test_a_trace_is_its_own_law():
-    law = expected_score_law(Trace([0, 1, 1], ["a", "a", "b"]), [1.0, 2.0], 2)
+    law = expected_score_law(Trace([0, 1, 1], ["a", "a", "b"]).law(2).events, [1.0, 2.0])
     np.testing.assert_array_equal(law.expected_scores, [2.0, 3.0])
     assert law.largest(2) == 3
 
 
 def test_rounds_that_add_nothing_leave_nothing():
-    law = expected_score_law(Poisson(5, 0.5), np.zeros(5), 10)
+    law = expected_score_law(Poisson(5, 0.5).law(10).events, np.zeros(5))
     np.testing.assert_array_equal(law.expected_scores, [0.0])
 
 
 def test_bad_arguments_are_named():
     for weights in (np.ones(4), [-1.0] * 5, [np.nan] * 5):
         with pytest.raises(ValueError, match="weights"):
-            expected_score_law(Poisson(5, 0.5), weights, 10)
+            expected_score_law(Poisson(5, 0.5).law(10).events, weights)
 
 
 def test_without_a_law_populations_are_simulated():
@@ -125,4 +127,4 @@ def test_without_a_law_populations_are_simulated():
     found = clients_law(schedule, np.ones(20), 10**7)
     assert found is not None
     assert (found.whole, found.largest(10**7)) == (False, None)
-    assert expected_score_law(Poisson(20, 0.2), np.ones(20), 200).largest(200) == 11.0
+    assert expected_score_law(Poisson(20, 0.2).law(200).events, np.ones(20)).largest(200) == 11.0

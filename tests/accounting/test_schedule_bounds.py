@@ -9,10 +9,10 @@ from scipy import stats
 from fl_epe.accounting import (
     delta_two_gaussians,
     gaussian_epsilon,
+    hidden_rounds_epsilon,
     poisson_epsilon,
     strategy_bounds,
     tightest,
-    unknown_rounds_epsilon,
     upper_bounds,
 )
 from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
@@ -29,7 +29,7 @@ def _schedule(spec, participations=4):
 
 
 def _bounds(spec, z=0.5, participations=4):
-    found = upper_bounds(_schedule(spec, participations), z, DELTA, CLIENTS)
+    found = upper_bounds(_schedule(spec, participations).law(CLIENTS), z, DELTA)
     names = {True: "known", False: "unknown"}
     return {
         "limit" if not bound.averages else names[bound.rounds_known]: bound.epsilon
@@ -104,7 +104,7 @@ class TestGuarantees:
         bounds = _bounds("fixed-size")
         assert bounds["unknown"] == fixed_size_epsilon(0.5, CLIENTS, 20, T, DELTA)
         assert bounds["known"] == pytest.approx(_bounds("poisson")["known"], rel=1e-6)
-        dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5), 0.5, DELTA, CLIENTS)
+        dropped = upper_bounds(DropOut(FixedSize(T, 0.1), 0.5).law(CLIENTS), 0.5, DELTA)
         assert tightest(dropped, rounds_known=True).epsilon < bounds["known"]
 
     def test_open_hours_are_fewer_rounds_at_a_higher_rate(self):
@@ -116,7 +116,7 @@ class TestGuarantees:
 
     def test_a_trace_is_limited_by_its_busiest_client(self):
         trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
-        busiest, random = upper_bounds(trace, 0.5, DELTA, 2)
+        busiest, random = upper_bounds(trace.law(2), 0.5, DELTA)
         assert busiest.epsilon == gaussian_epsilon(0.5, DELTA, 3)
         assert random.epsilon == random_participations_epsilon(0.5, DELTA, [0, 0.5, 0, 0.5])
 
@@ -137,7 +137,9 @@ class TestGuarantees:
         exact = gaussian_epsilon(z, DELTA, rounds)
         for spec in every_round:
             kind, options = parse_schedule(spec)
-            found = upper_bounds(make_schedule(kind, rounds, rounds, **options), z, DELTA, CLIENTS)
+            found = upper_bounds(
+                make_schedule(kind, rounds, rounds, **options).law(CLIENTS), z, DELTA
+            )
             for known in (True, False):
                 assert tightest(found, rounds_known=known).epsilon == pytest.approx(exact, rel=1e-9)
 
@@ -147,7 +149,7 @@ class TestGuarantees:
     def test_a_cap_that_binds_nobody_changes_nothing(self, cap):
         for inner in (Poisson(T, 0.1), DropOut(Poisson(T, 0.2), 0.5)):
             plain, capped = (
-                upper_bounds(schedule, 0.5, DELTA, CLIENTS)
+                upper_bounds(schedule.law(CLIENTS), 0.5, DELTA)
                 for schedule in (inner, Capped(inner, **cap))
             )
             for known in (True, False):
@@ -159,7 +161,7 @@ class TestGuarantees:
         """Whoever is refused takes part in a part of the rounds that the coins gave it."""
         inner, z = Poisson(3, 0.4), 1.0
         schedule = Capped(inner, per_run=1)
-        bound = tightest(upper_bounds(schedule, z, 0.01, CLIENTS), rounds_known=False)
+        bound = tightest(upper_bounds(schedule.law(CLIENTS), z, 0.01), rounds_known=False)
         rng = np.random.default_rng(5)
         patterns = presence(schedule, 4000, rng).T.astype(float)
         patterns, shares = np.unique(patterns, axis=0, return_counts=True)
@@ -173,7 +175,7 @@ class TestGuarantees:
             assert gains.mean() <= 0.01 + 3 * error
 
     def test_known_rounds_hold_for_unknown_ones(self):
-        found = upper_bounds(_schedule("poisson"), 0.5, DELTA, CLIENTS)
+        found = upper_bounds(_schedule("poisson").law(CLIENTS), 0.5, DELTA)
         assert tightest(found, rounds_known=True).rounds_known
         assert tightest(found, rounds_known=False).epsilon == min(bound.epsilon for bound in found)
 
@@ -195,24 +197,24 @@ class TestGuarantees:
             assert delta.mean() <= DELTA + 3 * error
 
     def test_errors(self):
-        with pytest.raises(ValueError, match="population=0"):
-            upper_bounds(_schedule("poisson"), 0.5, DELTA, 0)
+        with pytest.raises(ValueError, match=r"delta=1\.0 in"):
+            upper_bounds(_schedule("poisson").law(10), 0.5, 1.0)
 
 
 @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
 def test_hidden_rounds_of_blocks_have_the_exact_epsilon(z):
-    """As `unknown_rounds_epsilon`, and as a strategy of one band."""
+    """As `hidden_rounds_epsilon`, and as a strategy of one band."""
     schedule, delta = make_schedule("balls-in-bins", 60, 3), 1e-5
-    found = tightest(upper_bounds(schedule, z, delta, 100), rounds_known=False)
+    found = tightest(upper_bounds(schedule.law(100), z, delta), rounds_known=False)
     assert found.epsilon == pytest.approx(
-        unknown_rounds_epsilon([np.full(20, 1 / z)] * 3, delta), rel=1e-9
+        hidden_rounds_epsilon(schedule.law(100).events, np.full(60, 1 / z), delta), rel=1e-9
     )
-    assert found == strategy_bounds(schedule, np.eye(60), z, delta, 100)[-1]
+    assert found == strategy_bounds(schedule.law(100), np.eye(60), z, delta)[-1]
     assert found.epsilon < gaussian_epsilon(z, delta, 3)
 
 
 def test_coins_over_a_cycle_are_as_coins_in_so_many_rounds():
     schedule = make_schedule("drop-out:of=cyclic,rate=0.7", 60, 3)
-    found = tightest(upper_bounds(schedule, 1.0, 1e-5, 100), rounds_known=False)
+    found = tightest(upper_bounds(schedule.law(100), 1.0, 1e-5), rounds_known=False)
     often = schedule.most_participations()
     assert found.epsilon == pytest.approx(poisson_epsilon(1.0, 0.3, often, 1e-5))

@@ -16,7 +16,7 @@ CLIENTS, DRAWS = 100, 100_000
 
 def bounds(schedule, strategy, z=1.0, delta=1e-5):
     """ε for known and for unknown rounds."""
-    found = strategy_bounds(schedule, strategy.matrix(), z, delta, CLIENTS)
+    found = strategy_bounds(schedule.law(CLIENTS), strategy.matrix(), z, delta)
     return tuple(tightest(found, rounds_known=known).epsilon for known in (True, False))
 
 
@@ -52,7 +52,7 @@ def test_no_round_of_each_block_leaks_more(blocks, bands, z):
     strategy = banded(schedule.rounds, bands)
     known, unknown = bounds(schedule, strategy, z, delta)
     assert unknown < known
-    sets = list(itertools.product(*(range(a, b) for a, b in schedule.pattern(1).blocks)))
+    sets = list(itertools.product(*(range(a, b) for a, b in schedule.law(1).blocks)))
     mean, error = check(strategy, sets, np.full(len(sets), 1 / len(sets)), z, delta, unknown)
     if bands == 1:  # then it is exact
         assert mean == pytest.approx(delta, abs=5 * error)
@@ -84,10 +84,12 @@ def test_coins_leak_as_much_as_with_independent_noise(bands):
 )
 def test_coins_have_the_values_of_jax_privacy(spec, rounds, often, bands, z, delta, expected):
     schedule = make_schedule(spec, rounds, often)
-    found = strategy_bounds(schedule, banded(rounds, bands).matrix(), z, delta, 320)
+    found = strategy_bounds(schedule.law(320), banded(rounds, bands).matrix(), z, delta)
     assert expected * (1 - 1e-3) < found[-1].epsilon < expected * 1.01
-    pattern = schedule.pattern(320)
-    same = _pld_epsilon(z, pattern.rate, pattern.most, delta, False, 1e-4)  # on its grid
+    pattern = schedule.law(320)
+    same = _pld_epsilon(
+        z, pattern.coins.rate, pattern.coins.rounds, delta, False, 1e-4
+    )  # on its grid
     assert same == pytest.approx(expected, rel=1e-6)
 
 
@@ -119,7 +121,7 @@ def test_a_round_of_a_block_has_the_delta_of_jax_privacy(bands, delta, error):
     ],
 )
 def test_nothing_is_amplified_without_a_theorem(schedule, bands):
-    assert len(strategy_bounds(schedule, banded(12, bands).matrix(), 1.0, 1e-5, CLIENTS)) == 1
+    assert len(strategy_bounds(schedule.law(CLIENTS), banded(12, bands).matrix(), 1.0, 1e-5)) == 1
 
 
 @pytest.mark.parametrize("schedule", [Poisson(12, 0.5), make_schedule("balls-in-bins", 12, 2)])
@@ -141,7 +143,7 @@ def test_dropping_out_of_a_block_weakens_nothing():
 def test_a_longer_column_costs_more():
     strategy = banded(64, 4)
     matrix = 2 * strategy.matrix()
-    found = strategy_bounds(make_schedule("balls-in-bins", 64, 1), matrix, 2.0, 1e-5, CLIENTS)
+    found = strategy_bounds(make_schedule("balls-in-bins", 64, 1).law(CLIENTS), matrix, 2.0, 1e-5)
     assert [b.epsilon for b in found] == pytest.approx(
         bounds(make_schedule("balls-in-bins", 64, 1), strategy)
     )

@@ -7,7 +7,7 @@ import pytest
 
 from fl_epe.accounting import gaussian_epsilon, sensitivity, strategy_bounds, upper_bounds
 from fl_epe.mechanism.strategies import banded, toeplitz, tree
-from fl_epe.schedules import Pattern, make_schedule
+from fl_epe.schedules import ParticipationLaw, make_schedule
 
 ROUNDS = 10
 MATRICES = {
@@ -44,11 +44,11 @@ def largest(matrix, pattern):
 
 
 PATTERNS = {
-    "once": Pattern(1),
-    "any-3": Pattern(3),
-    "apart": Pattern(3, 3),
-    "regular": Pattern(3, 3, regular=True),
-    "blocks": Pattern(2, blocks=((0, 5), (5, 10))),
+    "once": ParticipationLaw(10, most=1),
+    "any-3": ParticipationLaw(10, most=3),
+    "apart": ParticipationLaw(10, most=3, separation=3),
+    "regular": ParticipationLaw(10, most=3, separation=3, regular=True),
+    "blocks": ParticipationLaw(10, most=2, blocks=((0, 5), (5, 10))),
 }
 
 
@@ -75,15 +75,15 @@ def test_nobody_adds_more(name, pattern):
     [
         # jax_privacy 2.0.0: get_min_sep_sensitivity_upper_bound, fixed_epoch_sensitivity,
         # get_sensitivity_banded and toeplitz.minsep_sensitivity_squared.
-        (tree(64), Pattern(4, 16), 2.507132682112035),
-        (tree(64), Pattern(3, 4), 2.4494897427831788),
-        (tree(64), Pattern(4, 16, regular=True), 2.507132682112035),
-        (banded(64, 8), Pattern(3, 4), 2.2208183411528055),
-        (banded(64, 16), Pattern(4, 16), 2.0),
-        (banded(64, 16), Pattern(3, 4), 2.361853027958799),
-        (toeplitz(64), Pattern(4, 16), 2.5625298752160837),
-        (toeplitz(64), Pattern(4, 8), 2.8988920288665003),
-        (toeplitz(64, 8), Pattern(64, 5), 4.356105187198697),
+        (tree(64), ParticipationLaw(64, most=4, separation=16), 2.507132682112035),
+        (tree(64), ParticipationLaw(64, most=3, separation=4), 2.4494897427831788),
+        (tree(64), ParticipationLaw(64, most=4, separation=16, regular=True), 2.507132682112035),
+        (banded(64, 8), ParticipationLaw(64, most=3, separation=4), 2.2208183411528055),
+        (banded(64, 16), ParticipationLaw(64, most=4, separation=16), 2.0),
+        (banded(64, 16), ParticipationLaw(64, most=3, separation=4), 2.361853027958799),
+        (toeplitz(64), ParticipationLaw(64, most=4, separation=16), 2.5625298752160837),
+        (toeplitz(64), ParticipationLaw(64, most=4, separation=8), 2.8988920288665003),
+        (toeplitz(64, 8), ParticipationLaw(64, most=64, separation=5), 4.356105187198697),
     ],
 )
 def test_values_of_jax_privacy(matrix, pattern, expected):
@@ -104,7 +104,7 @@ def test_values_of_jax_privacy(matrix, pattern, expected):
 )
 def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
     schedule = make_schedule(spec, 20, 2)
-    pattern = schedule.pattern(30)
+    pattern = schedule.law(30)
     rng = np.random.default_rng(1)
     for _ in range(20):
         here = np.zeros((20, 30), bool)
@@ -112,7 +112,7 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
             row[cohort] = True
         for client in here.T:
             rounds = np.flatnonzero(client)
-            assert len(rounds) <= pattern.most
+            assert len(rounds) <= pattern.limit
             assert np.all(np.diff(rounds) >= pattern.separation)
             if pattern.regular:
                 assert np.all(np.diff(rounds) == pattern.separation)
@@ -124,8 +124,8 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
 @pytest.mark.parametrize("spec", ["epochs", "cyclic", "min-separation:separation=5"])
 def test_independent_noise_has_the_known_bound(spec):
     schedule = make_schedule(spec, 20, 2)
-    bound, *_ = strategy_bounds(schedule, np.eye(20), 0.7, 1e-5, 30)
+    bound, *_ = strategy_bounds(schedule.law(30), np.eye(20), 0.7, 1e-5)
     most = schedule.most_participations()
     assert bound.epsilon == pytest.approx(gaussian_epsilon(0.7, 1e-5, most))
-    assert bound.epsilon >= min(b.epsilon for b in upper_bounds(schedule, 0.7, 1e-5, 30))
-    assert strategy_bounds(schedule, np.eye(20), 0.0, 1e-5, 30)[0].epsilon == np.inf
+    assert bound.epsilon >= min(b.epsilon for b in upper_bounds(schedule.law(30), 0.7, 1e-5))
+    assert strategy_bounds(schedule.law(30), np.eye(20), 0.0, 1e-5)[0].epsilon == np.inf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, tightest, upper_bounds
-from fl_epe.auditing import EVERY_ROUND, AuditedClient, Design, analytical
+from fl_epe.auditing import EVERY_ROUND, AuditedClient, analytical
 from fl_epe.limit import limit_record
 from fl_epe.mechanism.strategies import toeplitz
 from fl_epe.schedules import make_schedule
@@ -15,7 +15,7 @@ from fl_epe.schedules import make_schedule
 def theory(kind, participations=6, z=1.0, adversary=None, **changes):
     schedule = make_schedule(kind, 60, participations)
     record = limit_record(schedule, z, 1e-5, num_canaries=11, beside=60).with_values(**changes)
-    return analytical(record, 1e-5, AuditedClient.of(record, adversary))
+    return analytical(record.mechanism, AuditedClient.of(record, adversary), 1e-5)
 
 
 def test_known_rounds_are_a_gaussian_mechanism():
@@ -34,7 +34,7 @@ def test_secret_rounds_have_the_theorem_of_their_schedule():
     for kind in ("fixed-size", "balls-in-bins"):
         found = theory(kind)
         assert not found.knows_rounds
-        bounds = upper_bounds(make_schedule(kind, 60, 6), 1.0, 1e-5, 60)
+        bounds = upper_bounds(make_schedule(kind, 60, 6).law(60), 1.0, 1e-5)
         assert found.epsilon == tightest(bounds, rounds_known=False).epsilon
 
 
@@ -43,11 +43,7 @@ def test_secret_rounds_have_the_theorem_of_their_schedule():
     [
         ({"noise_multiplier": None}, None, "noise is not known"),
         ({"noise_multiplier": 0.0}, math.inf, "no noise"),
-        (
-            {"contributions": np.full(60, np.nan), "design": Design(noise_is_for=10)},
-            None,
-            "what a client adds",
-        ),
+        ({"contributions": np.full(60, np.nan), "noise_is_for": 10.0}, None, "what a client adds"),
     ],
     ids=["unknown", "none", "share"],
 )
@@ -64,7 +60,7 @@ def test_heavier_shares_have_less_noise():
     heavy = record.with_values(
         contributions=np.full(60, 2 / cohort), noise_is_for=cohort, clip_norms=np.ones(60)
     )
-    found = analytical(heavy, 1e-5, AuditedClient.of(heavy))
+    found = analytical(heavy.mechanism, AuditedClient.of(heavy), 1e-5)
     assert found.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(4 * 4), 1e-5))
 
 
@@ -76,7 +72,7 @@ def test_correlated_noise_is_the_sum_over_pairs_of_rounds():
     gram = np.abs(strategy.T @ strategy)
     patterns = client.patterns.T.astype(float)
     each = np.sqrt(np.einsum("is,st,it->i", patterns, gram, patterns))
-    found = analytical(record, 1e-5, client)
+    found = analytical(record.mechanism, client, 1e-5)
     assert found.epsilon == pytest.approx(
         gaussian_epsilon(1 / max(float(each.mean()), math.sqrt(3)), 1e-5)
     )

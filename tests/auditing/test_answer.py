@@ -11,9 +11,8 @@ from fl_epe import epsilon_from_record
 from fl_epe.accounting import (
     epsilon_of_shift,
     gaussian_epsilon,
+    hidden_rounds_epsilon,
     poisson_epsilon,
-    secret_coins_epsilon,
-    unknown_rounds_epsilon,
 )
 from fl_epe.auditing import (
     EVERY_ROUND,
@@ -29,7 +28,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
-from fl_epe.schedules import make_schedule
+from fl_epe.schedules import ShuffledEpochs, make_schedule
 
 DELTA = 1e-5
 SECRET = Adversary("all", knows_rounds=False)
@@ -97,7 +96,7 @@ def test_an_adversary_who_does_not_know_the_rounds_of_an_epoch():
     found, known = answer(record, SECRET), answer(record, EVERY_ROUND)
     assert found.estimate.epsilon < known.estimate.epsilon
     assert not found.analytical.knows_rounds
-    odd = record.with_values(canary_participations=4.5)
+    odd = record.with_values(participation=ShuffledEpochs(60, 4.5).law(60))
     assert answer(odd, SECRET).reason == "the law of a client's secret rounds is not known"
 
 
@@ -194,10 +193,7 @@ def test_secret_rounds_of_unequal_signals(kind):
     schedule = make_schedule(kind, 8, 4)
     record = limit_record(schedule, 0.1, DELTA, num_canaries=200, unobserved=2, real=real)
     estimate = answer(record, SECRET).estimate
-    if kind == "poisson":
-        truth = secret_coins_epsilon(signals, 0.5, DELTA)
-    else:
-        truth = unknown_rounds_epsilon(np.split(signals, 4), DELTA)
+    truth = hidden_rounds_epsilon(schedule.law(200).events, signals, DELTA)
     assert estimate.low < truth < estimate.high
 
 

@@ -380,8 +380,8 @@ def test_several_participations_have_the_exact_null(schedule):
 
 
 def test_rounds_that_may_be_correlated_have_none():
-    for kind in ("epochs", "poisson"):
-        record = make_record(participation=kind)
+    for schedule in (ShuffledEpochs(6, 3), Poisson(6, 0.5)):
+        record = make_record(participation=schedule.law(40))
         assert record.correlation.factor is None
         assert record.presence.sum(axis=0).max() > 1
         scores = scores_of(record)
@@ -421,7 +421,7 @@ def test_evidence_names_adversary_and_client():
 def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
     """Half of the canaries take part in every round, the clients in one of 16."""
     record = limit_record(ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2)
-    claim = analytical(record, 1e-5, AuditedClient.of(record, most=True)).epsilon
+    claim = analytical(record.mechanism, AuditedClient.of(record, most=True), 1e-5).epsilon
     assert claim is not None
     presence = record.presence.copy()
     presence[:, :20] = True
@@ -445,7 +445,7 @@ def test_a_heavier_canary_than_the_client_does_not_count():
 
 
 def test_a_claim_that_rests_on_unknown_secret_rounds_is_not_tested_at_known_ones():
-    record = make_record(participation="poisson", canary_weights=np.ones((6, 40)))
+    record = make_record(participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40)))
     with pytest.raises(NotMeasured, match="law of a client's secret rounds is not known"):
         find_evidence(record, 1.0, 1e-2)
     assert find_evidence(record, 1.0, 1e-2, adversary=EVERY_ROUND).lower_bound >= 0

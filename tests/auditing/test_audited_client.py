@@ -74,7 +74,7 @@ def test_who_is_in_every_round_has_nothing_to_hide():
 
 
 def test_secret_rounds_without_a_law_have_no_client():
-    record = make_record(participation="poisson", canary_weights=np.ones((6, 40)))
+    record = make_record(participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40)))
     with pytest.raises(NotMeasured, match="law of a client's secret rounds"):
         AuditedClient.of(record)
     assert AuditedClient.of(record, EVERY_ROUND).participations == 3
@@ -82,10 +82,11 @@ def test_secret_rounds_without_a_law_have_no_client():
 
 def test_a_run_that_stopped_keeps_the_rate_of_its_plan():
     planned = limit_record(make_schedule("fixed-size", 40, 4), 1.0, 1e-5, num_canaries=8)
-    stopped = planned.with_values(design=Design(num_rounds=80), canary_participations=8.0)
+    law = make_schedule("fixed-size", 80, 8).law(40)
+    stopped = planned.with_values(design=Design(num_rounds=80), participation=law)
     client = AuditedClient.of(stopped)
     assert client.secret is not None
-    assert client.secret.rate == pytest.approx(0.1)
+    assert {chance for _, chance in client.secret.independent} == {pytest.approx(0.1)}
     assert client.participations == pytest.approx(4)
 
 
@@ -116,7 +117,7 @@ def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
     client = AuditedClient.of(twice)
     assert client.participations == 20
     assert client.size(seen_by(twice, Adversary(sees))) == pytest.approx(2 * unit, rel=1e-6)
-    theory = analytical(twice, 1e-5, client).epsilon
+    theory = analytical(twice.mechanism, client, 1e-5).epsilon
     assert theory == pytest.approx(gaussian_epsilon(1 / (2 * unit), 1e-5))
 
 

@@ -17,7 +17,7 @@ from fl_epe.auditing import (
     find_evidence,
     scores_for_claim,
 )
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, hidden_events
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.auditing.claim_laws import (
     LEAST_BARE,
@@ -27,7 +27,6 @@ from fl_epe.auditing.claim_laws import (
     power_of_estimate,
     sampling_p_value,
 )
-from fl_epe.auditing.statistics import secret_rounds
 from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
 from fl_epe.schedules import Poisson, ShuffledEpochs, make_schedule
@@ -120,7 +119,7 @@ def test_the_laplace_mechanism_at_its_claim_is_not_accused(epsilon):
 
 
 def _sampling(record):
-    return sampling_p_value(record, secret_rounds(record))
+    return sampling_p_value(record, hidden_events(record))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ def test_a_law_that_was_rejected_refutes_nothing():
     changes = {
         "clients add noise": {"findings.clients_add_noise": True},
         "was ended by its scores": {"findings.stopped": EarlyStop(60, estimate)},
-        "do not follow the recorded law": {"canary_participations": 2.5},
+        "do not follow the recorded law": {"participation": Poisson(60, 2.5 / 60).law(100)},
     }
     for words, change in changes.items():
         evidence = find_evidence(record.with_values(**change), claim, DELTA)

@@ -15,11 +15,12 @@ from fl_epe.auditing import (
     scores_for_claim,
     seen_by,
 )
+from fl_epe.auditing.audited_client import hidden_events
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.claim_scores import _normal, _null_law
-from fl_epe.auditing.statistics import mixture_ratios, secret_rounds
+from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.limit import limit_record
-from fl_epe.schedules import make_schedule
+from fl_epe.schedules import Events, make_schedule
 
 SECRET = [("poisson", 60, 6), ("fixed-size", 60, 6), ("balls-in-bins", 60, 6), ("poisson", 500, 5)]
 IDS = ["poisson", "fixed-size", "balls-in-bins", "long"]
@@ -37,8 +38,8 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
     kind, rounds, participations
 ):
     record = record_of(kind, rounds, participations)
-    secret, signal = secret_rounds(record), seen_by(record, EVERY_ROUND).round_signal
-    law = _null_law(signal.astype("<f4").tobytes(), secret.law, secret.rate, len(secret.blocks))
+    secret, signal = hidden_events(record), seen_by(record, EVERY_ROUND).round_signal
+    law = _null_law(signal.astype("<f4").tobytes(), secret)
     rng, draws = np.random.default_rng(5), 40_000 if rounds < 100 else 10_000
     found = []
     for _ in range(draws // 2000):
@@ -55,7 +56,7 @@ def test_who_took_no_part_has_scores_of_the_standard_normal_law_or_below(
 def test_far_tails_are_those_of_the_ratio_itself():
     """With one round and one place to hide, L is a Gaussian shift: a closed form at any depth."""
     signal = np.array([1.5], "<f4")
-    law = _null_law(signal.tobytes(), "epochs", 1.0, 1)
+    law = _null_law(signal.tobytes(), Events.blocks([(0, np.ones(1))]))
     scores = np.array([2.0, 4.0, 5.0])
     found = _normal(1.5 * scores - 1.5**2 / 2, *law)
     assert np.all(found <= scores + 0.01)
@@ -65,13 +66,13 @@ def test_far_tails_are_those_of_the_ratio_itself():
 
 
 def test_a_ratio_without_a_signal_proves_nothing():
-    law = _null_law(np.zeros(10, "<f4").tobytes(), "coins", 0.1, 1)
+    law = _null_law(np.zeros(10, "<f4").tobytes(), Events.coins(np.full(10, 0.1)))
     assert np.all(_normal(np.zeros(5), *law) < 0)
 
 
 def test_it_takes_bounded_memory_and_work():
     started = time.process_time()
-    _null_law(np.full(2048, 0.7, "<f4").tobytes(), "coins", 0.01, 1)
+    _null_law(np.full(2048, 0.7, "<f4").tobytes(), Events.coins(np.full(2048, 0.01)))
     assert time.process_time() - started < 20  # a tenth of that on an idle core
 
 

@@ -8,18 +8,19 @@ import pytest
 from records import make_record, record_of
 
 from fl_epe import AuditRecord
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_rounds_epsilon
-from fl_epe.auditing import PlannedClient, RoundFacts, RunAuditor, answers, epsilon_by_round
+from fl_epe.accounting import gaussian_epsilon, hidden_rounds_epsilon, poisson_epsilon
+from fl_epe.auditing import RoundFacts, RunAuditor, answers, epsilon_by_round
 from fl_epe.auditing.record_parts import RunningScores
 from fl_epe.checks import ArgumentError
 from fl_epe.limit import limit_record
-from fl_epe.schedules import Poisson
+from fl_epe.schedules import ParticipationLaw, Poisson
+from fl_epe.schedules.sampled import BallsInBins
 
 DIM, ROUNDS, CANARIES = 4000, 12, 24
 MANY_DIM, MANY = 2000, 30
 
 
-def _watched(*, planned: float | None, participation: str):
+def _watched(*, planned: float | None):
     """A run of noise and canaries, each in one round: what was watched, and the record."""
     rng = np.random.default_rng(3)
     auditor = RunAuditor(CANARIES, 40, seed=7, delta=1e-3, planned=planned)
@@ -33,12 +34,12 @@ def _watched(*, planned: float | None, participation: str):
         theta = (theta + 0.1 * vectors.sum(axis=0) + noise).astype(np.float32)
         auditor.observe(theta, RoundFacts(present, contribution=0.1), vectors)
         seen.append(auditor.epsilon_so_far())
-    return seen, auditor.record(participation=participation)
+    return seen, auditor.record()
 
 
 @pytest.mark.parametrize("planned", [float(CANARIES), None], ids=["planned", "not-planned"])
 def test_it_is_what_was_said_during_the_run(planned):
-    said, record = _watched(planned=planned, participation="epochs")
+    said, record = _watched(planned=planned)
     found = epsilon_by_round(record)
     assert [e.round for e in found] == list(range(1, ROUNDS + 1))
     assert {e.participations for e in found} == {1}
@@ -57,11 +58,18 @@ def test_nothing_is_said_where_the_law_of_secret_rounds_is_not_known():
     assert epsilon_by_round(unknown) == []
 
 
-@pytest.mark.parametrize("law", [None, "coins", "epochs"], ids=["known", "coins", "epochs"])
-def test_it_is_for_a_client_who_takes_part_as_often_as_planned(law):
+LAWS = {
+    "known": ParticipationLaw(8, 4.0),
+    "coins": Poisson(8, 0.5).law(60),
+    "blocks": BallsInBins(8, 4).law(60),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_it_is_for_a_client_who_takes_part_as_often_as_planned(name):
     """Canaries of one to eight participations, a client of four; whose rounds may be secret."""
     rng = np.random.default_rng(8)
-    auditor = RunAuditor(60, 40, seed=7, delta=1e-5, client=PlannedClient(0.5, law))
+    auditor = RunAuditor(60, 40, seed=7, delta=1e-5, client=LAWS[name])
     auditor.begin(theta := np.zeros(DIM))
     for t in range(8):
         present = [i for i in range(60) if i % 8 >= t]
@@ -70,13 +78,13 @@ def test_it_is_for_a_client_who_takes_part_as_often_as_planned(law):
         auditor.observe(theta, RoundFacts(present, contribution=1.0))
     found = auditor.epsilon_so_far()
     truth = {
-        None: gaussian_epsilon(1.0, 1e-5, 4),
+        "known": gaussian_epsilon(1.0, 1e-5, 4),
         "coins": poisson_epsilon(1.0, 0.5, 8, 1e-5),
-        "epochs": unknown_rounds_epsilon([np.ones(2)] * 4, 1e-5),
-    }[law]
+        "blocks": hidden_rounds_epsilon(LAWS["blocks"].events, np.ones(8), 1e-5),
+    }[name]
     assert found.low < truth < found.high
     assert found.epsilon == pytest.approx(truth, rel=0.2)
-    assert found.adversary.knows_rounds is (law is None)
+    assert found.adversary.knows_rounds is (name == "known")
 
 
 def test_long_runs_are_thinned_out_evenly_with_their_last_round():
@@ -114,7 +122,12 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
     """A record, and the estimates that were shown while it was made."""
     rng, shown = np.random.default_rng(5), []
     auditor = RunAuditor(
-        *(MANY, 200), seed=1, delta=1e-3, planned=3 * MANY, kind="sphere", client=PlannedClient(0.5)
+        *(MANY, 200),
+        seed=1,
+        delta=1e-3,
+        planned=3 * MANY,
+        kind="sphere",
+        client=ParticipationLaw(8, 4.0),
     )
     auditor.begin(theta := np.zeros(MANY_DIM, np.float32))
     same = rng.standard_normal(MANY_DIM)
@@ -126,7 +139,7 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
         theta = (theta + mean).astype(np.float32)
         auditor.observe(theta, RoundFacts(present, contribution=contribution, clip_norm=1.0))
         shown.append(auditor.epsilon_so_far())
-    return auditor.record(participation="epochs", canary_participations=3.0), shown
+    return auditor.record(canary_participations=3.0), shown
 
 
 @pytest.mark.parametrize("correlation", [0.0, 3.0])

@@ -15,6 +15,8 @@ from records import make_record
 
 from fl_epe import AuditRecord
 from fl_epe.auditing import ServerStep, read_scores
+from fl_epe.schedules import ParticipationLaw, Poisson
+from fl_epe.schedules.sampled import BallsInBins, FixedSize, MinSeparation
 
 words = st.text(max_size=8)
 names = st.text("abc_é", min_size=1, max_size=8)
@@ -44,6 +46,15 @@ def table(shape, most=1.0, least=0.0, odd=()):
     return st.integers(0, 2**64).map(draw)
 
 
+LAWS = [
+    ParticipationLaw(3),
+    Poisson(5, 0.3).law(10),
+    BallsInBins(6, 2).law(10),
+    MinSeparation(9, 0.2, 3).law(10),
+    FixedSize(4, 0.5).law(7),
+]
+
+
 @st.composite
 def records(draw):
     """Valid records of any shape, with or without what may be left out."""
@@ -56,7 +67,8 @@ def records(draw):
         "cohort_size": draw(st.floats(0.01, 1e6)),
         "noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
         "sum_noise_multiplier": draw(st.none() | st.just(0.0) | st.floats(1e-6, 100)),
-        "participation": draw(words),
+        "participation": draw(st.sampled_from(LAWS)),
+        "mechanism.participation.unit": draw(words),
         "server": ServerStep("sgd", np.full(T, draw(st.floats(0, 10)))),
         "observed.means": draw(table((T, k), 1.0, -1.0)),
         "unobserved.means": draw(table((T, u), 1.0, -1.0)),

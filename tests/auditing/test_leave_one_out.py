@@ -50,7 +50,7 @@ def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa:
     for t in range(ROUNDS):
         hidden = rng.standard_normal(DIM) / np.sqrt(DIM)
         shifts[t] = shift / np.sqrt(hidden @ hidden + added**2)
-        state, step = server.update(state, hidden + added * canaries[presence[t]].sum(axis=0))
+        state, step = server.update(state, hidden + added * canaries[presence[t]].sum(axis=0), t)
         theta = theta + step
         auditor.observe(theta, RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added))
     return auditor, np.sqrt(shifts**2 @ presence)

@@ -26,6 +26,7 @@ from fl_epe.auditing import (
 from fl_epe.auditing.round_scores import record_from_scorer
 from fl_epe.auditing.score_file import bare_scores, summarize_scores
 from fl_epe.canaries import CanaryScorer, CanarySet
+from fl_epe.schedules import ParticipationLaw
 
 NOBODY = {"presence": np.zeros((6, 40), bool)}
 UNMEASURED = {
@@ -156,7 +157,9 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
         delta_norms=np.ones(3),
         presence=np.ones((3, 4), bool),
         delta=0.1,
-        mechanism=Mechanism(10, 1.0, 1.0, "epochs", 3, ServerStep("sgd", np.ones(3)), np.ones(3)),
+        mechanism=Mechanism(
+            10, 1.0, 1.0, ParticipationLaw(3), 3, ServerStep("sgd", np.ones(3)), np.ones(3)
+        ),
         clients=ClientLog(),
         metrics={},
         provenance=Provenance(),

@@ -60,7 +60,7 @@ EDITS = {
         "dice",
         r"inclusion='dice' to be one of \('fixed', 'coin'\)",
     ),
-    "participation": ("mechanism.participation", 3, "participation=3 to be text"),
+    "participation": ("mechanism.participation.name", 3, "participation.name=3 to be text"),
     "participations": (
         "mechanism.canary_participations",
         2**31,

@@ -49,7 +49,7 @@ def noisy_run(
             continue
         total = sum(clip_norm * canaries.vector(i) for i in cohort)
         mean = (total + z * clip_norm * rng.standard_normal(DIM)) / 10
-        state, step = server.update(state, mean)
+        state, step = server.update(state, mean, t)
         theta = (theta + step).astype(dtype)
         auditor.observe(theta, facts)
     return auditor

@@ -104,7 +104,7 @@ def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.Capt
 def test_the_report_calls_a_client_what_the_data_call_it(capsys: pytest.CaptureFixture[str]):
     _run("owntask:normal", "--output", "out")
     assert "one user" in " ".join(capsys.readouterr().out.split())
-    assert AuditRecord.load(Path("out/record.npz")).design.unit == "user"
+    assert AuditRecord.load(Path("out/record.npz")).mechanism.participation.unit == "user"
 
 
 def test_the_command_that_goes_on_can_be_pasted(capsys: pytest.CaptureFixture[str]):

@@ -54,7 +54,7 @@ def run(strategy, app, arrays=None, **settings):
 def test_chosen_clients_answer_with_their_canary_from_the_second_round_on(strategy, mods, length):
     audit, result = run(strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9))
     record = audit.record()
-    assert record.mechanism.participation == "deployment"
+    assert record.mechanism.participation.name == "deployment"
     assert record.presence.sum(axis=1).tolist() == [0] + [CANARIES] * (ROUNDS - 1)
     assert record.design.canaries_come_from == "clients"
     # The signal in the first of them: the canary's share of what is released.

@@ -43,8 +43,8 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, na
     ]
     state = AuditState(seed=1, rounds=3, kind=None)
     state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
-    assert state.faults == [f"round 1, 2 of 4 clients did not answer{named}"]
-    assert state.fault_counts == {FaultKind.NO_ANSWER: 2}
+    assert state.faults.messages == [f"round 1, 2 of 4 clients did not answer{named}"]
+    assert state.faults.counts == {FaultKind.NO_ANSWER: 2}
 
 
 def test_a_round_that_a_dp_wrapper_skips_is_no_participation():

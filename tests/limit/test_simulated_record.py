@@ -97,7 +97,7 @@ class TestPopulation:
         trace = Trace([0, 1, 1, 2], [5, 5, 6, 7])
         record = limit_record(trace, 0.3, DELTA, num_canaries=3)
         assert sorted(record.presence.sum(axis=0)) == [1, 1, 2]
-        assert record.mechanism.participation == "trace"
+        assert record.mechanism.participation.name == "trace"
         with pytest.raises(ValueError, match="population=5"):
             limit_record(trace, 0.3, DELTA, population=5)
 

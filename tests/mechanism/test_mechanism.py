@@ -134,8 +134,8 @@ def test_sgd_is_linear_with_the_stated_weights(momentum):
     optimizer = ServerSGD(0.3, momentum)
     means = np.random.default_rng(0).standard_normal((12, 4))
     state, moved = optimizer.init(4), np.zeros(4)
-    for mean in means:
-        state, step = optimizer.update(state, mean)
+    for t, mean in enumerate(means):
+        state, step = optimizer.update(state, mean, t)
         moved = moved + step
     np.testing.assert_allclose(moved, sgd_weights(np.full(12, 0.3), momentum) @ means, rtol=1e-12)
 
@@ -148,10 +148,10 @@ def test_adam_equals_torch():
     ours: ServerOptimizer = ServerAdam(0.02)
     moved = np.zeros(4)
     state = ours.init(4)
-    for mean in means:
+    for t, mean in enumerate(means):
         parameter.grad = torch.tensor(-mean)
         theirs.step()
-        state, step = ours.update(state, mean)
+        state, step = ours.update(state, mean, t)
         moved = moved + step
     np.testing.assert_allclose(moved, parameter.detach().numpy(), rtol=1e-9)
 
@@ -160,7 +160,7 @@ def test_updates_change_nothing_in_place():
     for optimizer in (ServerSGD(0.1, 0.9), ServerAdam()):
         state = optimizer.init(3)
         before = {key: value.copy() for key, value in state.items()}
-        optimizer.update(state, np.ones(3))
+        optimizer.update(state, np.ones(3), 0)
         assert all(np.array_equal(state[key], before[key]) for key in state)
 
 

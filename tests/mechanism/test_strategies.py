@@ -44,10 +44,11 @@ def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
         parse_strategy(spec, ROUNDS),
         np.random.default_rng(0).standard_normal((ROUNDS, 3)),
     )
-    state, found = strategy.init(3), []
+    state, found = (np.zeros(3, np.float32),) * strategy.buffers, []
     for t, row in enumerate(fresh):
-        state, noise = strategy.next(t, state, row)
-        assert state.shape == (strategy.buffers, 3)
+        noise = strategy.correlate(t, state, row)
+        state = strategy.keep(state, noise)
+        assert [vector.shape for vector in state] == [(3,)] * strategy.buffers
         found.append(noise)
     np.testing.assert_allclose(found, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from records import limit_with_clients
 
-from fl_epe.auditing import SECRET_KINDS, Adversary, AuditedClient, answer
+from fl_epe.auditing import Adversary, AuditedClient, answer
 from fl_epe.reporting import as_report, compare_runs, summarize, write_runs_compared
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.sentences import table_note, table_rows
@@ -71,12 +71,12 @@ def wrong_places(record, entries):
 
 
 def test_the_adversary_is_that_of_the_claim(case):
-    kind, _, summary = case
+    law, _, summary = case
     for found in summary.answers:
         assert of_one_question(found)
-        assert found.adversary.knows_rounds is (kind not in SECRET_KINDS)
+        assert found.adversary.knows_rounds is (not law.hidden)
     assert len({found.participations for found in summary.answers}) == 1
-    assert bool(summary.told) is (kind in SECRET_KINDS)
+    assert bool(summary.told) is law.hidden
     assert all(found.adversary.knows_rounds and of_one_question(found) for found in summary.told)
 
 
@@ -104,7 +104,7 @@ def test_the_walk_finds_what_is_not_alike(case):
 
 
 def test_the_table(case):
-    kind, _, summary = case
+    law, _, summary = case
     for row, found in zip(table_rows(summary), summary.answers, strict=True):
         assert row[0] == SEEN[found.adversary.sees]
         estimate, limit = found.estimate, found.analytical.epsilon
@@ -113,7 +113,7 @@ def test_the_table(case):
         assert row[3] == ("–" if not found.proved else number(found.proved))
         assert limit is None or math.isinf(limit) or row[4].rstrip("*") == f"≤ {number(limit)}"
     note = table_note(summary)
-    assert ("not its rounds" in note) is (kind in SECRET_KINDS)
+    assert ("not its rounds" in note) is law.hidden
     assert f"{summary.answers[0].analytical.adjacency} adjacency" in note
 
 

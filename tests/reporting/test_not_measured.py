@@ -111,7 +111,11 @@ def test_red_is_for_terminals(options, environment, red: bool):
 
 def test_faults_are_text_and_are_counted_by_kind(tmp_path):
     faults = tuple(f"round {t}, [bold]not audited[/bold] <b>x</b>" for t in range(1, 8))
-    counts = {str(FaultKind.NO_ANSWER): 12, "a kind of tomorrow": 3, str(FaultKind.TWICE): 0}
+    counts = {
+        str(FaultKind.NO_ANSWER): 12,
+        "a kind of tomorrow": 3,
+        str(FaultKind.ANSWERED_TWICE): 0,
+    }
     record = make_record(faults=faults, fault_counts=counts, plan=PLAN)
     record = AuditRecord.load(record.save(tmp_path / "record.npz"))
     summary = summarize(record)
@@ -123,7 +127,7 @@ def test_faults_are_text_and_are_counted_by_kind(tmp_path):
     page, text = (tmp_path / "report.html").read_text(), as_text(summary, details=True)
     assert "[bold]not audited[/bold] &lt;b&gt;x" in page
     assert FaultKind.NO_ANSWER.meaning in " ".join(text.split())
-    assert str(FaultKind.TWICE) not in page + text
+    assert str(FaultKind.ANSWERED_TWICE) not in page + text
     assert page.count(PLAN[0]) == 1  # not among the settings once more
     for quiet in (make_record(), make_record(fault_counts={"x": 0})):
         assert "fault" not in as_text(summarize(quiet))

@@ -7,7 +7,7 @@ from records import make_record
 from fl_epe.limit import limit_record
 from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.reporting.sentences import table_rows
-from fl_epe.schedules import Poisson, ShuffledEpochs
+from fl_epe.schedules import ParticipationLaw, Poisson, ShuffledEpochs
 
 BY_DEFAULT = {"no-unobserved", "poisson", "an-empty-round", "nothing-moved"}
 """Records whose reports the default run writes too: the pictures of one take two seconds."""
@@ -28,7 +28,7 @@ class TestReports:
             ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=0
         ),
         "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
-        "unknown-schedule": lambda: make_record(participation="other"),
+        "unknown-schedule": lambda: make_record(participation=ParticipationLaw(6)),
         "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
         "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
         "an-empty-round": lambda: make_record(
@@ -56,7 +56,7 @@ class TestReports:
         assert (summary.status == "not measured") is unmeasured
         assert (final[1] == "not measured") is unmeasured
         if kind == "no-unobserved":
-            assert every[3].startswith("≥")  # the null of cosines is exact
+            assert float(every[3]) > 0  # the null of cosines is exact
         if kind == "poisson":
             assert "on average, drawn in secret" in text
         if kind == "unknown-noise":

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,14 +159,14 @@ def test_a_composition_only_takes_away(schedule, population, seed):
 
 @given(every, clients)
 def test_what_theorems_may_count_on_is_what_is_promised(schedule, population):
-    law, most = schedule.privacy_law(population), schedule.most_participations()
+    law, most = schedule.law(population), schedule.most_participations()
     mean = schedule.participations()
     assert mean <= most * (1 + 1e-9)
     assert law.most == most
-    for coins in (law.coins, law.counts):
-        if coins is not None:
-            assert 0 <= coins.rate <= 1
-            assert 1 <= coins.rounds <= schedule.rounds
+    assert law.participations == pytest.approx(mean)
+    if law.coins is not None:
+        assert 0 <= law.coins.rate <= 1
+        assert 1 <= law.coins.rounds <= schedule.rounds
     if law.coins is not None and schedule.kind in SIMPLE:  # at least as often as the mean client
         assert law.coins.rounds * law.coins.rate >= mean * (1 - 1e-9)
     if law.cohorts is not None:
@@ -174,5 +175,5 @@ def test_what_theorems_may_count_on_is_what_is_promised(schedule, population):
 
 @given(simple(["fixed-size"]), clients, seeds)
 def test_the_cohort_that_theorems_count_on_is_the_largest(schedule, population, seed):
-    law = schedule.privacy_law(population)
+    law = schedule.law(population)
     assert who(schedule, population, seed).sum(axis=1).max() <= law.cohorts.size

@@ -20,5 +20,5 @@ def test_faults_of_one_kind_are_told_once(caplog):
         "Round 1, client 0: no memory (faults of this kind are counted)",
         "Round 1, node 1: no answer (faults of this kind are counted)",
     ]
-    assert log.fault_counts == {"client failed": 48, "no answer in time": 1}
-    assert len(log.faults) == 49
+    assert log.faults.counts == {"client failed": 48, "no answer in time": 1}
+    assert len(log.faults.messages) == 49

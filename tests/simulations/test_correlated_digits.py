@@ -33,6 +33,6 @@ def test_all_mechanisms_have_one_analytical_value():
     for mechanism in (*study.ALWAYS[1:], *study.ONCE):
         z = study.Cell(32, mechanism).settings()["noise_multiplier"]
         bound, *_ = strategy_bounds(
-            schedule, strategy_matrix(mechanism, 32), z, 0.01, study.CLIENTS
+            schedule.law(study.CLIENTS), strategy_matrix(mechanism, 32), z, 0.01
         )
         np.testing.assert_allclose(bound.epsilon, gaussian_epsilon(1 / study.MU, 0.01))

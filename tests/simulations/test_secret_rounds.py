@@ -1,15 +1,18 @@
 """`simulations/studies/secret_rounds.py`: ε of unequal and of correlated secret rounds."""
 
+import numpy as np
 import pytest
 import secret_rounds as study
 
-from fl_epe.accounting import secret_coins_epsilon
+from fl_epe.accounting import hidden_rounds_epsilon
+from fl_epe.schedules import Events
 
 
 def test_the_truth_of_independent_rounds_is_what_is_computed():
     cell = study.CELLS[0]
     exact = study.exact_epsilon(cell, draws=30_000)
-    computed = secret_coins_epsilon(cell.signals, 0.5, study.DELTA)
+    events = Events.coins(np.full(len(cell.signals), 0.5))
+    computed = hidden_rounds_epsilon(events, cell.signals, study.DELTA)
     assert exact == pytest.approx(computed, rel=0.01)
 
 

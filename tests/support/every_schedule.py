@@ -5,7 +5,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from fl_epe.schedules import Capped, Poisson, Schedule, ShuffledEpochs, Trace, presence
+from fl_epe.accounting import expected_score_law
+from fl_epe.schedules import Capped, Events, Poisson, Schedule, ShuffledEpochs, Trace, presence
 from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation
@@ -87,3 +88,63 @@ def assert_near(values: np.ndarray, expected: npt.ArrayLike, errors: float = 4.0
     """Means over runs within so many standard errors (and rounding) of what is expected."""
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
     assert np.all(np.abs(values.mean(axis=0) - expected) <= errors * standard_error + 1e-9)
+
+
+def law_faults(schedule: Schedule) -> list[str]:
+    """What of a schedule's law is not true of 12,000 clients that it draws, in words.
+
+    Chances of every round, of pairs of rounds and of every number of rounds; the limits that
+    theorems rest on; coins that depend on nothing else, so that neither do clients on each other.
+    """
+    law, runs = schedule.law(CLIENTS), runs_of(schedule)
+    counts, events, faults = runs.sum(axis=1), law.events, list[str]()
+
+    def compare(what: str, seen: np.ndarray, expected: float, *, at_most: bool = False) -> None:
+        error = seen.std(ddof=1) / np.sqrt(RUNS)
+        rare = np.sqrt(min(expected, abs(1 - expected)) / (RUNS * CLIENTS))  # too rare to be seen
+        off = seen.mean() - expected
+        if not (off if at_most else abs(off)) <= 5 * max(error, rare) + 1e-9:
+            faults.append(f"{what}: {seen.mean():.4g}, not {expected:.4g}")
+
+    compare("participations", counts.mean(axis=1), law.participations or np.nan)
+    if counts.max() > law.limit:
+        faults.append("most")
+    rounds = [np.flatnonzero(client) for run in runs[:30] for client in run.T]
+    apart = np.concatenate([np.diff(each) for each in rounds])
+    if len(apart) and (apart.min() < law.separation or (law.regular and np.ptp(apart))):
+        faults.append("separation")
+    for start, end in law.blocks if isinstance(schedule, BallsInBins) else ():
+        if runs[:, start:end].sum(axis=1).max() > 1:
+            faults.append("blocks")
+    if events is not None:
+        pairs = [(0, 1), (2, 7), (5, 6), (4, 15), (18, 19)]
+        for chosen in [*((t,) for t in range(T)), *pairs]:
+            weights = np.zeros(T)
+            weights[list(chosen)] = 1.0
+            both = runs[:, list(chosen)].all(axis=1).mean(axis=1)
+            compare(f"rounds {chosen}", both, _chance(events, weights, len(chosen)))
+        for number in range(int(law.limit) + 1):
+            seen = (counts == number).mean(axis=1)
+            compare(f"{number} rounds", seen, _chance(events, np.ones(T), number))
+    elif law.events_at_most is not None:
+        for number in range(1, int(law.limit) + 1):
+            most = expected_score_law(law.events_at_most, np.ones(T))
+            allowed = most.shares[most.expected_scores > number - 0.5].sum() if most else 1.0
+            more = (counts >= number).mean(axis=1)
+            compare(f"{number} rounds or more", more, allowed, at_most=True)
+    toss = events.chances.max() * events.keep if law.coins is not None and events else 0.0
+    if law.coins is not None and toss > law.coins.rate * (1 + 1e-9):
+        faults.append("coins")
+    if law.coins is not None and law.hidden:  # sizes of cohorts are those of independent coins
+        spread = (runs.sum(axis=2) - CLIENTS * law.coins.rate) ** 2
+        compare("clients", spread.mean(axis=1), CLIENTS * law.coins.rate * (1 - law.coins.rate))
+    if law.hidden and (events is None or not events.independent):
+        faults.append("hidden")
+    return faults
+
+
+def _chance(events: Events, weights: np.ndarray, score: int) -> float:
+    law = expected_score_law(events, weights)
+    if law is None:
+        return float("nan")
+    return float(law.shares[np.abs(law.expected_scores - score) < 1e-6].sum())

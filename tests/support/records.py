@@ -17,7 +17,7 @@ from fl_epe.auditing import (
     ServerStep,
 )
 from fl_epe.limit import limit_record
-from fl_epe.schedules import make_schedule
+from fl_epe.schedules import ShuffledEpochs, make_schedule
 
 
 def make_record(**changes: Any) -> AuditRecord:
@@ -43,7 +43,7 @@ def make_record(**changes: Any) -> AuditRecord:
             cohort_size=n,
             noise_multiplier=z,
             sum_noise_multiplier=z,
-            participation="epochs",
+            participation=ShuffledEpochs(T, 3).law(k).in_record(),
             canary_participations=3,
             server=ServerStep("sgd", np.ones(T), 0.5),
             clip_norms=clip_norms,

@@ -1,0 +1,310 @@
+"""The participation law: how a unit takes part in a run, and what of that an adversary is not told.
+
+A schedule gives the law of one of its clients (`fl_epe.schedules.Schedule.law`), and a record keeps
+it by value. Theory, the answer, ε so far and the limit read it and ask for no schedule's name.
+
+Examples:
+    >>> law = ParticipationLaw(rounds=4, participations=2.0, most=4, events=Events.coins([0.5] * 4))
+    >>> law.events.participations
+    2.0
+    >>> law.first(2).events.participations
+    1.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_epe.checks import Floats, raise_invalid
+
+Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
+"""Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Coins:
+    """A unit takes part in each of ``rounds`` rounds with probability ``rate``, independently.
+
+    The coin depends on nothing else, and on no other unit's.
+
+    Attributes:
+        rounds: number of rounds in which the unit may take part.
+        rate: probability of taking part in each of them, in [0, 1], at most.
+        condition: text to append to "takes part by coins", such as ", in the busiest class".
+    """
+
+    rounds: int
+    rate: float
+    condition: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedCohorts:
+    """Each of ``rounds`` rounds draws ``size`` units of ``available``, without replacement.
+
+    Attributes:
+        rounds: number of rounds in which a unit may be drawn.
+        available: number of units from which a cohort is drawn.
+        size: number of units in a cohort.
+        condition: text to append to "cohorts of fixed size".
+    """
+
+    rounds: int
+    available: int
+    size: int
+    condition: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Events:
+    """How a unit draws its rounds: by events that follow each other in time.
+
+    In each event a unit takes part in at most one round. Events are independent but for ``rest``
+    and ``most``. Units may be of several types; a row is one possible round of one event of a type.
+
+    Attributes:
+        shares: probability that a unit is of each type, ``(types,)``; they add up to 1.
+        types: number of the type of each row, ascending, ``(rows,)``.
+        events: number of its event, ascending from 0 within a type, ``(rows,)``.
+        rounds: its round, ``(rows,)``.
+        chances: probability of taking part in it, ``(rows,)``; those of an event add up to at
+            most 1.
+        counts: how many times the unit then is in that round's release, ``(rows,)``; ``None`` if
+            once. A record in s steps of a silo, each with probability q, has for each round an
+            event whose rows have the counts 1 … s and binomial chances.
+        keep: probability with which a participation counts, once the cap has let it in.
+        most: cap: events after so many participations are refused; ``None`` for no cap.
+        rest: after taking part in an event a unit takes no part in the ``rest - 1`` next ones;
+            chances are those of a unit that is not resting.
+    """
+
+    shares: Floats
+    types: NDArray[np.int64]
+    events: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    chances: Floats
+    counts: Floats | None = None
+    keep: float = 1.0
+    most: int | None = None
+    rest: int = 1
+
+    def __post_init__(self) -> None:
+        rows = [self.types, self.events, self.rounds, self.chances]
+        rows += [] if self.counts is None else [self.counts]
+        if len({np.shape(row) for row in rows}) > 1 or np.ndim(self.rounds) != 1:
+            raise_invalid("events", [np.shape(row) for row in rows], "to have rows of one length")
+        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(self.shares):
+            raise_invalid("events.types", self.types, f"from 0 to {len(self.shares) - 1}")
+        if not np.all((self.chances >= 0) & (self.chances <= 1)):
+            raise_invalid("events.chances", self.chances, "in [0, 1]")
+        if np.any(self.rounds < 0) or np.any(np.diff(self.types) < 0):
+            raise_invalid("events.rounds", self.rounds, ">= 0, type after type")
+
+    @classmethod
+    def coins(cls, chances: ArrayLike, rest: int = 1) -> Self:
+        """One event a round, with these probabilities of taking part, ``(T,)``."""
+        given = np.asarray(chances, np.float64)
+        rounds = np.flatnonzero(given)
+        events = np.arange(len(rounds)) if rest == 1 else rounds
+        only = np.zeros(len(rounds), np.int64)
+        return cls(np.ones(1), only, events, rounds, given[rounds], rest=rest)
+
+    @classmethod
+    def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
+        """One event a block of rounds: its first round and the chances of its rounds."""
+        lengths = [len(part) for _, part in chances]
+        rounds = np.concatenate([start + np.arange(len(part)) for start, part in chances])
+        events = np.repeat(np.arange(len(chances)), lengths)
+        only = np.zeros(len(rounds), np.int64)
+        return cls(np.ones(1), only, events, rounds, np.concatenate([part for _, part in chances]))
+
+    @classmethod
+    def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
+        """Units of types, each with the events of one type."""
+        types = np.repeat(np.arange(len(parts)), [len(part.rounds) for part in parts])
+        return cls(
+            np.asarray(shares, np.float64),
+            types,
+            np.concatenate([part.events for part in parts]),
+            np.concatenate([part.rounds for part in parts]),
+            np.concatenate([part.chances for part in parts]),
+        )
+
+    @classmethod
+    def certain(cls, units: NDArray[np.int64], rounds: NDArray[np.int64], count: int) -> Self:
+        """Each of ``count`` units is a type of its own, whose rounds are certain.
+
+        Args:
+            units: who takes part, by number, one participation a row.
+            rounds: when.
+            count: number of units.
+        """
+        order = np.lexsort((rounds, units))
+        types = units[order]
+        events = np.arange(len(types)) - np.searchsorted(types, types)
+        return cls(np.full(count, 1 / count), types, events, rounds[order], np.ones(len(types)))
+
+    def of_types(self) -> Iterator[tuple[float, Events]]:
+        """The share of each type, and its events alone."""
+        ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
+        for share, (start, end) in zip(self.shares, itertools.pairwise(ends), strict=True):
+            only = self._rows(slice(start, end))
+            yield (
+                float(share),
+                dataclasses.replace(only, shares=np.ones(1), types=np.zeros_like(only.types)),
+            )
+
+    def first(self, rounds: int) -> Events:
+        """Those of the first rounds of a run."""
+        inside = self.rounds < rounds
+        return self if inside.all() else self._rows(inside)
+
+    def thinned(self, keep: float) -> Events:
+        """Each participation then counts with probability ``keep``."""
+        if self.most is None and self.rest == 1:
+            return dataclasses.replace(self, chances=self.chances * keep)
+        return dataclasses.replace(self, keep=self.keep * keep)
+
+    def capped(self, most: int) -> Events:
+        """With a cap on participations."""
+        return dataclasses.replace(self, most=min(most, self.most or most))
+
+    @property
+    def participations(self) -> float:
+        """Expected number of rounds of a unit, without cap and rest."""
+        return float(self.shares[self.types] @ self.chances) * self.keep
+
+    @functools.cached_property
+    def independent(self) -> tuple[tuple[NDArray[np.int64], float], ...]:
+        """The rounds and the total chance of each event, if nothing else decides a unit's rounds.
+
+        That is where all units are of one type, each round of an event is equally likely, and
+        neither a cap nor a rest makes events depend on each other; else it is empty.
+        """
+        if len(self.shares) > 1 or self.keep < 1 or self.most is not None or self.rest > 1:
+            return ()
+        starts = np.flatnonzero(np.diff(self.events, prepend=-1))
+        ends = np.append(starts, len(self.events))[1:]
+        found = []
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            chances = self.chances[start:end]
+            if np.ptp(chances) > 1e-12 * chances[0]:
+                return ()
+            found.append((self.rounds[start:end], min(float(chances.sum()), 1.0)))
+        return tuple(found)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Events) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @functools.cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(
+            value.tobytes() if isinstance(value, np.ndarray) else value
+            for value in (getattr(self, field.name) for field in dataclasses.fields(self))
+        )
+
+    def _rows(self, chosen: slice | NDArray[np.bool_]) -> Events:
+        return dataclasses.replace(
+            self,
+            types=self.types[chosen],
+            events=self.events[chosen],
+            rounds=self.rounds[chosen],
+            chances=self.chances[chosen],
+            counts=None if self.counts is None else self.counts[chosen],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParticipationLaw:
+    """How a unit takes part in the rounds of a run, what of it is hidden, and what is compared.
+
+    Attributes:
+        rounds: number of rounds T.
+        participations: expected number of rounds of a unit; ``None`` if nobody said.
+        most: the most rounds of any unit; ``None`` if nothing is promised.
+        name: of the schedule, to be shown; nothing is decided by it.
+        unit: whose privacy it is, in a word.
+        hidden: whether the adversary of the privacy claim is not told the unit's rounds.
+        adjacency: which two runs the claim's ε tells apart.
+        separation: least distance between two rounds of a unit.
+        regular: all distances are ``separation``.
+        blocks: first round of each block and the one after its last, if a unit has at most one
+            round in each; blocks may overlap.
+        uniform: it has a uniform round of each block, which depends on nothing else.
+        coins: set if coins decide on each round. Sampling then amplifies privacy against an
+            adversary who does not know the rounds.
+        cohorts: set if each round draws a fresh cohort of fixed size. Sampling then amplifies
+            privacy against an adversary who does not know the rounds.
+        events: the exact law of one unit's rounds; ``None`` where none is known in closed form. It
+            is that of a single unit: with cohorts of fixed size units depend on each other.
+        events_at_most: events of which this law only leaves participations out, where there are no
+            ``events``.
+    """
+
+    rounds: int
+    participations: float | None = None
+    most: int | None = None
+    name: str = "deployment"
+    unit: str = "client"
+    hidden: bool = False
+    adjacency: Adjacency = "zero-out"
+    separation: int = 1
+    regular: bool = False
+    blocks: tuple[tuple[int, int], ...] = ()
+    uniform: bool = False
+    coins: Coins | None = None
+    cohorts: FixedCohorts | None = None
+    events: Events | None = None
+    events_at_most: Events | None = None
+
+    def __post_init__(self) -> None:
+        for events in (self.events, self.events_at_most):
+            if events is not None and np.any(events.rounds >= self.rounds):
+                raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
+
+    @property
+    def rate(self) -> float | None:
+        """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
+        return None if self.participations is None else self.participations / self.rounds
+
+    @property
+    def limit(self) -> int:
+        """The most rounds that a unit can have."""
+        return self.rounds if self.most is None else self.most
+
+    def in_record(self) -> ParticipationLaw:
+        """What a record keeps: without events by which nobody could hide a unit's rounds."""
+        if self.events is not None and self.events.independent:
+            return self
+        return dataclasses.replace(self, events=None, events_at_most=None)
+
+    def first(self, rounds: int) -> ParticipationLaw:
+        """The law of a run that ended after ``rounds`` of its rounds.
+
+        A block that was cut off counts as whole: the unit may have had its round in the rest.
+        """
+        if rounds >= self.rounds:
+            return self
+        blocks = tuple((start, min(end, rounds)) for start, end in self.blocks if start < rounds)
+        coins, rate = self.coins, self.rate
+        return dataclasses.replace(
+            self,
+            rounds=rounds,
+            participations=None if rate is None else rate * rounds,
+            most=min(self.limit, len(blocks) if blocks else rounds),
+            blocks=blocks,
+            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, rounds)),
+            cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
+            events=self.events and self.events.first(rounds),
+            events_at_most=self.events_at_most and self.events_at_most.first(rounds),
+        )
