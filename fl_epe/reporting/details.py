@@ -9,6 +9,7 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
+from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
@@ -170,11 +171,11 @@ def _paper(summary: Summary) -> Iterator[str]:
             yield f"The paper's {name}: not measured, as {error}."
             continue
         yield (
-            f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
-            f"{number(found.high)}). It need not agree with the table: it is of a mean canary, "
-            f"which took part {how_often(taken.mean())}, and compares Gaussians whose widths are "
-            "fitted. Canaries that took part more and less often widen theirs, and so raise ε; "
-            "the table's fit knows how often each took part."
+            f"The paper's {name}: ε = {number(found.epsilon)} ({interval(found)}). It need not "
+            "agree with the table: it is of a mean canary, which took part "
+            f"{how_often(taken.mean())}, and compares Gaussians whose widths are fitted. Canaries "
+            "that took part more and less often widen theirs, and so raise ε; the table's fit "
+            "knows how often each took part."
         )
 
 
@@ -187,8 +188,8 @@ def _events(summary: Summary) -> Iterator[str]:
             watched = stop.estimate
             yield (
                 f"The run ended after round {stop.after}; its rule watched ε = "
-                f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which "
-                "holds at every round at once) for an adversary who sees every round's model."
+                f"{number(watched.epsilon)} ({interval(watched)}, which holds at "
+                "every round at once) for an adversary who sees every round's model."
             )
         if (seconds := record.provenance.seconds) is not None:
             memory = record.provenance.canary_bytes / 1e6

@@ -26,6 +26,7 @@ from fl_epe.auditing import (
     updates_lost,
 )
 from fl_epe.reporting import charts
+from fl_epe.reporting.numbers import interval
 from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -143,7 +144,9 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"the least ε that is proved of {seen} ({number(one.proved)})"
-    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, _sure(one))
+    # For the adversary of the accounting, the confidence of `assert_private`.
+    level = _SURER if one.adversary.sees_final else SURE
+    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, level)
     if sure is not None and sure.violated:
         text = (
             f"with {sure.confidence:.1%} confidence {seen} leaks more than theory allows ("
@@ -156,13 +159,8 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
         yield "above-theory", text
     if one.contradicted:
-        ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
-        yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
-
-
-def _sure(one: Answer) -> float:
-    """Confidence of an accusation: for the adversary of the accounting that of `assert_private`."""
-    return _SURER if one.adversary.sees_final else SURE
+        text = f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
+        yield "contradicted", text
 
 
 def against(found: Evidence) -> str:
