@@ -23,7 +23,6 @@ from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
 from fl_epe.wording import how_often
 
 _OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
-_LEAST_COUNT_STD = 0.6  # of z: with less, the count would spend most of the budget
 _STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
 
 
@@ -65,7 +64,7 @@ class RunConfig:
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
         clip_count_std: standard deviation of the noise on the count of unclipped updates
-            (default: voters / 20, or z where that is less than 0.6 z).
+            (default: voters / 20, and at least z, so that the sum has at most 15% more noise).
         canaries_vote: let canaries vote on the adaptive clip norm, as the paper's code did.
         server_optimizer: 'sgd' or 'adam'.
         server_learning_rate: step size of the server.
@@ -302,9 +301,7 @@ class RunConfig:
         voters = self.clients_per_round + self.canaries_vote * self.canaries_per_round
         count_std = self.clip_count_std
         if count_std is None:
-            count_std = voters / 20
-            if count_std < _LEAST_COUNT_STD * self.noise_multiplier:  # as of few voters
-                count_std = self.noise_multiplier  # the sum has 15% more noise
+            count_std = max(voters / 20, self.noise_multiplier)
         with checks.rename_arguments(
             initial_norm="clip_norm",
             quantile="clip_quantile",

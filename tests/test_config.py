@@ -17,11 +17,11 @@ def test_any_noise_fits_few_clients_by_default(clients, z):
     for cohort in range(1, clients + 1):
         config = RunConfig(clients=clients, clients_per_round=cohort, noise_multiplier=z)
         std = config.clip_rule().count_std
-        assert z < config.sum_noise_multiplier() < (1.16 if std == z else 1.82) * z
+        assert z < config.sum_noise_multiplier() < 1.16 * z
         assert config.sum_noise_multiplier() ** -2 + (2 * std) ** -2 == pytest.approx(z**-2)
 
 
-@pytest.mark.parametrize("clients", [6, 8, 40, 200])
+@pytest.mark.parametrize("clients", [10, 40, 200])
 def test_the_noise_on_the_count_of_more_clients_is_a_twentieth(clients):
     config = RunConfig(clients=clients, clients_per_round=clients // 2)
     assert config.clip_rule().count_std == clients // 2 / 20
