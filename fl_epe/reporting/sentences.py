@@ -275,7 +275,8 @@ def table_note(summary: Summary) -> str:
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
-    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate, _ in found):
+    unproved = [one.estimate for one in summary.answers if not one.proved]
+    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate in unproved):
         text += " An interval from 0 shows neither a leak nor its absence."
     if marked_cells(summary.answers[0])[3].endswith("*"):
         text += " * As every round's."
