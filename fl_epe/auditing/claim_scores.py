@@ -178,23 +178,27 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     while len(null) * block < draws:
         noise = rng.standard_normal((rounds, block), np.float32)
         null.append(mixture_ratios(noise, events, means))
-        noise += means * _presence(events, rounds, block, rng)
+        noise += means * _times(events, rounds, block, rng)
         members.append(mixture_ratios(noise, events, means))
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _presence(
+def _times(
     events: Events, rounds: int, count: int, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    found = np.zeros((rounds, count), bool)
+) -> NDArray[np.float32]:
+    """How many times each of ``count`` members is in each round, ``(T, count)``."""
+    found = np.zeros((rounds, count), np.float32)
     chances = np.zeros((rounds, 1), np.float32)
     for event in events.independent:
-        if event.in_one_round:
+        if event.is_coin:
             chances[event.rounds[0]] = event.chance
     if chances.any():
-        found |= rng.random((rounds, count), np.float32) < chances
+        found += rng.random((rounds, count), np.float32) < chances
     for event in events.independent:
-        if not event.in_one_round:
+        if event.is_uniform:
             taken = rng.random(count) < event.chance if event.chance < 1 else True
             found[rng.choice(event.rounds, count), np.arange(count)] = taken
+        elif not event.is_coin:
+            row = np.searchsorted(np.cumsum(event.chances), rng.random(count))
+            found[event.rounds[0]] = np.append(event.counts, 0.0)[row]
     return found

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.checks import Floats, raise_invalid
 
-_LEAST_CHANCE = 1e-250  # of a number of steps, below which nobody is so often in a release
+_LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
 
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 """Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
@@ -327,6 +327,30 @@ class ParticipationLaw:
             if events is not None and np.any(events.rounds >= self.rounds):
                 raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
 
+    @classmethod
+    def of_records(cls, rounds: int, steps: int, rate: float) -> Self:
+        """Of a record in a silo that takes ``steps`` steps of DP-SGD before each of its releases.
+
+        In each step the record is drawn with probability ``rate``, by a coin that nobody sees. So a
+        release has it a binomial number of times, and theory is that of every step.
+
+        Args:
+            rounds: number of releases T.
+            steps: of DP-SGD in each of them.
+            rate: sampling rate q of a step, in (0, 1].
+        """
+        return cls(
+            rounds,
+            rounds * steps * rate,
+            rounds * steps,
+            name="records",
+            unit="record",
+            hidden=rate < 1,
+            adjacency="add-or-remove",
+            coins=Coins(rounds * steps, rate),
+            events=Events.steps(rounds, steps, rate),
+        )
+
     @property
     def rate(self) -> float | None:
         """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
@@ -352,13 +376,14 @@ class ParticipationLaw:
             return self
         blocks = tuple((start, min(end, rounds)) for start, end in self.blocks if start < rounds)
         coins, rate = self.coins, self.rate
+        most = rounds * max(1, -(-self.limit // self.rounds))  # a record may be in several steps
         return dataclasses.replace(
             self,
             rounds=rounds,
             participations=None if rate is None else rate * rounds,
-            most=min(self.limit, len(blocks) if blocks else rounds),
+            most=min(self.limit, len(blocks) if blocks else most),
             blocks=blocks,
-            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, rounds)),
+            coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, most)),
             cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
             events=self.events and self.events.first(rounds),
             events_at_most=self.events_at_most and self.events_at_most.first(rounds),

@@ -5,9 +5,9 @@ import pytest
 import scipy
 from dp_accounting.pld import privacy_loss_distribution
 
-from fl_epe.accounting import gaussian_epsilon, hidden_rounds_epsilon
+from fl_epe.accounting import gaussian_epsilon, hidden_rounds_epsilon, poisson_epsilon, upper_bounds
 from fl_epe.auditing.statistics import mixture_ratios
-from fl_epe.schedules import Event, Events
+from fl_epe.schedules import Event, Events, ParticipationLaw
 
 
 def accounted(deviation, steps, rate, rounds, delta):
@@ -92,3 +92,15 @@ def test_what_an_event_is():
     assert block.chance == 1
     mixed = Events.blocks([(0, np.array([0.1, 0.3]))])
     assert mixed.independent == ()
+
+
+def test_the_law_of_records():
+    law = ParticipationLaw.of_records(rounds=30, steps=20, rate=0.02)
+    assert (law.unit, law.hidden, law.adjacency) == ("record", True, "add-or-remove")
+    assert law.participations == pytest.approx(12)
+    *_, every_step = upper_bounds(law, 1.0, 1e-5)
+    assert every_step.epsilon == pytest.approx(poisson_epsilon(1.0, 0.02, 600, 1e-5))
+    half = law.first(15)
+    assert (half.limit, half.coins.rounds, half.participations) == (300, 300, 6)
+    assert half == ParticipationLaw.of_records(15, 20, 0.02)
+    assert not ParticipationLaw.of_records(4, 3, 1.0).hidden
