@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Vector = NDArray[np.floating]
+NamedArrays = dict[str, NDArray[Any]]  # as in an archive, or a checkpoint
 
 # The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1

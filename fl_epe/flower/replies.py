@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Vector
+from fl_epe.checks import Floats, Vector
 from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
 from fl_epe.flower.state import RoundState
@@ -149,9 +149,7 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
     assert_never(kind)
 
 
-def kind_of_replies(
-    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating]
-) -> ReplyKind | None:
+def kind_of_replies(answers: Sequence[Vector], before: Vector) -> ReplyKind | None:
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
@@ -169,9 +167,7 @@ def kind_of_replies(
     return "model" if abs(share - 1) < _NEAR else None
 
 
-def are_noise(
-    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating] | None = None
-) -> bool:
+def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
     """Whether updates look like independent Gaussian noise, as of local DP, and nothing else.
 
     They do if their blocks of entries have the same norm, their entries have a normal's fourth
@@ -235,7 +231,7 @@ def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: 
 
 def make_replies(
     numbers: Sequence[int],
-    norms: NDArray[np.float64],
+    norms: Floats,
     clipped: NDArray[np.bool_],
     like: Sequence[ReadableReply],
     real: Sequence[Message],

@@ -14,7 +14,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Vector
+from fl_epe.checks import Floats, Vector
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import ReplyKind, longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
@@ -277,7 +277,7 @@ class ServerCanaries:
 
     def _norms(
         self, state: RoundState, count: int, like: Sequence[ReadableReply]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> tuple[Floats, NDArray[np.bool_]]:
         """How long the canaries' updates are as they are sent, and which of them are clipped.
 
         Raises:
@@ -373,7 +373,7 @@ class ClientAnswers:
         state.absent += len(missing)
         return replies
 
-    def _vector(self, reply: Message, state: RoundState) -> NDArray[np.floating]:
+    def _vector(self, reply: Message, state: RoundState) -> Vector:
         return model_record(reply, state.layout, self._run.wrapped.arrays_key())[1]
 
     def _missing(
@@ -385,7 +385,7 @@ class ClientAnswers:
         """
         missing = list[int]()
 
-        def update(reply: Message) -> NDArray[np.floating]:
+        def update(reply: Message) -> Vector:
             return self._vector(reply, state) - state.before
 
         try:

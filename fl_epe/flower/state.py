@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
+from fl_epe.checks import Vector
 from fl_epe.flower.arrays import Layout, ReplyKind, is_unreachable, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
@@ -97,7 +98,7 @@ class RoundState:
     index: int
     arrays: ArrayRecord
     layout: Layout
-    before: NDArray[np.floating]
+    before: Vector
     clip_norm: float
     grid: Grid
     sent: list[Message]

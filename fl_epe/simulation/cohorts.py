@@ -7,7 +7,7 @@ filled from it.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import ClientLog, Fault, FaultBook, FaultKind
+from fl_epe.checks import Floats, NamedArrays
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
@@ -254,7 +255,7 @@ class RoundLog:
         self.presence[t] = np.isin(self.observed_ids, canaries)
         self.rounds_done += 1
 
-    def series(self, name: str) -> NDArray[np.float64]:
+    def series(self, name: str) -> Floats:
         """A series of ``history`` as an array, ``(rounds_done,)``."""
         return np.array(self.history[name])
 
@@ -266,7 +267,7 @@ class RoundLog:
         cohorts = self.cohorts[: self.rounds_done]
         return np.concatenate(cohorts), np.cumsum([0, *map(len, cohorts)])
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
         ids, offsets = self._who()
         history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
@@ -277,7 +278,7 @@ class RoundLog:
             "client_offsets": offsets,
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: NamedArrays) -> None:
         """Take up what `state` returned."""
         done = int(state["rounds_done"])
         self.rounds_done, self.presence[:done] = done, state["presence"]

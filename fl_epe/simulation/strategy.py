@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fl_epe import auditing
 from fl_epe.archive import under
+from fl_epe.checks import Floats, NamedArrays
 from fl_epe.config import RunConfig
 from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
@@ -191,7 +192,7 @@ class DPFedAvg(Strategy):
         return None
 
     def record(
-        self, arrays: ArrayRecord, metrics: Mapping[str, NDArray[np.float64]] | None = None
+        self, arrays: ArrayRecord, metrics: Mapping[str, Floats] | None = None
     ) -> auditing.AuditRecord:
         """What the run leaves behind, scored against the final model ``arrays``.
 
@@ -249,7 +250,7 @@ class DPFedAvg(Strategy):
             return float(here.sum() / max(here.shape[1], 1))
         return schedule.participations()
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """Everything but the seeds that a resumed run needs, as named arrays."""
         if self._state is None:
             return {}
@@ -264,7 +265,7 @@ class DPFedAvg(Strategy):
             **{f"health.{name}": value for name, value in self._noise.state().items()},
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: NamedArrays) -> None:
         """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
         self.log.restore(state)
         self._noise.restore(under(state, "health."))
