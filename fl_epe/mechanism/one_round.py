@@ -321,7 +321,7 @@ def advance(
     theta: NDArray[np.float32],
     mean: Floats,
     t: int,
-    step: Floats | None = None,
+    step: Floats | None,
 ) -> tuple[NamedArrays, NDArray[np.float32]]:
     """The next state and model, worked out block by block.
 

@@ -80,7 +80,7 @@ class _Round:
         return generator(*self._seed, client)
 
     def member(self, client: int, data: ClientData) -> Member:
-        return Member(client, data, self.local, self.random(client))
+        return Member(data, self.local, self.random(client))
 
     def lengths(self, updates: torch.Tensor) -> torch.Tensor:
         """The rows' norms on a device, shape (clients, 1). It may have no memory left for them."""
@@ -189,8 +189,9 @@ class CohortTrainer:
             next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
             for name in ("batch_loss", "by_example")
         )
-        alone = kind.__mro__[own] is not Task and own < by_example
-        return f"{kind.__name__} overrides batch_loss and not by_example" if alone else ""
+        if own < by_example:  # both are in `Task` at the latest
+            return f"{kind.__name__} overrides batch_loss and not by_example"
+        return ""
 
     def train(
         self,
