@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar, assert_never
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -20,6 +19,8 @@ from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays, Vector
 
 ReplyKind = Literal["model", "update"]
+"""What clients answer with: a model, or its difference from the model that they were sent."""
+
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _NUMPY = "numpy.ndarray"
@@ -33,15 +34,6 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
-
-
-def is_unreachable(error: Error) -> bool:
-    """Whether a SuperLink says, in the place of a reply, that message, reply or node is gone."""
-    return error.code in (
-        ErrorCode.MESSAGE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-        ErrorCode.NODE_UNAVAILABLE,
-    )
 
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:

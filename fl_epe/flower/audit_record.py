@@ -70,26 +70,29 @@ def make_record(run: AuditedRun) -> AuditRecord:
     run.catch_up()
     claimed, of_sum = noise_multipliers(run)
     notes = run.notes.values()
+    log = run.seen.log(run.auditor.rounds)
     facts: dict[str, Any] = {
-        "noise_multiplier": claimed,
-        "sum_noise_multiplier": of_sum,
-        "noise_is_for": run.wrapped.expected_replies(),
-        "unit": run.settings.unit,
-        "faults": tuple(all_faults(run)),
-        "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
-        "canary_bytes": max((note.canary_bytes for note in notes), default=0),
-        "design": _design(run),
-        "findings": _findings(run),
+        "clients.ids": log.ids,
+        "clients.offsets": log.offsets,
+        "clients.weights": log.weights,
     }
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
     if run.plan.load is None and _on_the_server(run) and run.index == run.rounds:
         facts["canary_participations"] = float(run.settings.participations or 1)
-    log = run.seen.log(run.auditor.rounds)
-    facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
-    facts |= {"clients.weights": log.weights}
-    record = run.auditor.record(**facts)
+    record = run.auditor.record(
+        noise_multiplier=claimed,
+        sum_noise_multiplier=of_sum,
+        noise_is_for=run.wrapped.expected_replies(),
+        unit=run.settings.unit,
+        faults=tuple(all_faults(run)),
+        seconds=sum(note.seconds for note in notes) / max(1, len(notes)),
+        canary_bytes=max((note.canary_bytes for note in notes), default=0),
+        design=_design(run),
+        findings=_findings(run),
+        **facts,
+    )
     beyond = [f"later rounds are not measured, as {run.over}"] if run.is_longer else []
     return record.with_values(doubts=(*beyond, *run_doubts(run), *doubts(record)))
 

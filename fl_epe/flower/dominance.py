@@ -18,7 +18,7 @@ from flwr.app import Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Floats, NamedArrays, Vector
-from fl_epe.flower.replies import base_of, kind_of_replies, model_record, weights
+from fl_epe.flower.replies import as_shares, base_of, kind_of_replies, model_record, weights
 from fl_epe.flower.state import RoundState, logger
 from fl_epe.seeding import generator
 
@@ -144,10 +144,9 @@ class RoundUpdates:
             norms = math.sqrt(step) * np.linalg.norm(entries, axis=1, keepdims=True)
             entries *= np.minimum(1.0, state.clip_norm / np.maximum(norms, np.finfo(float).tiny))
         given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
-        given = given / given.sum() if given.sum() > 0 else np.full(len(given), 1 / len(given))
         nodes = [reply.metadata.src_node_id for reply in replies]
         contents = [id(reply.content) for reply in replies]
-        return cls(nodes, contents, given, entries, wrapped.noise_std() or 0.0)
+        return cls(nodes, contents, as_shares(given), entries, wrapped.noise_std() or 0.0)
 
 
 def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:

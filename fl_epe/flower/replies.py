@@ -50,8 +50,14 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
     return [1 if isinstance(value, list) else value for value in found]
 
 
+def as_shares(values: Floats) -> Floats:
+    """``values`` over their sum; equal shares if that is not positive."""
+    total = values.sum()
+    return values / total if total > 0 else np.full(len(values), 1 / len(values))
+
+
 def model_record(
-    reply: Message, layout: Layout, preferred: str = "arrays", step: int = 1
+    reply: Message, layout: Layout, preferred: str, step: int = 1
 ) -> tuple[str, Vector]:
     """The name of the arrays in a reply that fit the model, and their content as one vector.
 
@@ -99,10 +105,6 @@ class ReadableReply:
     def arrays(self) -> ArrayRecord:
         """Those of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
-
-    def read(self, layout: Layout) -> ReadableReply:
-        """The same with the vector of another layout."""
-        return dataclasses.replace(self, vector=layout.flatten(self.arrays))
 
 
 def some_answers(
@@ -306,8 +308,7 @@ def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dic
     Only numbers that are averages by their nature: an integer may be a class or a client's number;
     a canary takes that, and lists, from a real reply.
     """
-    shares = np.array(weights(real, weighted_by))
-    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
+    shares = as_shares(np.array(weights(real, weighted_by)))
     out: dict[str, dict[str, Value]] = {}
     metrics = [records_of(reply.content, MetricRecord) for reply in real]
     for name, first in metrics[0].items():

@@ -76,9 +76,8 @@ class SeenClients:
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds, self._weights, self._last = {}, {}, {}
-        ids, weights = state["clients.ids"].tolist(), state["clients.weights"].tolist()
-        offsets = state["clients.offsets"].tolist()
+        ends = state["clients.offsets"][1:-1]
+        ids, weights = (np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights"))
         for index in range(rounds):
-            here = slice(offsets[index], offsets[index + 1])
-            clients = [names[number] for number in ids[here]]
-            self.note(index, dict(zip(clients, weights[here], strict=True)))
+            clients = [names[number] for number in ids[index]]
+            self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))

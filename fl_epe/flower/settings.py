@@ -19,9 +19,7 @@ from fl_epe.checks import (
 )
 from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
-from fl_epe.loggers import RunLogger, check_loggers
-
-"""What clients answer with: a model, or its difference from the model that they were sent."""
+from fl_epe.loggers import RunLogger
 
 _MOST = 1000
 _SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
@@ -121,7 +119,6 @@ class CanaryAuditSettings:
         canary_seed = secrets.randbits(128) if self.seed is None else self.seed
         object.__setattr__(self, "canary_seed", canary_seed)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
-        check_loggers(self.log_to)
         self._check()
 
     def _check(self) -> None:

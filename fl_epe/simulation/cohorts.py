@@ -261,21 +261,22 @@ class RoundLog:
 
     def clients(self) -> ClientLog:
         """Who took part in the rounds done."""
-        return ClientLog(*self._who(), self.series("absent").astype(np.int64))
-
-    def _who(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         cohorts = self.cohorts[: self.rounds_done]
-        return np.concatenate(cohorts), np.cumsum([0, *map(len, cohorts)])
+        return ClientLog(
+            ids=np.concatenate(cohorts),
+            offsets=np.cumsum([0, *map(len, cohorts)]),
+            absent=self.series("absent").astype(np.int64),
+        )
 
     def state(self) -> NamedArrays:
         """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
-        ids, offsets = self._who()
+        log = self.clients()
         history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "presence": self.presence[: self.rounds_done],
-            "client_ids": ids,
-            "client_offsets": offsets,
+            "client_ids": np.asarray(log.ids),
+            "client_offsets": np.asarray(log.offsets),
         }
 
     def restore(self, state: NamedArrays) -> None:
