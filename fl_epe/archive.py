@@ -286,3 +286,8 @@ def _array(content: bytes, name: str) -> NDArray[Any]:
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by what follows it."""
     return {n.removeprefix(prefix): each for n, each in arrays.items() if n.startswith(prefix)}
+
+
+def put_under(prefix: str, arrays: NamedArrays) -> NamedArrays:
+    """The inverse of `under`: the arrays by their names after a prefix."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}

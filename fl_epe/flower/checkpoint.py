@@ -22,7 +22,7 @@ import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
 
-from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
+from fl_epe.archive import UNREADABLE, put_under, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import NamedArrays, Vector
 from fl_epe.flower.arrays import Layout, read_only
@@ -228,8 +228,8 @@ class Checkpoint:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""
         run = self._run
         arrays = run.auditor.state() | run.seen.state(run.index)
-        arrays |= {f"noise.{name}": values for name, values in run.noise.state().items()}
-        arrays |= {f"nodes.{name}": values for name, values in run.contributions.state().items()}
+        arrays |= put_under("noise.", run.noise.state())
+        arrays |= put_under("nodes.", run.contributions.state())
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
         if run.settled and len(rest["presence"]) >= _BLOCK:

@@ -128,7 +128,7 @@ class Attachment:
 
 
 class StandIn:
-    """Calls one function in the place of another, which its copies and pickles call alone."""
+    """Calls one function in the place of another, as which it is copied and pickled."""
 
     def __init__(self, call: Callable[..., Any], own: Callable[..., Any]) -> None:
         self._call, self._own = call, own
@@ -138,7 +138,11 @@ class StandIn:
         return self._call(*arguments, **named)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return functools.partial, (self._own,)
+        return _itself, (self._own,)
+
+
+def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
+    return own
 
 
 def arguments_of(function: Callable[..., Any], given: Sequence[Any], named: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe import auditing
-from fl_epe.archive import under
+from fl_epe.archive import put_under, under
 from fl_epe.checks import Floats, NamedArrays
 from fl_epe.config import RunConfig
 from fl_epe.flower import read_only, share
@@ -260,9 +260,9 @@ class DPFedAvg(Strategy):
             "clip_norm": np.array(self._state.clip_norm),
             **{f"noise.{i}": vector for i, vector in enumerate(self._state.noise)},
             **self.log.state(),
-            **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
-            **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
-            **{f"health.{name}": value for name, value in self._noise.state().items()},
+            **put_under("optimizer.", self._state.optimizer),
+            **put_under("auditor.", self.auditor.state(keep_waiting=True)),
+            **put_under("health.", self._noise.state()),
         }
 
     def restore(self, state: NamedArrays) -> None:
