@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import auditing
+from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
@@ -113,7 +114,7 @@ class DPSGDAudit:
         try:
             yield
         except Exception as error:
-            text = f"{what}: {type(error).__name__}: {error}"
+            text = f"{what}: {error_text(error)}"
             step = self._auditor.rounds
             self._stopped, self._active = self._stopped or f"step {step + 1}, {text}", False
             text += "; the run goes on without the audit"

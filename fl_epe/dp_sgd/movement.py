@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.mechanism import norm
 
@@ -56,7 +57,7 @@ class Movement:
         try:
             self._replay = replay()
         except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
-            text = f"a step cannot be replayed ({type(error).__name__}: {error})"
+            text = f"a step cannot be replayed ({error_text(error)})"
             self.reason = self.reason or text
 
     def end(self, model: Vector) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl_epe.archive import error_text
 from fl_epe.checks import Floats, Vector, check_noise_multiplier, check_positive, raise_invalid
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
@@ -219,7 +220,7 @@ class Steps:
             if before is not None:
                 batch = self._clipped(batch.examples, before)
         except Exception as error:  # noqa: BLE001 - somebody's optimizer
-            batch = dataclasses.replace(batch, unseen=f"{type(error).__name__}: {error}")
+            batch = dataclasses.replace(batch, unseen=error_text(error))
         return batch
 
     def _examples(self) -> float:

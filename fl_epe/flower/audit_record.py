@@ -13,6 +13,7 @@ import numpy as np
 import scipy
 from flwr.app import MetricRecord
 
+from fl_epe.archive import error_text
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
@@ -239,7 +240,7 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
             return "\n".join([write(run, where, details), *problems])
         except Exception as error:  # noqa: BLE001 - the next one is written
             if run.index > 0:  # else there is nothing to report
-                problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
+                problems.append(f"The report is incomplete: {error_text(error)}")
                 run.failed("the report could not be made", error, run.index - 1)
     return "\n".join(["ε: not measured", *problems, *run.faults.messages])
 

@@ -12,7 +12,6 @@ from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     check_noise_multiplier,
     check_positive,
-    check_probability,
     check_rate,
     checked_type,
     raise_invalid,
@@ -122,11 +121,11 @@ class CanaryAuditSettings:
         self._check()
 
     def _check(self) -> None:
+        # `RunAuditor` checks delta and unobserved.
         for field in dataclasses.fields(self):
             if field.name not in _OF_MANY_TYPES:
                 checked_type(field.name, getattr(self, field.name), field.type, largest=math.inf)
-        check_probability("delta", self.delta)
-        for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
+        for name, least in {"num_canaries": 2, "seed": 0, "rounds": 1}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise_invalid(name, value, f">= {least}")
