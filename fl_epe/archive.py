@@ -40,7 +40,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import NamedArrays, raise_invalid
 from fl_epe.files import printable, whole_file
 
 # Environment variable: most MiB that a file may unpack to.
@@ -119,7 +119,7 @@ def require_file(path: Path) -> None:
 
 def write_archive(
     path: Path,
-    arrays: Mapping[str, np.ndarray],
+    arrays: NamedArrays,
     texts: Mapping[str, Any],
     *,
     schema: int,
@@ -201,7 +201,7 @@ def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
 
 def read_archive(
     path: Path, what: str, *, schema: int | None = None, texts: Collection[str] = ()
-) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+) -> tuple[list[dict[str, Any]], NamedArrays]:
     """The JSON objects and the arrays in a ``.npz``, all of which is checked.
 
     Args:
@@ -283,6 +283,11 @@ def _array(content: bytes, name: str) -> np.ndarray:
     return np.asarray(array, kind.newbyteorder("="), order="C")
 
 
-def under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by what follows it."""
     return {n.removeprefix(prefix): each for n, each in arrays.items() if n.startswith(prefix)}
+
+
+def put_under(prefix: str, arrays: NamedArrays) -> NamedArrays:
+    """The inverse of `under`: the arrays by their names after a prefix."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}

@@ -29,6 +29,7 @@ Floats32 = NDArray[np.float32]
 Integers = NDArray[np.int64]
 Reals = NDArray[np.floating]
 Vector = Reals
+NamedArrays = dict[str, NDArray[Any]]  # as in an archive, or a checkpoint
 
 # The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1

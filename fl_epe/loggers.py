@@ -177,35 +177,38 @@ class _TensorBoard:
     """Event files in the folder ``tensorboard``; rounds that are told again replace the old."""
 
     def __init__(self, folder: Path, resumed: bool) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.plugins.text.summary_v2 import text_pb
+        from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         path = folder / "tensorboard"
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
             time.sleep(_SHORTLY)  # files are read by the second in their names: this one is last
         self._writer = EventFileWriter(str(path))
-        self._event, self._summary, self._text = Event, Summary, text_pb
         self._start: Any = SessionLog(status=SessionLog.START)
         self._round = 0
 
     def _add(self, **what: Any) -> None:
-        self._writer.add_event(self._event(wall_time=time.time(), step=self._round, **what))
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(wall_time=time.time(), step=self._round, **what))
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
         self._round = round_number
         if self._start is not None:  # what is there of this round and later ones is forgotten
             self._add(session_log=self._start)
             self._start = None
-        points = [self._summary.Value(tag=n, simple_value=v) for n, v in values.items()]
-        self._add(summary=self._summary(value=points))
+        points = [Summary.Value(tag=n, simple_value=v) for n, v in values.items()]
+        self._add(summary=Summary(value=points))
         self._writer.flush()
 
     def close(self, summary: Mapping[str, float | str]) -> None:
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
         lines = [f"| {name} | {value} |" for name, value in summary.items()]
         table = "\n".join(["| answer | |", "|---|---|", *lines])
-        self._add(summary=self._text("answer", table))
+        self._add(summary=text_pb("answer", table))
         self._writer.close()
 
 
@@ -237,9 +240,8 @@ class _MLflow:
     def __init__(self, folder: Path, resumed: bool) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
-        from mlflow.entities import Metric
 
-        self._client, self._metric = MlflowClient(), Metric
+        self._client = MlflowClient()
         self._same = _SameRun(folder / "mlflow.json", resumed)
         if not self._same.id:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
@@ -250,9 +252,11 @@ class _MLflow:
             self._client.update_run(self._same.id, status="RUNNING")
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
         if self._same.is_new(round_number):
             now = time.time_ns() // 10**6
-            points = [self._metric(n, v, now, round_number) for n, v in values.items()]
+            points = [Metric(n, v, now, round_number) for n, v in values.items()]
             self._client.log_batch(self._same.id, metrics=points)
 
     def close(self, summary: Mapping[str, float | str]) -> None:

@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe import auditing
+from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
 from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
+from fl_epe.hooks import stand_in
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences
@@ -61,7 +63,8 @@ class DPSGDAudit:
         self._active = False
         self._stopped: str | None = None
         self._final: Vector | None = None  # once training has ended
-        self._hooks: dict[str, tuple[Any, Callable[[], None]]] = {}
+        self._has_begun = False
+        self._hooks = contextlib.ExitStack()
         self._clipped: list[BatchSeen] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
         self._seen: list[StepSeen] = []
@@ -77,10 +80,11 @@ class DPSGDAudit:
         Raises:
             ValueError: if the audit has been entered before.
         """
-        if self._hooks:
+        if self._has_begun:
             raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
         self._auditor.begin(self._steps.model())
-        self._active, optimizer = True, self._steps.optimizer
+        self._active = self._has_begun = True
+        optimizer = self._steps.optimizer
         hooks: dict[str, Callable[..., Any]] = {
             "add_noise": self._add_noise,
             "clip_and_accumulate": self._clip,
@@ -90,8 +94,7 @@ class DPSGDAudit:
         for name, around in hooks.items():
             if hasattr(optimizer, name):
                 mine = _method(optimizer, getattr(optimizer, name), around)
-                self._hooks[name] = vars(optimizer).get(name), mine
-                setattr(optimizer, name, mine)
+                self._hooks.enter_context(stand_in(optimizer, name, mine))
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
         logger.log(level, "Audit: %s", self._plan)
         return self
@@ -99,13 +102,9 @@ class DPSGDAudit:
     def __exit__(self, *_: object) -> None:
         self._active = False
         with self._standing_back("the final model could not be read"):
-            own = vars(self._steps.optimizer)
-            for name, (before, mine) in self._hooks.items():
-                if own.get(name) is mine:  # else somebody else has put a method there since
-                    del own[name]
-                    own |= {} if before is None else {name: before}
+            self._hooks.close()
             self._final = self._steps.model()
-            self._movement.finish(self._final)
+            self._movement.count_change(self._final)
             for fault in self.findings.faults:
                 logger.warning("Audit: %s", fault)
 
@@ -115,7 +114,7 @@ class DPSGDAudit:
         try:
             yield
         except Exception as error:
-            text = f"{what}: {type(error).__name__}: {error}"
+            text = f"{what}: {error_text(error)}"
             step = self._auditor.rounds
             self._stopped, self._active = self._stopped or f"step {step + 1}, {text}", False
             text += "; the run goes on without the audit"
@@ -239,7 +238,7 @@ class DPSGDAudit:
         Raises:
             ValueError: before the audit was entered.
         """
-        if not self._hooks:
+        if not self._has_begun:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
         mechanism, noise = self._mechanism(), self._noise.checks()
         found = self._found(noise)

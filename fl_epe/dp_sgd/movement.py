@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fl_epe.archive import error_text
 from fl_epe.checks import Vector
 from fl_epe.mechanism import norm
 
@@ -50,13 +51,13 @@ class Movement:
             noise: of this step, shape ``(dim,)``.
             replay: the model after the step; an error means that it cannot be replayed.
         """
-        self._count_change(model)
+        self.count_change(model)
         self._start, self._replay = model, None
         self._noise = noise + _KEPT * self._noise
         try:
             self._replay = replay()
         except Exception as error:  # noqa: BLE001 - somebody's optimizer: named as unseen
-            text = f"a step cannot be replayed ({type(error).__name__}: {error})"
+            text = f"a step cannot be replayed ({error_text(error)})"
             self.reason = self.reason or text
 
     def end(self, model: Vector) -> None:
@@ -83,11 +84,8 @@ class Movement:
             self._replayed_by_noise += float(np.dot(replayed, self._noise)) / replayed_by
             self._variance += norm(self._noise) ** 2 / len(self._noise)
 
-    def finish(self, model: Vector) -> None:
-        """Compare the model at the end of the run, shape ``(dim,)``, with that of the last step."""
-        self._count_change(model)
-
-    def _count_change(self, model: Vector) -> None:
+    def count_change(self, model: Vector) -> None:
+        """Compare a model after the last step, shape ``(dim,)``, with that of the step."""
         if self._start is not None:  # nobody saw the end of a step
             self._end = self._start if self._replay is None else self._replay
             self._start = None

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_epe.checks import Vector, check_noise_multiplier, check_positive, raise_invalid
+from fl_epe.archive import error_text
+from fl_epe.checks import Floats, Vector, check_noise_multiplier, check_positive, raise_invalid
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
 
@@ -75,7 +76,7 @@ class PlainDPSGD:
         self._noise = generator(seed)
 
     @property
-    def theta(self) -> NDArray[np.float64]:
+    def theta(self) -> Floats:
         """The model, shape ``(dim,)``."""
         return np.asarray(self._model.detach().numpy())
 
@@ -84,7 +85,7 @@ class PlainDPSGD:
         """What moves the model, as of a torch optimizer."""
         return [{"lr": self.learning_rate, "momentum": 0.0}]
 
-    def step(self, gradients: NDArray[np.floating]) -> NDArray[np.float64]:
+    def step(self, gradients: NDArray[np.floating]) -> Floats:
         """One step, from the gradients of the batch's examples, shape ``(batch, dim)``.
 
         Returns:
@@ -219,7 +220,7 @@ class Steps:
             if before is not None:
                 batch = self._clipped(batch.examples, before)
         except Exception as error:  # noqa: BLE001 - somebody's optimizer
-            batch = dataclasses.replace(batch, unseen=f"{type(error).__name__}: {error}")
+            batch = dataclasses.replace(batch, unseen=error_text(error))
         return batch
 
     def _examples(self) -> float:

@@ -15,11 +15,12 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.flower.arrays import DecodedArray, is_unreachable, pack, read_only, records_of, share
+from fl_epe.flower.arrays import DecodedArray, pack, read_only, records_of, share
 from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
+    from fl_epe.flower.state import error_kind
     from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
 
 __all__ = [
@@ -29,7 +30,7 @@ __all__ = [
     "DecodedArray",
     "InProcessGrid",
     "canary_mod",
-    "is_unreachable",
+    "error_kind",
     "pack",
     "read_only",
     "records_of",
@@ -42,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
+        "fl_epe.flower.state": ("error_kind",),
         "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),
     },
 )

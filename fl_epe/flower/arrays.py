@@ -11,14 +11,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeVar, assert_never
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
+from fl_epe.checks import NamedArrays, Vector
 
 ReplyKind = Literal["model", "update"]
+"""What clients answer with: a model, or its difference from the model that they were sent."""
+
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _NUMPY = "numpy.ndarray"
@@ -32,15 +34,6 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
-
-
-def is_unreachable(error: Error) -> bool:
-    """Whether a SuperLink says, in the place of a reply, that message, reply or node is gone."""
-    return error.code in (
-        ErrorCode.MESSAGE_UNAVAILABLE,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-        ErrorCode.NODE_UNAVAILABLE,
-    )
 
 
 def pack(**arrays: NDArray[Any]) -> ArrayRecord:
@@ -205,7 +198,7 @@ class Layout:
         """Names of the arrays that no canary moves."""
         return tuple(name for name in self.shapes if name not in self.moved)
 
-    def flatten(self, arrays: ArrayRecord, step: int = 1) -> NDArray[np.floating]:
+    def flatten(self, arrays: ArrayRecord, step: int = 1) -> Vector:
         """The moved arrays one after another, shape ``(dim,)``, or each ``step``-th entry of each.
 
         Arrays are found by name; where names differ from the first round's, by position.
@@ -218,14 +211,14 @@ class Layout:
         parts = [values[theirs[name]].reshape(-1)[::step] for name in self.moved]
         return np.concatenate(parts, dtype=self.dtype, casting="same_kind")
 
-    def split(self, flat: NDArray[np.floating]) -> dict[str, NDArray[np.floating]]:
+    def split(self, flat: Vector) -> dict[str, Vector]:
         """The moved arrays of a flat vector ``(dim,)`` by name, each without its shape; views."""
         ends = np.cumsum([math.prod(self.shapes[name]) for name in self.moved])
         return dict(zip(self.moved, np.split(flat, ends[:-1]), strict=True))
 
     def form(
         self, like: ArrayRecord, arrays: ArrayRecord, kind: ReplyKind | None = "model"
-    ) -> Callable[[NDArray[np.floating]], ArrayRecord]:
+    ) -> Callable[[Vector], ArrayRecord]:
         """Makes a reply like the one given from a model with the moved entries ``(dim,)``.
 
         Args:
@@ -250,7 +243,7 @@ class Layout:
             case _:
                 assert_never(kind)
 
-        def fill(flat: NDArray[np.floating]) -> ArrayRecord:
+        def fill(flat: Vector) -> ArrayRecord:
             values, out = {**still, **self.split(flat)}, ArrayRecord()
             by_their_name = {theirs[name]: value for name, value in values.items()}
             for name, own in answered.items():
@@ -260,7 +253,7 @@ class Layout:
 
         return fill
 
-    def _match(self, values: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    def _match(self, values: NamedArrays) -> dict[str, str]:
         """The names in ``values`` by our names; those that do not move may be missing."""
         shapes = {name: value.shape for name, value in values.items()}
         if set(self.moved) <= shapes.keys() <= self.shapes.keys():
@@ -285,7 +278,7 @@ def longest_norm(arrays: ArrayRecord) -> float:
     return 0.5 * math.sqrt(min(largest, default=math.inf))
 
 
-def _decode(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+def _decode(arrays: ArrayRecord) -> NamedArrays:
     """The arrays' values; refuses by name what no strategy can add up."""
     values = {}
     for name, array in arrays.items():

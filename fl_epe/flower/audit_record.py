@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import scipy
 from flwr.app import MetricRecord
 
+from fl_epe.archive import error_text
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.mechanism import ServerSGD
@@ -70,40 +72,42 @@ def make_record(run: AuditedRun) -> AuditRecord:
     run.catch_up()
     claimed, of_sum = noise_multipliers(run)
     notes = run.notes.values()
+    log = run.seen.log(run.auditor.rounds)
     facts: dict[str, Any] = {
-        "noise_multiplier": claimed,
-        "sum_noise_multiplier": of_sum,
-        "noise_is_for": run.wrapped.expected_replies(),
-        "unit": run.settings.unit,
-        "faults": tuple(all_faults(run)),
-        "seconds": sum(note.seconds for note in notes) / max(1, len(notes)),
-        "canary_bytes": max((note.canary_bytes for note in notes), default=0),
-        "design": _design(run),
-        "findings": _findings(run),
+        "clients.ids": log.ids,
+        "clients.offsets": log.offsets,
+        "clients.weights": log.weights,
     }
     losses = [run.note(index).loss for index in range(run.index)]
     if losses and None not in losses:
         facts["metrics"] = {"train_loss": np.array(losses)}
     if run.plan.load is None and _on_the_server(run) and run.index == run.rounds:
         facts["canary_participations"] = float(run.settings.participations or 1)
-    log = run.seen.log(run.auditor.rounds)
-    facts |= {"clients.ids": log.ids, "clients.offsets": log.offsets}
-    facts |= {"clients.weights": log.weights}
-    record = run.auditor.record(**facts)
-    beyond = [f"later rounds are not measured, as {run.over}"] if run.is_longer else []
-    return record.with_values(doubts=(*beyond, *run_doubts(run), *doubts(record)))
+    record = run.auditor.record(
+        noise_multiplier=claimed,
+        sum_noise_multiplier=of_sum,
+        noise_is_for=run.wrapped.expected_replies(),
+        unit=run.settings.unit,
+        faults=tuple(all_faults(run)),
+        seconds=sum(note.seconds for note in notes) / max(1, len(notes)),
+        canary_bytes=max((note.canary_bytes for note in notes), default=0),
+        design=_design(run),
+        findings=_findings(run),
+        **facts,
+    )
+    return record.with_values(doubts=(*run_doubts(run), *doubts(record)))
 
 
-def run_doubts(run: AuditedRun) -> list[str]:
-    """Why ε is in doubt by what clients answered so far, in sentences without a full stop."""
-    found = list[str]()
+def run_doubts(run: AuditedRun) -> Iterator[str]:
+    """Why ε is in doubt by what happened so far, in sentences without a full stop."""
+    if run.is_longer:
+        yield f"later rounds are not measured, as {run.over}"
     if _clients_add_noise(run):
-        found.append(_CLIENTS_NOISE)
+        yield _CLIENTS_NOISE
     if run.faults.counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
-        found.append(_OFTEN_DOMINATED)
+        yield _OFTEN_DOMINATED
     if (dominant := dominant_node(run)) is not None:
-        found.append(dominant)
-    return found
+        yield dominant
 
 
 def _clients_add_noise(run: AuditedRun) -> bool:
@@ -203,29 +207,28 @@ def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> Non
         run.loggers.log(run.index, values, resumed=bool(run.resumed))
 
 
-def doubts(record: AuditRecord) -> list[str]:
-    """Why the ε of a run is in doubt, in sentences without a full stop; empty if it is not.
+def doubts(record: AuditRecord) -> Iterator[str]:
+    """Why the ε of a run is in doubt, in sentences without a full stop; nothing if it is not.
 
     Where it is known what canaries add, their scores are compared with it: of 1,000 right runs one
     has scores that differ by too much for chance, and by a tenth of what they should be.
     """
-    found, fit = list[str](), answer(record, EVERY_ROUND).fit
+    fit = answer(record, EVERY_ROUND).fit
     if fit is not None and record.signal_known():
         freedom, sizes = record.num_canaries - 1, seen_by(record, EVERY_ROUND).sizes.observed
         least = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
         chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom if freedom else math.inf
         if fit.width > max(least, math.sqrt(chance)):
-            found.append(
+            yield (
                 f"canaries' scores differ {fit.width:.2f} times as much as by chance: some of them"
                 " do not show up in the model, or add less than others, and ε of those that show"
                 " up is larger"
             )
         if fit.high < _WEAK:
-            found.append(
+            yield (
                 f"canaries show up {max(fit.scale, 0.0):.2f} times as strongly as what they added"
                 " to the mean should: they may have been left out, or taken out again"
             )
-    return found
 
 
 def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
@@ -236,7 +239,7 @@ def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
             return "\n".join([write(run, where, details), *problems])
         except Exception as error:  # noqa: BLE001 - the next one is written
             if run.index > 0:  # else there is nothing to report
-                problems.append(f"The report is incomplete: {type(error).__name__}: {error}")
+                problems.append(f"The report is incomplete: {error_text(error)}")
                 run.failed("the report could not be made", error, run.index - 1)
     return "\n".join(["ε: not measured", *problems, *run.faults.messages])
 

@@ -59,14 +59,12 @@ class AuditedRun(AuditState):
         known: ReplyKind | None = "model" if wrapped.takes_models else None
         super().__init__(settings.canary_seed, settings.rounds, settings.replies or known)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
-        self.auditor = self._new_auditor(self)
+        self._score_with(self._new_auditor(self))
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
         self.over = None if settings.enabled else "the audit was off (enabled=False)"
         self.is_longer = False
-        self.noise = NoiseHealth(level=RUN_LEVEL)
-        self.contributions = NodeContributions(settings.canary_seed)
         self._noise_fails: bool | None = None  # as it was seen last
         self.stop_rule = ""
         self._stopped: EarlyStop | None = None
@@ -76,6 +74,12 @@ class AuditedRun(AuditState):
         self._checkpoint = Checkpoint(self)
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
+
+    def _score_with(self, auditor: RunAuditor) -> None:
+        """Take this auditor; what was seen of noise and nodes before is forgotten."""
+        self.auditor = auditor
+        self.noise = NoiseHealth(level=RUN_LEVEL)
+        self.contributions = NodeContributions(self.seed)
 
     def _new_auditor(self, state: AuditState) -> RunAuditor:
         plan = state.plan
@@ -169,9 +173,8 @@ class AuditedRun(AuditState):
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
         self.seen.restore(saved.scores, done)
-        self.settings, self.auditor = dataclasses.replace(self.settings, seed=self.seed), auditor
-        self.noise = NoiseHealth(level=RUN_LEVEL)
-        self.contributions = NodeContributions(self.seed)
+        self.settings = dataclasses.replace(self.settings, seed=self.seed)
+        self._score_with(auditor)
         if done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
@@ -262,8 +265,7 @@ class AuditedRun(AuditState):
             auditor.begin(layout.flatten(self.start))
             for _ in range(self.index):  # which had no canary
                 auditor.observe(before, RoundFacts())
-            self.auditor, self.noise = auditor, NoiseHealth(level=RUN_LEVEL)
-            self.contributions = NodeContributions(self.seed)
+            self._score_with(auditor)
             self.layout = state.layout = layout
             self.last = state.before = before
             self.plan = dataclasses.replace(self.plan, left_out=layout.left_out)
@@ -404,18 +406,16 @@ class AuditedRun(AuditState):
         return facts
 
     def _released(self, layout: Layout, arrays: ArrayRecord | None) -> Vector | None:
-        if not arrays:
-            text = "the strategy released no model"
-            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
-            return None
-        theta = layout.flatten(arrays)
-        self.last_is_finite = math.isfinite(norm(theta))
-        if not self.last_is_finite:
+        text = "the strategy released no model"
+        if arrays:
+            theta = layout.flatten(arrays)
+            self.last_is_finite = math.isfinite(norm(theta))
+            if self.last_is_finite:
+                self.last = theta
+                return theta
             text = "the strategy released a model with NaN or infinite entries"
-            self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
-            return None
-        self.last = theta
-        return theta
+        self.faults.add(self.index, FaultKind.NO_MODEL_RELEASED, text)
+        return None
 
     def stops_above(self, epsilon: float, *_given: object, **_named: object) -> bool:
         """Whether ε so far is shown to be above ``epsilon``; see `CanaryAudit.stop_when`."""

@@ -108,10 +108,8 @@ class CanaryAudit(Strategy):
             setattr(self.strategy, name, value)
 
     def __delattr__(self, name: str) -> None:
-        if name in vars(self):
-            super().__delattr__(name)
-        else:
-            delattr(self.strategy, name)
+        """What an audit has of its own is never deleted."""
+        delattr(self.strategy, name)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.

@@ -15,17 +15,16 @@ import hashlib
 import itertools
 import json
 import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
-from numpy.typing import NDArray
 
-from fl_epe.archive import UNREADABLE, read_archive, refusal, write_archive
+from fl_epe.archive import UNREADABLE, put_under, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
+from fl_epe.checks import NamedArrays, Vector
 from fl_epe.flower.arrays import Layout, read_only
 from fl_epe.flower.settings import SettingsError
 from fl_epe.flower.state import AuditState, logger
@@ -47,7 +46,7 @@ _FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "canar
 _JSON = pydantic.TypeAdapter(AuditState)
 
 
-def digest(theta: NDArray[np.floating]) -> str:
+def digest(theta: Vector) -> str:
     """The hash by which a model, as a flat vector, is known again."""
     return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
@@ -66,7 +65,7 @@ class SavedAudit(NamedTuple):
     audit: AuditState
     layout: Layout
     whole: Layout
-    scores: Mapping[str, Any]
+    scores: NamedArrays
     start: ArrayRecord
 
 
@@ -225,12 +224,12 @@ class Checkpoint:
             kind = FaultKind.CHECKPOINT_NOT_WRITTEN
             run.failed("the audit could not be saved", error, run.index - 1, kind)
 
-    def _without_blocks(self) -> dict[str, NDArray[Any]]:
+    def _without_blocks(self) -> NamedArrays:
         """All arrays, without the rows that are in blocks; writes a block if it is full."""
         run = self._run
         arrays = run.auditor.state() | run.seen.state(run.index)
-        arrays |= {f"noise.{name}": values for name, values in run.noise.state().items()}
-        arrays |= {f"nodes.{name}": values for name, values in run.contributions.state().items()}
+        arrays |= put_under("noise.", run.noise.state())
+        arrays |= put_under("nodes.", run.contributions.state())
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
         if run.settled and len(rest["presence"]) >= _BLOCK:

@@ -226,7 +226,7 @@ class ClientCanaries:
     def number(self, node_id: int) -> int | None:
         """The number of the client's canary; ``None`` for a real client."""
         known, share = self.numbers, self.clients
-        identity = int(node_id if self.identity is None else self.identity(node_id))
+        identity = int((self.identity or int)(node_id))
         if isinstance(share, (int, float)) and identity not in known and len(known) < self.count:
             coin = generator(self.seed, _SHARE_STREAM, identity)
             if coin.random() < share:

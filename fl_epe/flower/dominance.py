@@ -11,15 +11,14 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
-from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Floats
-from fl_epe.flower.replies import base_of, kind_of_replies, model_record, weights
+from fl_epe.checks import Floats, NamedArrays, Vector
+from fl_epe.flower.replies import as_shares, base_of, kind_of_replies, model_record, weights
 from fl_epe.flower.state import RoundState, logger
 from fl_epe.seeding import generator
 
@@ -125,7 +124,7 @@ class RoundUpdates:
         """Those of replies that can be read; ``None`` if it is not known what replies are."""
         wrapped, layout = run.wrapped, state.layout
         step = max(1, layout.dim // _ROUND_ENTRIES)
-        rows, replies = list[NDArray[np.floating]](), list[Message]()
+        rows, replies = list[Vector](), list[Message]()
         for reply in real:
             with contextlib.suppress(ValueError):
                 row = model_record(reply, layout, wrapped.arrays_key(), step)[1]
@@ -145,10 +144,9 @@ class RoundUpdates:
             norms = math.sqrt(step) * np.linalg.norm(entries, axis=1, keepdims=True)
             entries *= np.minimum(1.0, state.clip_norm / np.maximum(norms, np.finfo(float).tiny))
         given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
-        given = given / given.sum() if given.sum() > 0 else np.full(len(given), 1 / len(given))
         nodes = [reply.metadata.src_node_id for reply in replies]
         contents = [id(reply.content) for reply in replies]
-        return cls(nodes, contents, given, entries, wrapped.noise_std() or 0.0)
+        return cls(nodes, contents, as_shares(given), entries, wrapped.noise_std() or 0.0)
 
 
 def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:
@@ -201,13 +199,13 @@ class NodeContributions:
         """Who dominates what all nodes added; ``count`` of them took part."""
         return find_dominant(self._sums, math.sqrt(self._variance), count)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
         nodes = np.array([node % 2**64 for node in self._sums], np.uint64)
         sums, variance = np.array(list(self._sums.values())), np.array(self._variance)
         return {"ids": nodes, "sums": sums, "variance": variance}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
         self._sums = dict(zip(state["ids"].tolist(), state["sums"], strict=True))
         self._variance = float(state["variance"])

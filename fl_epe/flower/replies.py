@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Vector
+from fl_epe.checks import Floats, Vector
 from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
 from fl_epe.flower.state import RoundState
@@ -50,8 +50,14 @@ def weights(replies: Sequence[Message], key: str) -> list[float]:
     return [1 if isinstance(value, list) else value for value in found]
 
 
+def as_shares(values: Floats) -> Floats:
+    """``values`` over their sum; equal shares if that is not positive."""
+    total = values.sum()
+    return values / total if total > 0 else np.full(len(values), 1 / len(values))
+
+
 def model_record(
-    reply: Message, layout: Layout, preferred: str = "arrays", step: int = 1
+    reply: Message, layout: Layout, preferred: str, step: int = 1
 ) -> tuple[str, Vector]:
     """The name of the arrays in a reply that fit the model, and their content as one vector.
 
@@ -100,10 +106,6 @@ class ReadableReply:
         """Those of that name."""
         return records_of(self.reply.content, ArrayRecord)[self.name]
 
-    def read(self, layout: Layout) -> ReadableReply:
-        """The same with the vector of another layout."""
-        return dataclasses.replace(self, vector=layout.flatten(self.arrays))
-
 
 def some_answers(
     run: AuditedRun, replies: Sequence[Message], state: RoundState, rng: np.random.Generator
@@ -149,9 +151,7 @@ def base_of(kind: ReplyKind | None, before: Vector) -> Vector | None:
     assert_never(kind)
 
 
-def kind_of_replies(
-    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating]
-) -> ReplyKind | None:
+def kind_of_replies(answers: Sequence[Vector], before: Vector) -> ReplyKind | None:
     """What the replies are, from how much of the global model is in them; ``None`` if not clear.
 
     A trained model is the old one and an update: its share of the old one is 1 plus the update's
@@ -169,9 +169,7 @@ def kind_of_replies(
     return "model" if abs(share - 1) < _NEAR else None
 
 
-def are_noise(
-    answers: Sequence[NDArray[np.floating]], before: NDArray[np.floating] | None = None
-) -> bool:
+def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
     """Whether updates look like independent Gaussian noise, as of local DP, and nothing else.
 
     They do if their blocks of entries have the same norm, their entries have a normal's fourth
@@ -235,7 +233,7 @@ def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: 
 
 def make_replies(
     numbers: Sequence[int],
-    norms: NDArray[np.float64],
+    norms: Floats,
     clipped: NDArray[np.bool_],
     like: Sequence[ReadableReply],
     real: Sequence[Message],
@@ -310,8 +308,7 @@ def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dic
     Only numbers that are averages by their nature: an integer may be a class or a client's number;
     a canary takes that, and lists, from a real reply.
     """
-    shares = np.array(weights(real, weighted_by))
-    shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(real), 1 / len(real))
+    shares = as_shares(np.array(weights(real, weighted_by)))
     out: dict[str, dict[str, Value]] = {}
     metrics = [records_of(reply.content, MetricRecord) for reply in real]
     for name, first in metrics[0].items():

@@ -41,7 +41,7 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
         warned = {warning.status for warning in summary.warnings}
         statuses = {status: status in warned for status in _STATUSES}
     elif not math.isnan(found["epsilon-all"]):
-        statuses = {"unreliable": bool(run_doubts(run)), "faulty": run.noise_fails()}
+        statuses = {"unreliable": any(run_doubts(run)), "faulty": run.noise_fails()}
     known = {name: value for name, value in found.items() if math.isfinite(value)}
     return known | {f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()}
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import ClientLog
+from fl_epe.checks import NamedArrays
 
 
 class SeenClients:
@@ -60,7 +61,7 @@ class SeenClients:
             weights=np.concatenate([none, *weights], dtype=np.float64),
         )
 
-    def state(self, rounds: int) -> dict[str, NDArray[Any]]:
+    def state(self, rounds: int) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
         log = self.log(rounds)
         return {
@@ -70,14 +71,13 @@ class SeenClients:
             "clients.weights": np.asarray(log.weights, np.float32),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+    def restore(self, state: NamedArrays, rounds: int) -> None:
         """Know the first ``rounds`` of a state."""
         names = state["clients"].tolist()
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds, self._weights, self._last = {}, {}, {}
-        ids, weights = state["clients.ids"].tolist(), state["clients.weights"].tolist()
-        offsets = state["clients.offsets"].tolist()
+        ends = state["clients.offsets"][1:-1]
+        ids, weights = (np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights"))
         for index in range(rounds):
-            here = slice(offsets[index], offsets[index + 1])
-            clients = [names[number] for number in ids[here]]
-            self.note(index, dict(zip(clients, weights[here], strict=True)))
+            clients = [names[number] for number in ids[index]]
+            self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))

@@ -12,16 +12,13 @@ from fl_epe.canaries import CanaryKind
 from fl_epe.checks import (
     check_noise_multiplier,
     check_positive,
-    check_probability,
     check_rate,
     checked_type,
     raise_invalid,
 )
 from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
-from fl_epe.loggers import RunLogger, check_loggers
-
-"""What clients answer with: a model, or its difference from the model that they were sent."""
+from fl_epe.loggers import RunLogger
 
 _MOST = 1000
 _SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
@@ -121,15 +118,14 @@ class CanaryAuditSettings:
         canary_seed = secrets.randbits(128) if self.seed is None else self.seed
         object.__setattr__(self, "canary_seed", canary_seed)
         object.__setattr__(self, "leave_out", tuple(self.leave_out))
-        check_loggers(self.log_to)
         self._check()
 
     def _check(self) -> None:
+        # `RunAuditor` checks delta and unobserved.
         for field in dataclasses.fields(self):
             if field.name not in _OF_MANY_TYPES:
                 checked_type(field.name, getattr(self, field.name), field.type, largest=math.inf)
-        check_probability("delta", self.delta)
-        for name, least in {"num_canaries": 2, "seed": 0, "unobserved": 0, "rounds": 1}.items():
+        for name, least in {"num_canaries": 2, "seed": 0, "rounds": 1}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise_invalid(name, value, f">= {least}")

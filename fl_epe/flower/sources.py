@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import statistics
@@ -14,7 +15,7 @@ from flwr.app import Message
 from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Vector
+from fl_epe.checks import Floats, Vector
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import ReplyKind, longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
@@ -90,9 +91,6 @@ class ServerCanaries:
         most = max(self._run.settings.largest_share, self._run.plan.most)
         return max(most, min(0.5, 2 * most))
 
-    def _check_share(self, canaries: float, rest: float) -> None:
-        check_share(canaries, rest, self._most)
-
     def _cohort(self, state: RoundState, clients: int) -> list[int]:
         """The canaries of a round in which so many clients are asked.
 
@@ -123,7 +121,7 @@ class ServerCanaries:
         if len(cohort) <= self._most * (len(cohort) + replies) + _ROUNDING:
             return cohort
         if state.withheld:
-            self._check_share(len(cohort), replies)
+            check_share(len(cohort), replies, self._most)
         return self._thinned(cohort, replies / len(state.sent), state)
 
     def configure(self, state: RoundState, messages: list[Message]) -> None:
@@ -207,7 +205,10 @@ class ServerCanaries:
         kind = self._kind_of(like, state)
         self._run.choose_arrays(state, [answer.vector for answer in like], kind)
         if state.layout is not layout:  # canaries leave more arrays alone from now on
-            like = [answer.read(state.layout) for answer in like]
+            like = [
+                dataclasses.replace(answer, vector=state.layout.flatten(answer.arrays))
+                for answer in like
+            ]
         before = base_of(kind, state.before)
         noisy = are_noise([answer.vector for answer in like], before)
         self._run.note(state.index).noisy = noisy
@@ -247,7 +248,7 @@ class ServerCanaries:
             ValueError: if the canaries would have more than their share at any weight.
         """
         if (given := self._run.settings.num_examples) is not None:
-            self._check_share(given * count, sum(real))
+            check_share(given * count, sum(real), self._most)
             return given
         counted = [weight for weight in real if 0 < weight < math.inf]
         if not counted:
@@ -261,7 +262,7 @@ class ServerCanaries:
         if all(isinstance(weight, int) for weight in counted):
             largest = math.floor(largest)
         if not largest > 0:
-            self._check_share(typical * count, sum(counted))
+            check_share(typical * count, sum(counted), self._most)
         return largest
 
     def _kind_of(self, like: Sequence[ReadableReply], state: RoundState) -> ReplyKind | None:
@@ -277,7 +278,7 @@ class ServerCanaries:
 
     def _norms(
         self, state: RoundState, count: int, like: Sequence[ReadableReply]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> tuple[Floats, NDArray[np.bool_]]:
         """How long the canaries' updates are as they are sent, and which of them are clipped.
 
         Raises:
@@ -373,7 +374,7 @@ class ClientAnswers:
         state.absent += len(missing)
         return replies
 
-    def _vector(self, reply: Message, state: RoundState) -> NDArray[np.floating]:
+    def _vector(self, reply: Message, state: RoundState) -> Vector:
         return model_record(reply, state.layout, self._run.wrapped.arrays_key())[1]
 
     def _missing(
@@ -385,7 +386,7 @@ class ClientAnswers:
         """
         missing = list[int]()
 
-        def update(reply: Message) -> NDArray[np.floating]:
+        def update(reply: Message) -> Vector:
             return self._vector(reply, state) - state.before
 
         try:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, assert_never
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, Error, Message, MetricRecord
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
-from fl_epe.flower.arrays import Layout, ReplyKind, is_unreachable, records_of
+from fl_epe.checks import Vector
+from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
 
@@ -33,6 +35,16 @@ _ROUNDING = 1e-5  # shares that differ less are equal
 def _described(why: Exception | str) -> str:
     """An error's type and text, or a sentence, on one line."""
     return one_line(why if isinstance(why, str) else error_text(why))
+
+
+def error_kind(error: Error) -> FaultKind:
+    """The fault of a node that raised an error, or of one that a SuperLink says is gone."""
+    is_gone = error.code in (
+        ErrorCode.MESSAGE_UNAVAILABLE,
+        ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+        ErrorCode.NODE_UNAVAILABLE,
+    )
+    return FaultKind.NO_ANSWER if is_gone else FaultKind.NODE_FAILED
 
 
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
@@ -77,7 +89,7 @@ class RoundState:
         synthetic: replies that the server made.
         vectors: the canaries in them, shape ``(K, dim)``.
         counted: norm of a client's update after clipping, which a canary's has, too; NaN if not
-            known.
+            known. The clip norm, until replies are read.
         replies: all that the strategy is given, without an error.
         present: numbers of the canaries that take part.
         played: replies with canaries, in the order of ``present``.
@@ -97,7 +109,7 @@ class RoundState:
     index: int
     arrays: ArrayRecord
     layout: Layout
-    before: NDArray[np.floating]
+    before: Vector
     clip_norm: float
     grid: Grid
     sent: list[Message]
@@ -105,7 +117,7 @@ class RoundState:
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
-    counted: float = math.nan
+    counted: float = dataclasses.field(init=False)
     replies: list[Message] = dataclasses.field(default_factory=list)
     present: Sequence[int] = ()
     played: list[Message] = dataclasses.field(default_factory=list)
@@ -120,8 +132,7 @@ class RoundState:
     moved_part: float = 1.0
 
     def __post_init__(self) -> None:
-        if math.isnan(self.counted):
-            self.counted = self.clip_norm
+        self.counted = self.clip_norm
 
     def without_canaries(self) -> None:
         """Forget the canaries of this round: nobody takes part."""
@@ -333,8 +344,7 @@ class AuditState:
                 )
             heard.add(about)
             if reply.has_error():
-                gone = is_unreachable(reply.error)
-                kind = FaultKind.NO_ANSWER if gone else FaultKind.NODE_FAILED
+                kind = error_kind(reply.error)
                 self.faults.add(state.index, kind, f"node {node}: {reply.error.reason}")
             else:
                 answered[id(reply.content)] = int(identity(node))

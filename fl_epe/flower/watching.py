@@ -18,6 +18,7 @@ from fl_epe.flower.arrays import Layout
 from fl_epe.flower.replies import model_record, readable, weights
 from fl_epe.flower.state import Aggregation, RoundState
 from fl_epe.flower.wrapped import Wrapped
+from fl_epe.hooks import stand_in
 from fl_epe.noise import NoiseHealth
 
 
@@ -68,7 +69,8 @@ class Attachment:
         own = {name: getattr(self._strategy, name) for name in self._names}
         with contextlib.ExitStack() as hooks:
             for name, function in own.items():
-                hooks.enter_context(stand_in(self._strategy, name, self._guarded(name, function)))
+                call = StandIn(self._guarded(name, function), function)
+                hooks.enter_context(stand_in(self._strategy, name, call))
             self._hooks = hooks.pop_all()
         self._own = own
 
@@ -123,22 +125,6 @@ class Attachment:
         """
         own = functools.partial(getattr(type(self._strategy), name), self._strategy)
         return own if name in self._calling else None
-
-
-@contextlib.contextmanager
-def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
-    """While this lasts, ``call`` stands in the place of ``owner``'s function of that name."""
-    own, is_attribute = getattr(owner, name), name in vars(owner)
-    setattr(owner, name, StandIn(call, own))
-    try:
-        yield
-    finally:
-        if not isinstance(vars(owner).get(name), StandIn):
-            pass  # somebody else's by now
-        elif is_attribute:
-            setattr(owner, name, own)
-        else:
-            delattr(owner, name)
 
 
 class StandIn:
@@ -292,9 +278,9 @@ def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | No
     key, used = wrapped.weighted_by(), state.used
     with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError):
         if wrapped.averages:  # over those that were used
-            given = zip(state.replies, weights(state.replies, key), strict=True)
-            known = {id(reply.content): weight for reply, weight in given}
-            kept = {i: w if used is None or i in used else 0.0 for i, w in known.items()}
+            ids = [id(reply.content) for reply in state.replies]
+            given = zip(ids, weights(state.replies, key), strict=True)
+            kept = {number: weight for number, weight in given if used is None or number in used}
             whole = sum(kept.values())
             return "weighted", {number: weight / whole for number, weight in kept.items()}
         if state.seen is not None and wrapped.plain_layers:
@@ -327,7 +313,7 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
             seen.replies, seen.arrays = readable(given), result[0]
         return result
 
-    with stand_in(strategy, "aggregate_train", watched):
+    with stand_in(strategy, "aggregate_train", StandIn(watched, aggregate)):
         yield seen
 
 
@@ -349,5 +335,5 @@ def real_metrics_only(base: Strategy, synthetic: Sequence[Message]) -> Iterator[
         used.update(id(record) for record in records)
         return aggregate([record for record in records if id(record) not in ignored], key)
 
-    with stand_in(base, "train_metrics_aggr_fn", only_real):
+    with stand_in(base, "train_metrics_aggr_fn", StandIn(only_real, aggregate)):
         yield used

@@ -110,7 +110,7 @@ class Wrapped:
             return ServerSGD(base.server_learning_rate, base.server_momentum)
         return ServerSGD() if self.averages else self.description
 
-    def caveat(self, *, averages: bool = False) -> str | None:
+    def caveat(self, *, averages: bool) -> str | None:
         """What a reader of the report must know about the combination; ``None`` if nothing.
 
         Args:

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, Vector, check_positive, check_probability, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Floats,
+    NamedArrays,
+    Vector,
+    check_positive,
+    check_probability,
+    raise_invalid,
+)
 
 _GRID_BITS = 32  # see docs/notes/clipped-sum.md
 BLOCK = 1 << 15
@@ -104,28 +112,26 @@ class ClippedSum:
         shrink = self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
         return where(longer, shrink, 1.0) / self._grid
 
-    def add_multiples(self, multiples: NDArray[np.float64]) -> None:
+    def add_multiples(self, multiples: Floats) -> None:
         """Add a clipped update that was made elsewhere with `scale`, float64, shape ``(dim,)``."""
         self._multiples += multiples
 
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Floats:
         """The sum, shape ``(dim,)``."""
         return self._multiples * self._grid
 
-    def finish(self) -> NDArray[np.float64]:
+    def finish(self) -> Floats:
         """The sum, in the memory of this object, which is of no use any more."""
         self._multiples *= self._grid
         return self._multiples
 
 
-def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> NDArray[np.float64]:
+def gaussian_noise(rng: np.random.Generator, dim: int, std: float) -> Floats:
     """``dim`` independent normal draws with standard deviation ``std`` ≥ 0, float64."""
     noise = rng.standard_normal(dim) if std else np.zeros(dim)
     noise *= std
     return noise
 
-
-OptimizerState = dict[str, NDArray[Any]]
 
 _BETA1, _BETA2 = 0.9, 0.99  # decay of the first and second moment of Adam
 _EPSILON = 1e-3  # added to the root of the second moment
@@ -245,13 +251,11 @@ class ServerSGD:
         if not 0 <= self.momentum < 1:
             raise_invalid("momentum", self.momentum, "in [0, 1)")
 
-    def init(self, dim: int) -> OptimizerState:
+    def init(self, dim: int) -> NamedArrays:
         """Zero velocity; kept in float32, as the model is."""
         return {"velocity": np.zeros(dim, np.float32)}
 
-    def update(
-        self, state: OptimizerState, mean: NDArray[np.float64], t: int
-    ) -> tuple[OptimizerState, NDArray[np.float64]]:
+    def update(self, state: NamedArrays, mean: Floats, t: int) -> tuple[NamedArrays, Floats]:
         """The next state, and the step to add to the model, in round t from 0."""
         velocity = np.float64(self.momentum) * state["velocity"]
         velocity += mean
@@ -267,7 +271,7 @@ class ServerSGD:
         return after, after - real(self.momentum) * velocity
 
 
-def sgd_weights(learning_rates: NDArray[np.float64], momentum: float) -> NDArray[np.float64]:
+def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
     """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
 
     ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``; the
@@ -292,14 +296,12 @@ class ServerAdam:
     def __post_init__(self) -> None:
         check_positive("learning_rate", self.learning_rate)
 
-    def init(self, dim: int) -> OptimizerState:
+    def init(self, dim: int) -> NamedArrays:
         """Zero moments; kept in float32, as the model is."""
         first, second = np.zeros((2, dim), np.float32)
         return {"first": first, "second": second}
 
-    def update(
-        self, state: OptimizerState, mean: NDArray[np.float64], t: int
-    ) -> tuple[OptimizerState, NDArray[np.float64]]:
+    def update(self, state: NamedArrays, mean: Floats, t: int) -> tuple[NamedArrays, Floats]:
         """The next state, and the step to add to the model, in round t from 0."""
         step = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean
@@ -316,12 +318,12 @@ ServerOptimizer = ServerSGD | ServerAdam
 
 def advance(
     optimizer: ServerOptimizer,
-    state: OptimizerState,
+    state: NamedArrays,
     theta: NDArray[np.float32],
-    mean: NDArray[np.float64],
+    mean: Floats,
     t: int,
-    step: NDArray[np.float64] | None = None,
-) -> tuple[OptimizerState, NDArray[np.float32]]:
+    step: Floats | None,
+) -> tuple[NamedArrays, NDArray[np.float32]]:
     """The next state and model, worked out block by block.
 
     Args:

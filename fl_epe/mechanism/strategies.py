@@ -150,16 +150,6 @@ def square_root_coefficients(rounds: int) -> Floats:
     return np.concatenate([[1.0], np.cumprod((2 * j - 1) / (2 * j))])
 
 
-def prefix_errors(matrix: Floats) -> Floats:
-    """Standard deviations of the noise in the sums of the first 1 … T rounds, for Z of variance 1.
-
-    Rows' lengths of ``A·C⁻¹``, where A is the prefix-sum matrix; their root mean square is the
-    strategy's error.
-    """
-    inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
-    return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
-
-
 def tree(rounds: int) -> Banded:
     """Sums over a binary tree, each prefix from all nodes at best (Honaker 2015; DP-FTRL).
 

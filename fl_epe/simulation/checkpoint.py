@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from numpy.typing import NDArray
-
 from fl_epe.archive import UNREADABLE, UnreadableFileError, read_archive, refusal, write_archive
-from fl_epe.checks import ArgumentError, check_count
+from fl_epe.checks import ArgumentError, NamedArrays, check_count
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import load_task
@@ -36,8 +34,6 @@ T = TypeVar("T")
 SCHEMA = 1
 
 WHAT = "a checkpoint of fl-epe"
-
-State = Mapping[str, NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +132,7 @@ def _job_in(path: Path, task: str | None) -> Job:
         return Job.from_dict(values)
 
 
-def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
+def write_checkpoint(path: Path, job: Mapping[str, Any], state: NamedArrays) -> None:
     """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
 
     Args:
@@ -148,7 +144,7 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: State) -> None:
     write_archive(path, state, texts, schema=SCHEMA, compress=False, previous=older)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
     """The job and the state that `write_checkpoint` wrote.
 
     Raises:

@@ -7,7 +7,7 @@ filled from it.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import ClientLog, Fault, FaultBook, FaultKind
+from fl_epe.checks import Floats, NamedArrays
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
@@ -47,24 +48,35 @@ class NodeRegistry:
         self._held: dict[int, NDArray[np.int64]] = {}
         self._left_alone: dict[int, int] = {}  # refreshes until a node is asked again
 
-    def refresh(self, grid: Grid) -> list[Fault]:
+    def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
 
         Where two nodes hold the same client, the one that came last has it: a node that died and
         comes back under another id is on a SuperLink's list twice for a while.
 
-        Returns:
+        Yields:
             A fault for each node that left or was replaced, or whose answer cannot be used.
         """
         present = set(grid.get_node_ids())
-        gone = sorted(self._held.keys() - present)
-        faults = [Fault(FaultKind.NODE_LEFT, f"node {node}: it left") for node in gone]
-        self._held = {node: held for node, held in self._held.items() if node in present}
-        self._left_alone = {n: more for n, more in self._left_alone.items() if n in present}
-        for node, held in self._ask(grid, sorted(present - self._held.keys()), faults).items():
-            faults += self._replace_others(node, held)
+        for node in sorted(self._held.keys() - present):
+            del self._held[node]
+            yield Fault(FaultKind.NODE_LEFT, f"node {node}: it left")
+        new = sorted(present - self._held.keys())
+        asked = [node for node in new if not self._left_alone.get(node)]
+        left_alone = self._left_alone.items()
+        self._left_alone = {n: max(0, more - 1) for n, more in left_alone if n in present}
+        self._left_alone |= dict.fromkeys(asked, _PATIENCE)  # those that do not answer
+        orders = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
+        for reply in grid.send_and_receive(orders, timeout=self._wait) if orders else ():
+            node = reply.metadata.src_node_id
+            try:
+                held = self._checked(content_of(reply))
+            except RefusedError as error:
+                yield Fault(error.kind, f"node {node}: {error}")
+                continue
+            yield from self._replace_others(node, held)
             self._held[node] = held
-        return faults
+            self._left_alone[node] = 0
 
     def refresh_until(self, grid: Grid, reachable: int) -> Iterator[Fault]:
         """`refresh` until so many clients can be reached, or the time to wait is over."""
@@ -74,27 +86,8 @@ class NodeRegistry:
             time.sleep(1)
             yield from self.refresh(grid)
 
-    def _ask(
-        self, grid: Grid, nodes: Sequence[int], faults: list[Fault]
-    ) -> dict[int, NDArray[np.int64]]:
-        """Which clients these nodes hold; what is wrong with answers is added to ``faults``."""
-        found = {}
-        asked = [node for node in nodes if not self._left_alone.get(node)]
-        self._left_alone = {node: max(0, n - 1) for node, n in self._left_alone.items()}
-        orders = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
-        for reply in grid.send_and_receive(orders, timeout=self._wait) if orders else ():
-            node = reply.metadata.src_node_id
-            try:
-                found[node] = self._checked(content_of(reply))
-            except RefusedError as error:
-                faults.append(Fault(error.kind, f"node {node}: {error}"))
-        for node in set(asked) - found.keys():
-            self._left_alone[node] = _PATIENCE
-        return found
-
-    def _replace_others(self, node: int, held: NDArray[np.int64]) -> list[Fault]:
+    def _replace_others(self, node: int, held: NDArray[np.int64]) -> Iterator[Fault]:
         """Forget nodes whose clients ``node`` now has; every node may hold all of them."""
-        faults = []
         for other, theirs in list(self._held.items()):
             all_of_them = len(held) == len(theirs) == self._num_clients
             shared = np.intersect1d(held, theirs)
@@ -102,8 +95,7 @@ class NodeRegistry:
                 del self._held[other]
                 self._left_alone[other] = _FOR_EVER
                 text = f"node {other}: client {shared[0]} is on node {node} too, which came last"
-                faults.append(Fault(FaultKind.NODE_LEFT, text))
-        return faults
+                yield Fault(FaultKind.NODE_LEFT, text)
 
     def _replicated(self) -> bool:
         """Whether there are nodes, and each holds all clients."""
@@ -203,7 +195,7 @@ class RoundLog:
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults = FaultBook()
 
-    def canary_ids(self, t: int) -> NDArray[np.int64]:
+    def canary_ids(self, t: int) -> Cohort:
         """The canaries of round t, counted from 0."""
         return np.asarray(self.observed_ids[self.presence[t]])
 
@@ -254,30 +246,31 @@ class RoundLog:
         self.presence[t] = np.isin(self.observed_ids, canaries)
         self.rounds_done += 1
 
-    def series(self, name: str) -> NDArray[np.float64]:
+    def series(self, name: str) -> Floats:
         """A series of ``history`` as an array, ``(rounds_done,)``."""
         return np.array(self.history[name])
 
     def clients(self) -> ClientLog:
         """Who took part in the rounds done."""
-        return ClientLog(*self._who(), self.series("absent").astype(np.int64))
-
-    def _who(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         cohorts = self.cohorts[: self.rounds_done]
-        return np.concatenate(cohorts), np.cumsum([0, *map(len, cohorts)])
+        return ClientLog(
+            ids=np.concatenate(cohorts),
+            offsets=np.cumsum([0, *map(len, cohorts)]),
+            absent=self.series("absent").astype(np.int64),
+        )
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
-        ids, offsets = self._who()
+        log = self.clients()
         history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "presence": self.presence[: self.rounds_done],
-            "client_ids": ids,
-            "client_offsets": offsets,
+            "client_ids": np.asarray(log.ids),
+            "client_offsets": np.asarray(log.offsets),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: NamedArrays) -> None:
         """Take up what `state` returned."""
         done = int(state["rounds_done"])
         self.rounds_done, self.presence[:done] = done, state["presence"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
-from fl_epe.flower import is_unreachable, read_only, records_of, share
+from fl_epe.flower import error_kind, read_only, records_of, share
 from fl_epe.mechanism import norm
 from fl_epe.simulation.dp_fedavg import ClippedSums
 
@@ -35,9 +35,7 @@ class RefusedError(ValueError):
 def content_of(reply: Message) -> RecordDict:
     """What a node answers; raises a `RefusedError` if that is an error."""
     if reply.has_error():
-        gone = is_unreachable(reply.error)
-        kind = FaultKind.NO_ANSWER if gone else FaultKind.NODE_FAILED
-        raise RefusedError(str(reply.error.reason), kind)
+        raise RefusedError(str(reply.error.reason), error_kind(reply.error))
     return reply.content
 
 

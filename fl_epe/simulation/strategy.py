@@ -12,7 +12,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fl_epe import auditing
-from fl_epe.archive import under
+from fl_epe.archive import put_under, under
+from fl_epe.checks import Floats, NamedArrays
 from fl_epe.config import RunConfig
 from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
@@ -191,7 +192,7 @@ class DPFedAvg(Strategy):
         return None
 
     def record(
-        self, arrays: ArrayRecord, metrics: Mapping[str, NDArray[np.float64]] | None = None
+        self, arrays: ArrayRecord, metrics: Mapping[str, Floats] | None = None
     ) -> auditing.AuditRecord:
         """What the run leaves behind, scored against the final model ``arrays``.
 
@@ -249,7 +250,7 @@ class DPFedAvg(Strategy):
             return float(here.sum() / max(here.shape[1], 1))
         return schedule.participations()
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """Everything but the seeds that a resumed run needs, as named arrays."""
         if self._state is None:
             return {}
@@ -259,12 +260,12 @@ class DPFedAvg(Strategy):
             "clip_norm": np.array(self._state.clip_norm),
             **{f"noise.{i}": vector for i, vector in enumerate(self._state.noise)},
             **self.log.state(),
-            **{f"optimizer.{name}": value for name, value in self._state.optimizer.items()},
-            **{f"auditor.{n}": value for n, value in self.auditor.state(keep_waiting=True).items()},
-            **{f"health.{name}": value for name, value in self._noise.state().items()},
+            **put_under("optimizer.", self._state.optimizer),
+            **put_under("auditor.", self.auditor.state(keep_waiting=True)),
+            **put_under("health.", self._noise.state()),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: NamedArrays) -> None:
         """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
         self.log.restore(state)
         self._noise.restore(under(state, "health."))

@@ -22,6 +22,9 @@ from fl_epe.training.vectorized import Member, Together, padded_size
 
 logger = logging.getLogger(__name__)
 
+Loaded = list[tuple[int, ClientData]]
+"""Clients with their data."""
+
 _SAME = 0.02  # of the norm of an update; a ReLU at its kink makes a thousandth
 
 
@@ -80,7 +83,7 @@ class _Round:
         return generator(*self._seed, client)
 
     def member(self, client: int, data: ClientData) -> Member:
-        return Member(client, data, self.local, self.random(client))
+        return Member(data, self.local, self.random(client))
 
     def lengths(self, updates: torch.Tensor) -> torch.Tensor:
         """The rows' norms on a device, shape (clients, 1). It may have no memory left for them."""
@@ -189,8 +192,9 @@ class CohortTrainer:
             next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
             for name in ("batch_loss", "by_example")
         )
-        alone = kind.__mro__[own] is not Task and own < by_example
-        return f"{kind.__name__} overrides batch_loss and not by_example" if alone else ""
+        if own < by_example:  # both are in `Task` at the latest
+            return f"{kind.__name__} overrides batch_loss and not by_example"
+        return ""
 
     def train(
         self,
@@ -248,7 +252,7 @@ class CohortTrainer:
         work.add([client], update[None], lengths, sums[None])
         return True
 
-    def _load(self, work: _Round, clients: Sequence[int]) -> list[tuple[int, ClientData]]:
+    def _load(self, work: _Round, clients: Sequence[int]) -> Loaded:
         """The clients with their data, large ones first."""
         loaded = []
         for client in clients:
@@ -258,9 +262,7 @@ class CohortTrainer:
                 work.counts.lose(client, error)
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
-    def _chunks(
-        self, loaded: list[tuple[int, ClientData]], batch_size: int
-    ) -> Iterator[list[tuple[int, ClientData]]]:
+    def _chunks(self, loaded: Loaded, batch_size: int) -> Iterator[Loaded]:
         """Clients whose batches are padded alike, as many at once as there is room for now."""
         while loaded:
             rows = padded_size(len(loaded[0][1]), batch_size)
@@ -269,7 +271,7 @@ class CohortTrainer:
             yield loaded[:size]
             loaded = loaded[size:]
 
-    def _train_chunk(self, work: _Round, chunk: list[tuple[int, ClientData]]) -> None:
+    def _train_chunk(self, work: _Round, chunk: Loaded) -> None:
         """Train a chunk at once; if that fails, its halves, down to one client alone."""
         if self._together is None or self.chunk == 1:
             for client, data in chunk:
@@ -298,7 +300,7 @@ class CohortTrainer:
             logger.warning("Training one client at a time, not %d: %s", self.chunk, reason)
         self.chunk = 1
 
-    def _prove(self, work: _Round, loaded: list[tuple[int, ClientData]]) -> None:
+    def _prove(self, work: _Round, loaded: Loaded) -> None:
         """Before clients train at once by default: one of them learns the same in both ways.
 
         It would not if examples of a batch saw each other, or, on a CPU, if the model drew random

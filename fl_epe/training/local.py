@@ -277,6 +277,6 @@ def batches(
     """
     for _ in range(local.epochs):
         order = torch.from_numpy(random.permutation(examples))
-        for part in torch.split(order, local.batch_size) if examples else ():
+        for part in torch.split(order, local.batch_size):
             if len(part) >= smallest:
                 yield part

@@ -31,16 +31,13 @@ class Member:
     """A client in training: its next batches and masks.
 
     Args:
-        client: its id.
         data: its examples.
         local: how it trains.
         random: its random stream, as fresh as when it trains alone.
     """
 
-    def __init__(
-        self, client: int, data: ClientData, local: LocalTraining, random: np.random.Generator
-    ) -> None:
-        self.client, self.data, self.random = client, data, random
+    def __init__(self, data: ClientData, local: LocalTraining, random: np.random.Generator) -> None:
+        self.data, self.random = data, random
         self.steps = -(-len(data) // local.batch_size) * local.epochs
         self.rows = padded_size(len(data), local.batch_size)
         self._batches = batches(len(data), local, random)

@@ -21,12 +21,13 @@ Expected::
 import argparse
 
 import numpy as np
+import scipy
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Adversary, seen_by
+from fl_epe.checks import Floats
 from fl_epe.limit import expected_record
 from fl_epe.mechanism import parse_strategy
-from fl_epe.mechanism.strategies import prefix_errors
 from fl_epe.schedules import ShuffledEpochs
 
 NOISE, DELTA = 0.25, 1e-5
@@ -38,6 +39,16 @@ MECHANISMS = (
     "toeplitz",
     "blt:buffers=3",
 )
+
+
+def prefix_errors(matrix: Floats) -> Floats:
+    """Standard deviations of the noise in the sums of the first 1 … T rounds, for Z of variance 1.
+
+    Rows' lengths of ``A·C⁻¹``, where A is the prefix-sum matrix; their root mean square is the
+    strategy's error.
+    """
+    inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
+    return np.asarray(np.linalg.norm(np.cumsum(inverse, axis=0), axis=1))
 
 
 def row(mechanism: str, rounds: int) -> tuple[float, float, float]:

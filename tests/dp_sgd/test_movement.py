@@ -24,7 +24,7 @@ def moved(rule, replayed=True, steps=STEPS, seed=0):
         movement.begin(model, noise, replay)
         model = model - rule(gradient, canaries, noise)
         movement.end(model)
-    movement.finish(model)
+    movement.count_change(model)
     return movement
 
 
@@ -101,7 +101,7 @@ def test_changes_between_steps_are_counted():
         movement.end(model)
         model = model + 0.1
     assert (movement.changes, movement.unexplained) == (3, 0)
-    movement.finish(model)
+    movement.count_change(model)
     assert movement.changes == 4
 
 
@@ -109,7 +109,7 @@ def test_changes_between_steps_are_counted():
 def test_a_step_whose_end_nobody_saw_is_a_change_unless_it_ends_as_replayed(end, changes):
     movement = Movement(3)
     movement.begin(np.zeros(3), np.ones(3), lambda: np.zeros(3) - 1)
-    movement.finish(np.zeros(3) + end)
+    movement.count_change(np.zeros(3) + end)
     assert (movement.steps, movement.changes) == (0, changes)
 
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from correlated_noise import prefix_errors
 
 from fl_epe.config import RunConfig
 from fl_epe.mechanism.strategies import (
     banded,
     blt,
     parse_strategy,
-    prefix_errors,
     square_root_coefficients,
     toeplitz,
     tree,

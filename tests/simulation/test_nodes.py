@@ -48,7 +48,7 @@ class TestNodes:
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
             directory = NodeRegistry(20, 0.5)
             while len(directory._held) < 2:  # however slowly they answer
-                directory.refresh(grid)
+                list(directory.refresh(grid))
             with pytest.raises(TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"):
                 directory.wait_for_all(grid)
 

@@ -132,7 +132,7 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
 def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows: int):
     local = LocalTraining(epochs=2, batch_size=8)
     data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
-    member = Member(0, data, local, generator(0))
+    member = Member(data, local, generator(0))
     seen = torch.zeros(examples)
     for _ in range(member.steps):
         size, places = member.batch([], [])
@@ -171,7 +171,7 @@ def test_together_the_cnn_takes_autograds_steps():
 
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
-    members = [Member(i, task.client(i), local, generator(1, i)) for i in range(2)]
+    members = [Member(task.client(i), local, generator(1, i)) for i in range(2)]
     deltas, _ = Together(task, CPU).train(torch.tensor(theta), members, local.learning_rate)
     for i, delta in enumerate(deltas):
         data, random = task.client(i), generator(1, i)
