@@ -128,7 +128,7 @@ class _Clients:
 
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
-        after = np.asarray(scores - self.sizes)
+        after = scores - self.sizes
         return np.asarray(scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes)))
 
     def log_ratio(self, score: float) -> float:
@@ -217,7 +217,7 @@ def _log_sum(terms: Floats) -> float:
 
 def _log_one_less(fall: Floats) -> Floats:
     with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
-        return np.asarray(np.log(-np.expm1(-fall)))
+        return np.log(-np.expm1(-fall))
 
 
 def _fall(start: Floats, gap: Floats) -> Floats:

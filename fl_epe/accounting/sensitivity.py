@@ -106,7 +106,7 @@ def _best_sum(values: Floats, separation: int, most: int) -> Floats:
     for _ in range(most):
         best[:, :rounds] = values + best[:, separation:]
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
-    return np.asarray(best[:, 0])
+    return best[:, 0]
 
 
 def _is_decreasing_toeplitz(strategy: Floats) -> bool:

@@ -292,4 +292,4 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 
 def _quantiles(count: int) -> Floats:
-    return np.asarray((np.arange(count) + 0.5) / count)
+    return (np.arange(count) + 0.5) / count

@@ -53,7 +53,7 @@ def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAP
 
 
 def _density(values: Floats, variances: Floats) -> Floats:
-    return np.asarray(np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances))
+    return np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances)
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def _mixture(known: Floats, error: float, horizon: float) -> Floats:
     log = 2 * math.log(1 / (2 * error))
     rho = horizon / (log + math.log1p(log))
     odds = np.sqrt((known + rho) / rho) / (2 * error)
-    return np.asarray(np.sqrt(2 * (known + rho) * np.log(odds + 0.5)))
+    return np.sqrt(2 * (known + rho) * np.log(odds + 0.5))
 
 
 def widening(share: float, confidence: float) -> float:

@@ -144,7 +144,7 @@ def estimate_between(
     """
     # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
     mean = max(alt.mean, null.mean)
-    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
+    epsilon = float(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta))
     if null.std == 0 or alt.std == 0:
         low, high = 0.0, epsilon  # all scores are equal
     else:

@@ -102,7 +102,7 @@ def score_round(
         if vectors is None:
             total = canaries.combine(weights[None], numbers=present)[0]
         else:
-            total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
+            total = facts.canary_weights().astype(vectors.dtype) @ vectors
         with_sum = canaries.dot(total, numbers=numbers)
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, along, norm(total) ** 2

@@ -184,7 +184,7 @@ class RunAuditor:
             raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
         velocity = self._velocity
         if released is None:
-            released, velocity = self._derived(np.asarray(after - self._last))
+            released, velocity = self._derived(after - self._last)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]

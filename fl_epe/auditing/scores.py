@@ -42,7 +42,7 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     largest = max(float(np.max(np.abs(group))) for group in groups)
     if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return groups
-    return tuple(np.asarray(np.ldexp(group, -int(np.frexp(largest)[1]))) for group in groups)
+    return tuple(np.ldexp(group, -int(np.frexp(largest)[1])) for group in groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
 def cosines_of(scores: ArrayLike, dim: int) -> Floats:
     """The cosines whose `shift_scores` these are."""
     found = np.asarray(scores, np.float64)
-    return np.asarray(found / np.sqrt(max(dim - 3, 1) + found**2))
+    return found / np.sqrt(max(dim - 3, 1) + found**2)
 
 
 def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
@@ -254,4 +254,4 @@ def fitted_shift(cosines: Floats, dim: int, mean: float = 0.0, sizes: ArrayLike 
 def _ratio(cosines: ArrayLike) -> Floats:
     """C/√(1 − C²), finite for cosines of ±1, which rounding may also exceed."""
     size = np.clip(np.asarray(cosines, np.float64), -1 + 2**-53, 1 - 2**-53)
-    return np.asarray(size / np.sqrt((1 - size) * (1 + size)))
+    return size / np.sqrt((1 - size) * (1 + size))

@@ -170,5 +170,5 @@ def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
 
 def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
-    total = np.asarray(np.sum(weights * cosines, axis=0))
+    total = np.sum(weights * cosines, axis=0)
     return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))

@@ -358,7 +358,7 @@ class View:
     @functools.cached_property
     def _final_parts(self) -> tuple[Floats, float]:
         """What each round's participant adds to θ_T − θ_0, and the norm of its residual."""
-        added = np.asarray(self.record.round_weights() * self.contributions)
+        added = self.record.round_weights() * self.contributions
         if self.reaction is not None and self.reaction.rate is not None:
             added = self._moved(np.eye(self.record.rounds), self.reaction.rate).position
         typical = float(np.sqrt(np.mean((added @ self.record.shares()) ** 2)))
@@ -369,7 +369,7 @@ class View:
         """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
         mechanism, size = self.record.mechanism, self.record.mechanism.noise_is_for
         z = mechanism.sum_noise_multiplier or 0.0
-        return np.asarray(z * mechanism.clip_norms / (size or mechanism.cohort_size))
+        return z * mechanism.clip_norms / (size or mechanism.cohort_size)
 
     def noise_prevails(self) -> bool:
         """Whether noise that is independent between rounds is most of what hides a client."""

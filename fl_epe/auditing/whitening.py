@@ -80,7 +80,7 @@ class Residual:
         """Some of its entries."""
         if self.canaries is None:
             return self.mean[here]
-        return np.asarray(self.mean[here] - np.float64(self.share) * self.canaries[here])
+        return self.mean[here] - np.float64(self.share) * self.canaries[here]
 
     def norm(self) -> float:
         """Its Euclidean norm."""

@@ -316,4 +316,4 @@ def _deltas(lengths: Floats, signal: _Signal) -> Floats:
         means = lengths[:, None] * signal.factor
         sums = itertools.accumulate(means, lambda sum_, mean: decay * sum_ + mean)
         norms = np.array([np.linalg.norm(each) for each in sums])
-    return np.asarray(server.learning_rates * norms)
+    return server.learning_rates * norms

@@ -149,7 +149,7 @@ class TimeOfDay(Rated):
         day, zones = self.rounds_per_day, self.zones
         round_of_day = np.arange(min(day, self.rounds))[:, None]
         local = (round_of_day * zones + np.arange(zones) * day) % (day * zones)
-        return np.asarray(24 * local < self.hours * day * zones)
+        return 24 * local < self.hours * day * zones
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort + zones) a round."""

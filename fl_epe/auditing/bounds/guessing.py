@@ -329,7 +329,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> Floats:
     largest = shift - scipy.special.ndtri(0.5 / count)
     step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
     excess = epsilon + step * (np.arange(_LEVELS) + 0.5)
-    return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
+    return np.concatenate([-excess[::-1], excess]) / shift + shift / 2
 
 
 def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
@@ -359,4 +359,4 @@ def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:
         transform *= scipy.fft.rfft(law, size) ** count
     density = np.roll(scipy.fft.irfft(transform, size), -first)
     tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
-    return np.asarray(tail[np.clip(values - first, 0, size)] + _ROUNDING)
+    return tail[np.clip(values - first, 0, size)] + _ROUNDING

@@ -168,7 +168,7 @@ def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """
     nodes = _nodes(total)
     limits = np.append(clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0)
-    return np.asarray(limits[np.searchsorted(nodes, errors)])
+    return limits[np.searchsorted(nodes, errors)]
 
 
 @functools.lru_cache
