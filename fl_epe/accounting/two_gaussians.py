@@ -17,11 +17,9 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_epe.checks import Floats, raise_invalid
-
-_Mask = NDArray[np.bool_]
+from fl_epe.checks import Bools, Floats, raise_invalid
 
 _LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
 _LARGEST_EPSILON = 1e300  # δ has long vanished
@@ -129,8 +127,8 @@ class _Pair:
         far_gap: g′/(r − 1) at x = 0.
     """
 
-    identical: _Mask
-    disjoint: _Mask
+    identical: Bools
+    disjoint: Bools
     shift: Floats
     excess: Floats
     square: Floats
@@ -235,14 +233,14 @@ def _mills(v: Floats) -> Floats:
     return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 
-def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], _Mask]) -> Floats:
+def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Bools]) -> Floats:
     values = np.asarray(value, dtype=np.float64)
     if not np.all(holds(values)):
         raise_invalid(name, values[~holds(values)][0], where)
     return values
 
 
-def _is_length(values: Floats) -> _Mask:
+def _is_length(values: Floats) -> Bools:
     return (values >= 0) & (values < np.inf)
 
 

@@ -15,7 +15,6 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
@@ -24,7 +23,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
 from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.checks import Floats
+from fl_epe.checks import Bools, Floats
 from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
@@ -183,9 +182,7 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _presence(
-    events: Events, rounds: int, count: int, rng: np.random.Generator
-) -> NDArray[np.bool_]:
+def _presence(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Bools:
     found, drawn = np.zeros((rounds, count), bool), events.independent
     chances = np.zeros((rounds, 1), np.float32)
     for block, chance in drawn:

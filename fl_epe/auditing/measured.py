@@ -14,11 +14,10 @@ Examples:
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.checks import Floats
+from fl_epe.checks import Bools, Floats
 from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
@@ -97,7 +96,7 @@ def _no_rounds(record: AuditRecord) -> str | None:
     return f"the model did not move in the {which} in which canaries took part"
 
 
-def _count(presence: NDArray[np.bool_]) -> int:
+def _count(presence: Bools) -> int:
     return int(presence.any(axis=0).sum())
 
 

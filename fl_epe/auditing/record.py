@@ -33,7 +33,14 @@ from fl_epe.auditing.record_parts import (
     RunningScores,
 )
 from fl_epe.auditing.whitening import RoundCorrelation
-from fl_epe.checks import ArgumentError, Floats, check_count, check_probability, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Bools,
+    Floats,
+    check_count,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
@@ -83,7 +90,7 @@ class AuditRecord:
     delta: float
     observed: CanaryCosines
     unobserved: CanaryCosines
-    presence: NDArray[np.bool_]
+    presence: Bools
     norms: Norms
     mechanism: Mechanism
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)

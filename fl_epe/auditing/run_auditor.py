@@ -37,7 +37,14 @@ from fl_epe.auditing.round_scores import (
 )
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
-from fl_epe.checks import Vector, check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import (
+    Ints,
+    Vector,
+    check_count,
+    check_positive,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
@@ -315,7 +322,7 @@ class RunAuditor:
         self.faults.restore(state, rounds)
 
     def record(
-        self, observed: NDArray[np.int64] | None = None, final: Vector | None = None, **facts: Any
+        self, observed: Ints | None = None, final: Vector | None = None, **facts: Any
     ) -> AuditRecord:
         """What the run leaves behind so far; every canary is scored against every round.
 

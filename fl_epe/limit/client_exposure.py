@@ -16,11 +16,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon
 from fl_epe.auditing import Adversary, Sees, seen_by
-from fl_epe.checks import Floats, check_count, check_probability
+from fl_epe.checks import Floats, Ints, check_count, check_probability
 from fl_epe.limit.client import expected_record, median_client
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
@@ -84,7 +83,7 @@ class Exposure:
     sees: Sees
     trace: Trace
     median: ExposedClient
-    participations: NDArray[np.int64]
+    participations: Ints
     expected_scores: Floats
     caps: tuple[CapEffect, ...]
 
@@ -127,7 +126,7 @@ def exposure(
     record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)
     weights = seen_by(record, Adversary(sees)).weights
 
-    def scores(when: NDArray[np.int64], who: NDArray[np.int64]) -> Floats:
+    def scores(when: Ints, who: Ints) -> Floats:
         sums = np.bincount(who, weights[when], trace.population).astype(np.float64)
         return sums if sees == "final" else np.sqrt(sums)
 
