@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
-from fl_epe.auditing.scores import cosines_of
+from fl_epe.auditing.scores import cosines_of, quotients
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import Floats, Ints, raise_invalid
@@ -72,16 +72,13 @@ def others_share(record: AuditRecord) -> Floats:
     count = record.presence.sum(axis=1)
     of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
     others = of_others * _energies(record)
-    square = record.norms.means**2
-    share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
-    return np.asarray(np.minimum(share, 1.0))
+    return np.minimum(quotients(others, record.norms.means**2), 1.0)
 
 
 def _measured(record: AuditRecord) -> Floats:
     """The contribution of a round by what its canaries added along their directions, ``(T,)``."""
     dots = np.sum(record.shares() * record.observed.means, axis=1) * record.norms.means
-    squares = np.sum(record.shares() ** 2.0, axis=1)
-    return np.asarray(np.divide(dots, squares, out=np.zeros(record.rounds), where=squares > 0))
+    return quotients(dots, np.sum(record.shares() ** 2.0, axis=1))
 
 
 def _energies(record: AuditRecord) -> Floats:

@@ -32,6 +32,7 @@ from fl_epe.auditing.record_parts import (
     Provenance,
     RunningScores,
 )
+from fl_epe.auditing.scores import quotients
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.checks import (
     ArgumentError,
@@ -179,7 +180,7 @@ class AuditRecord:
             for t in range(1, len(step)):
                 step[t] += server.momentum * step[t - 1]
             step *= np.asarray(server.learning_rates)[:, None]  # SGD has them
-            found.append(np.divide(step, norms, out=np.zeros_like(step), where=norms > 0))
+            found.append(quotients(step, norms))
         return found[0], found[1]
 
     def by_name(self) -> dict[str, Any]:

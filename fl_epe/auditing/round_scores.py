@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
-from fl_epe.auditing.scores import hidden_norm, shift_scores
+from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
 from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import Floats, Ints, Vector, raise_invalid
@@ -303,10 +303,12 @@ def _with_own(record: AuditRecord) -> AuditRecord:
     norms, added = record.norms.means, record.mechanism.added
     dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
     lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
-    means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    means = quotients(dots + own, lengths)
     here = (norms > 0) | record.presence.any(axis=1)
     alone = np.where(here, np.hypot(norms, added), 0.0)
-    scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
     values = {"observed.means": means, "observed.deltas": means, "norms.means": alone}
-    values |= {"norms.deltas": scale * alone, "norms.sums": np.zeros(record.rounds)}
+    values |= {
+        "norms.deltas": quotients(record.norms.deltas, norms) * alone,
+        "norms.sums": np.zeros(record.rounds),
+    }
     return record.with_values(**values, **dict.fromkeys(("observed.sums", "unobserved.sums")))

@@ -173,6 +173,11 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
     return cosines
 
 
+def quotients(parts: Floats, wholes: Floats) -> Floats:
+    """``parts / wholes``, in the shape of ``parts``; 0 where a whole is not above 0."""
+    return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)
+
+
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
     """Standard deviation of √k times the mean shift of k canaries, each alone in its residual.
 

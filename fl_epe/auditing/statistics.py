@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, quotients
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Events
 
@@ -170,5 +170,4 @@ def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
 
 def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
-    total = np.sum(weights * cosines, axis=0)
-    return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))
+    return quotients(np.sum(weights * cosines, axis=0), energy)

@@ -31,7 +31,14 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.reaction import Moved, Reaction, fit_reaction, pulled_back
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ServerStep
-from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
+from fl_epe.auditing.scores import (
+    Scores,
+    fitted_shift,
+    hidden_norm,
+    mean_spread,
+    quotients,
+    shift_scores,
+)
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
 from fl_epe.seeding import generator
@@ -177,9 +184,7 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        norms = self._hidden_norms
-        signal = np.sqrt(self.record.dim) * self.contributions
-        return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
+        return quotients(np.sqrt(self.record.dim) * self.contributions, self._hidden_norms)
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -217,10 +222,7 @@ class View:
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
         moved = self._moved(shares, reaction.rate)
         scores = np.sqrt(self.record.dim) * moved.updates
-        finite = norms[:, None] > 0
-        return correlation.whiten(
-            np.divide(scores, norms[:, None], out=np.zeros_like(scores), where=finite)
-        )
+        return correlation.whiten(quotients(scores, norms[:, None]))
 
     @property
     def client_share(self) -> float:
@@ -346,7 +348,7 @@ class View:
         weights = self.round_signal if known else np.ones(record.rounds)
         energies = self.whitened_signals[:, here] ** 2 / own**2
         observed = np.sqrt(energies.sum(axis=0))
-        parts = np.divide(energies, observed, out=np.zeros_like(energies), where=observed > 0)
+        parts = quotients(energies, observed)
         return Sizes(observed, parts, self.precision.unit, weights, known, self)
 
     @functools.cached_property
@@ -405,8 +407,8 @@ class View:
             noise = noise if inverse is None else noise * np.sum(inverse**2, axis=1)
             shifts = np.mean(self.precision.own * self.sizes.parts, axis=1)
             hidden = self._hidden_norms**2
-        share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
-        return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
+        share = np.minimum(quotients(noise, hidden), 1.0)
+        return mean_spread(len(scores.observed), record.dim, shifts, share)
 
 
 def seen_by(
