@@ -15,7 +15,7 @@ Examples:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
@@ -160,7 +160,7 @@ def compared_with(scores: Scores, method: str) -> int:
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 
-def gaussian_p_value(groups: list[Floats] | tuple[Floats, ...]) -> float | None:
+def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
     """p-value of groups that are Gaussian with one variance, by all scores less their group's mean.
 
     ``None`` for fewer than eight scores, or scores without any spread.
@@ -222,10 +222,7 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
     view, fit, estimate = found.view, found.fit, found.estimate
     if view is None or fit is None or estimate is None:
         return 0.0
-
-    def epsilon_at(scale: float) -> float:
-        return client_epsilon(view, client, scale, estimate.delta)
-
+    epsilon_at = functools.partial(client_epsilon, view, client, delta=estimate.delta)
     return power_against_twice(epsilon_at, claim, fit.high - fit.scale, estimate.confidence)
 
 
@@ -235,11 +232,9 @@ def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
         return 0.0
     delta = found.delta
     reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
-
-    def epsilon_at(shift: float) -> float:
-        return float(epsilon_of_shift(shift, delta))
-
-    return power_against_twice(epsilon_at, claim, reach, found.confidence)
+    return power_against_twice(
+        lambda shift: float(epsilon_of_shift(shift, delta)), claim, reach, found.confidence
+    )
 
 
 def power_of_bound(
@@ -274,7 +269,7 @@ def power_of_bound(
     return 0.0
 
 
-def _not_gaussian(groups: list[Floats] | tuple[Floats, ...], p: float | None, least: int) -> str:
+def _not_gaussian(groups: Sequence[Floats], p: float | None, least: int) -> str:
     if p is None or sum(group.size for group in groups) < least:
         return f"fewer than {least} scores cannot tell whether they are Gaussian"
     if p < _GAUSSIAN_LEVEL:

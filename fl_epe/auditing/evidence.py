@@ -24,13 +24,12 @@ Examples:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal, assert_never
 
 import numpy as np
 
 from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.answer import Answer, answer
+from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.claim_laws import (
@@ -300,7 +299,8 @@ def find_evidence(
     _check_measured(scores, method)
     sure = (1 + confidence) / 2
     lower = lower_bound(scores, delta, confidence=sure, method=method)
-    test = _NO_TEST
+    estimate: EpsilonEstimate | None = None
+    laws, power_at = LawTest(objection=_NO_GAUSSIAN_EPSILON), None
     of_run: dict[str, Any] = {}
     if isinstance(run, AuditRecord):
         adversary = adversary or claim_adversary(run)
@@ -312,9 +312,13 @@ def find_evidence(
             "participations": client.participations,
         }
         if delta:
-            test = _test_by_record(run, client, answer(run, adversary, delta, confidence, client))
+            found = answer(run, adversary, delta, confidence, client)
+            estimate, laws = found.estimate, laws_of_record(run, client, found)
+            power_at = functools.partial(power_of_answer, found, client)
     elif delta:
-        test = _test_by_scores(scores, delta, confidence, method)
+        estimate = epsilon_of_one_variance(scores, delta, confidence)
+        laws = laws_of_scores(scores, method)
+        power_at = functools.partial(power_of_estimate, estimate)
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
@@ -322,51 +326,22 @@ def find_evidence(
         lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=test.estimate,
+        estimate=estimate,
         observed=scores.observed.size,
         unobserved=compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, sure, method),
-        laws=test.laws,
+        laws=laws,
         **of_run,
     )
     if not power or evidence.violated or math.isinf(epsilon):
         return evidence
-    found = 0.0
-    if not test.laws.objection:
-        found = test.power(epsilon)
+    share = 0.0
+    if power_at is not None and not laws.objection:
+        share = power_at(epsilon)
     elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
-        found = power_of_bound(scores, delta, epsilon, sure, method)
-    return dataclasses.replace(evidence, power=found)
-
-
-@dataclasses.dataclass(frozen=True)
-class _EstimateTest:
-    """The test of a claim by an estimate.
-
-    Attributes:
-        estimate: ε; ``None`` if it was not measured.
-        laws: that it rests on.
-        power: of the test, by the claimed ε.
-    """
-
-    estimate: EpsilonEstimate | None
-    laws: LawTest
-    power: Callable[[float], float]
-
-
-_NO_TEST = _EstimateTest(None, LawTest(objection=_NO_GAUSSIAN_EPSILON), lambda _: 0.0)
-
-
-def _test_by_record(record: AuditRecord, client: AuditedClient, found: Answer) -> _EstimateTest:
-    laws = laws_of_record(record, client, found)
-    return _EstimateTest(found.estimate, laws, functools.partial(power_of_answer, found, client))
-
-
-def _test_by_scores(scores: Scores, delta: float, confidence: float, method: str) -> _EstimateTest:
-    estimate = epsilon_of_one_variance(scores, delta, confidence)
-    laws = laws_of_scores(scores, method)
-    return _EstimateTest(estimate, laws, functools.partial(power_of_estimate, estimate))
+        share = power_of_bound(scores, delta, epsilon, sure, method)
+    return dataclasses.replace(evidence, power=share)
 
 
 def assert_private(
