@@ -137,10 +137,8 @@ def drawn_law(
     *,
     confidence: float,
     seed: int,
-) -> ExpectedScoreLaw:
-    """The law of an expected score that is no sum over a client's rounds.
-
-    Of all clients of several populations; of some clients of one where these are too many.
+) -> ExpectedScoreLaw | None:
+    """The law of an expected score that is no sum over a client's rounds, of drawn populations.
 
     Args:
         schedule: the participation schedule.
@@ -148,14 +146,16 @@ def drawn_law(
         clients: how many clients there are.
         confidence: as in `clients_law`.
         seed: of the draws.
+
+    Returns:
+        ``None`` if it would take too much memory.
     """
-    runs, rng = _populations(confidence), generator(seed, 0)
-    most = max(_MOST_CELLS // schedule.rounds, 2)
-    whole = runs * clients <= most
-    shown, times = min(clients, most), runs if whole else 1
-    found = [expected_scores(presence(schedule, clients, rng, shown)) for _ in range(times)]
+    populations, rng = _populations(confidence), generator(seed, 0)
+    if populations * clients * schedule.rounds > _MOST_CELLS:
+        return None
+    found = [expected_scores(presence(schedule, clients, rng)) for _ in range(populations)]
     law = ExpectedScoreLaw.of(np.concatenate(found))
-    return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
+    return dataclasses.replace(law, drawn=populations * clients)
 
 
 def _populations(confidence: float) -> int:
