@@ -103,7 +103,7 @@ def _ratios(view: View, events: Events) -> Scores:
     record, precision = view.record, view.precision
     factor, signal = record.correlation.factor, np.ones(record.rounds)
     if record.signal_known():
-        signal = view.round_signal / (1.0 if factor is None else factor[:, 0])
+        signal = view.round_signal / record.correlation.innovations
     safe = 1 + 3 * view.unit_error  # the null may be as much wider
 
     def ratios(side: Floats, width: float) -> Floats:

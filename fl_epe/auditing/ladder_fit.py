@@ -144,10 +144,10 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         return _widened(fit, client.error_of_secret_rounds(view) * fit.scale, confidence)
     if view.reaction is None:
         return fit
-    if view.reaction.rate is None:
+    if (rate := view.reaction.rate) is None:
         return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
     size = client.size(view)
-    moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
+    moved = seen_by(view.record, view.adversary, Reaction(rate + view.reaction.error))
     shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(

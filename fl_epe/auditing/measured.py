@@ -52,12 +52,11 @@ def not_measured(
         adversary: what is seen.
         statistic: "model" looks at the final model instead of its displacement.
     """
-    reason = _nobody(record)
-    if reason is None and adversary.sees_final:
+    if (reason := _nobody(record)) is not None:
+        return reason
+    if adversary.sees_final:
         return _no_final_model(record, statistic)
-    if reason is None:  # what ran the audit may have seen no noise
-        return _no_rounds(record) or record.findings.unbounded
-    return reason
+    return _no_rounds(record) or record.findings.unbounded  # what ran it may have seen no noise
 
 
 def _nobody(record: AuditRecord) -> str | None:

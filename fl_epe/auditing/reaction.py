@@ -57,11 +57,6 @@ class Reaction:
     rate: float | None = None
     error: float = 0.0
 
-    def moved_by(self, errors: float) -> Reaction:
-        """With a ρ that is so many standard errors larger."""
-        assert self.rate is not None  # noqa: S101 - asked for fitted rates alone
-        return dataclasses.replace(self, rate=self.rate + errors * self.error)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moved:

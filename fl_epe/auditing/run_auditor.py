@@ -221,8 +221,9 @@ class RunAuditor:
         if not isinstance(self._server, ServerSGD):
             return {"mean": update}, self._velocity
         velocity, mean = self._server.undo(self._velocity, update)
-        both = {"mean": mean, "delta": update} if self._server.momentum > 0 else {"mean": mean}
-        return both, velocity if self._server.momentum > 0 else self._velocity
+        if self._server.momentum > 0:
+            return {"mean": mean, "delta": update}, velocity
+        return {"mean": mean}, self._velocity
 
     @property
     def _series(self) -> tuple[str, ...]:
