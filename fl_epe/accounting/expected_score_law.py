@@ -150,7 +150,8 @@ def drawn_law(
     Returns:
         ``None`` if it would take too much memory.
     """
-    populations, rng = _populations(confidence), generator(seed, 0)
+    populations = _populations(confidence)
+    rng = generator(seed, 0)
     if populations * clients * schedule.rounds > _MOST_CELLS:
         return None
     found = [expected_scores(presence(schedule, clients, rng)) for _ in range(populations)]
@@ -179,7 +180,8 @@ def clients_law(
     Returns:
         ``None`` if it would take minutes.
     """
-    added, events = np.asarray(weights, np.float64), schedule.law(clients).events
+    added = np.asarray(weights, np.float64)
+    events = schedule.law(clients).events
     law = None if events is None else expected_score_law(events, added)
     return law or _law_of_clients(
         schedule, added.tobytes(), clients, _populations(confidence), seed
@@ -191,7 +193,8 @@ def _law_of_clients(
     schedule: Schedule, weights: bytes, clients: int, populations: int, seed: int
 ) -> ExpectedScoreLaw | None:
     """Of clients that are drawn: all of each population, or 10,000 of them."""
-    added, rng = np.frombuffer(weights), generator(seed, 0)
+    added = np.frombuffer(weights)
+    rng = generator(seed, 0)
     for many in (clients, min(clients, _FEW)):
         rows = many * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
         if populations * rows <= _MOST_ROWS:

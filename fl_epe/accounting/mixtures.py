@@ -137,7 +137,8 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
-        low, high = -1.0, 1.0
+        low = -1.0
+        high = 1.0
         while self.log_ratio(high) < log_ratio:
             high *= 2
         while self.log_ratio(low) > log_ratio:
@@ -185,14 +186,17 @@ def _first(value: Callable[[float], float], goal: float, start: float, step: flo
     """
     if value(start) <= goal:
         return start
-    near, far = start, start + step
+    near = start
+    far = start + step
     while value(far) > goal:
         step *= 2
-        near, far = far, far + step
+        near = far
+        far = far + step
     found = _root(lambda x: max(value(x), goal - 1e3) - goal, near, far)
     nudge = math.copysign(max(abs(found), 1e-3) * 1e-15, step)
     while value(found) > goal:
-        found, nudge = found + nudge, 2 * nudge
+        found = found + nudge
+        nudge = 2 * nudge
     return found
 
 

@@ -73,7 +73,8 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
         strategy: C, lower triangular, shape ``(T, T)``.
         law: which rounds a client may have.
     """
-    rounds, apart = len(strategy), law.separation
+    rounds = len(strategy)
+    apart = law.separation
     most = min(law.limit, -(-rounds // apart))
     if most <= 1:
         return float(np.linalg.norm(strategy, axis=0).max())
@@ -94,7 +95,8 @@ def _of_rounds(strategy: Floats, rounds: Iterable[int], most: int) -> float:
     products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
     sums = products.cumsum(axis=0).cumsum(axis=1)
     size = min(most, columns.shape[1])
-    after, before = sums[size:, size:], sums[:-size, :-size]
+    after = sums[size:, size:]
+    before = sums[:-size, :-size]
     square = after - sums[size:, :-size] - sums[:-size, size:] + before
     return math.sqrt(float(np.diag(square).max()))
 

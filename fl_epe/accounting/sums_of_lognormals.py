@@ -52,12 +52,14 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
     """
     high = float(np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail)))))
     step = 2 * high / (2 * _POINTS - 4)
-    first, last = math.floor(-high / step), math.ceil(high / step)
+    first = math.floor(-high / step)
+    last = math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
     masses = np.zeros((2, len(logs)))  # probabilities, and values times these
     for a, share in zip(signals, shares, strict=True):
         edges = logs / a + a / 2
-        inside, part = _log_between(edges), _log_between(edges - a)
+        inside = _log_between(edges)
+        part = _log_between(edges - a)
         # Of E[X] in a cell, what goes to its upper end; and of the probability.
         up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
         up = np.clip(up, 0.0, np.exp(part))
@@ -95,7 +97,8 @@ def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
         step = min(one.step, other.step)
         if max(law.step * len(law.null) for law in (one, other)) > 4 * _POINTS * step:
             step = max(one.step, other.step)
-        one, other = on_grid(one, step), on_grid(other, step)
+        one = on_grid(one, step)
+        other = on_grid(other, step)
     first, last = _range(one, other, tail)
     finer = 1
     while (last - first + 2) * finer < _POINTS:
@@ -137,7 +140,8 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     alone, so all pairs at one distance are added at once. Where that amount is less than a step of
     the new grid, all distances are.
     """
-    n, m = len(one.null), len(other.null)
+    n = len(one.null)
+    m = len(other.null)
     step = one.step / finer
     first, end = max(one.first, other.first), max(one.first + n, other.first + m)
     apart = one.first - other.first
@@ -151,7 +155,8 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     for larger, smaller in ((one, other), (other, one))[: 1 if one is other else 2]:
         start, below, above = _of_far_pairs(larger, smaller, far, step)
         if one is other:  # and the same with the two exchanged
-            below, above = 2 * below, 2 * above
+            below = 2 * below
+            above = 2 * above
         begin = (larger.first + start - first) * finer - lowest
         end = begin + (below.shape[1] - 1) * finer + 1
         if below.size:
@@ -181,7 +186,8 @@ def _of_far_pairs(
     excess = np.log1p(np.exp(-distances * larger.step))
     up = np.expm1(-excess) / np.expm1(-step)
     up_null = up * np.exp(excess - step)
-    null, mean = larger.null[start:], larger.mean[start:]
+    null = larger.null[start:]
+    mean = larger.mean[start:]
 
     def met(values: Floats, shares: Floats) -> Floats:
         return np.convolve(values, shares)[start + apart - nearest : len(distances)]
@@ -200,8 +206,10 @@ def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, or
     cell = math.floor(above / step)
     up = math.expm1(cell * step - above) / math.expm1(-step)
     share = np.array([[up * math.exp(above - (cell + 1) * step)], [up]])
-    start, stop = max(0, lag), min(len(one.null), len(other.null) + lag)
-    a, b = slice(start, stop), slice(start - lag, stop - lag)
+    start = max(0, lag)
+    stop = min(len(one.null), len(other.null) + lag)
+    a = slice(start, stop)
+    b = slice(start - lag, stop - lag)
     pairs = np.empty((2, stop - start))
     np.multiply(one.null[a], other.null[b], out=pairs[0])
     np.multiply(one.mean[a], other.null[b], out=pairs[1])
@@ -221,16 +229,19 @@ def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
     step = one.step * coarser
     a = on_grid(one, step)
     law = _trimmed(_sum(a, a if one is other else on_grid(other, step), 1), tail)
-    low, high = (law.first - 1) * coarser, (law.first + len(law.null) + 1) * coarser
+    low = (law.first - 1) * coarser
+    high = (law.first + len(law.null) + 1) * coarser
     return math.floor(low), math.ceil(high)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     """Without the largest values, and with the smallest raised to the smallest that is kept."""
-    below, beyond = np.cumsum(law.null), np.cumsum(law.mean[::-1])[::-1]
+    below = np.cumsum(law.null)
+    beyond = np.cumsum(law.mean[::-1])[::-1]
     start = int(np.searchsorted(below, tail))
     stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
-    null, mean = law.null[start:stop].copy(), law.mean[start:stop].copy()
+    null = law.null[start:stop].copy()
+    mean = law.mean[start:stop].copy()
     if start:
         null[0] += below[start - 1]
         mean[0] += below[start - 1] * math.exp(law.step * (law.first + start))

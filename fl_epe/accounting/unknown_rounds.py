@@ -215,7 +215,8 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
-    first, kept = 0, 1.0
+    first = 0
+    kept = 1.0
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
         law = split(part.losses, part.others, part.members, step)

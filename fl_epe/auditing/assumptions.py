@@ -60,10 +60,12 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
 
 def anderson_darling(scores: Floats) -> float:
     """The statistic A² of scores that are not all equal, with fitted mean and variance."""
-    values, count = np.sort(scores), len(scores)
+    values = np.sort(scores)
+    count = len(scores)
     standard = (values - values.mean()) / values.std(ddof=1)
     weights = 2 * np.arange(1, count + 1) - 1
-    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
+    below = scipy.special.log_ndtr(standard)
+    above = scipy.special.log_ndtr(-standard[::-1])
     return float(-count - np.mean(weights * (below + above)))
 
 
@@ -109,7 +111,8 @@ def null_misfit(scores: Scores) -> str | None:
     """
     if not scores.standard_null or scores.unobserved is None:
         return None
-    found, count = scores.unobserved, len(scores.unobserved)
+    found = scores.unobserved
+    count = len(scores.unobserved)
     mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
     shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
     p = min(scipy.stats.chi2.sf(count * width**2, count), shifted)

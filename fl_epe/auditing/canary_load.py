@@ -295,13 +295,16 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
-    often, rounds = load.place_participations, load.rounds
+    often = load.place_participations
+    rounds = load.rounds
     if load.secret:
         squares = places * (often**2 + often * (1 - often / rounds))
     else:
-        divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
+        divided = divided_places(places)
+        parts = rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
-    found, weights = [], sgd_weights(np.ones(rounds), load.momentum)
+    found = []
+    weights = sgd_weights(np.ones(rounds), load.momentum)
     even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
     for sees, total, mu in (
         ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
@@ -314,7 +317,8 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
             values = np.interp(scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most])
             values[2] += max(scales[2] - _AROUND, 0.0) / (_AROUND - 1) * (most - one)
         elif load.secret:  # the score is the number of rounds, which coins decide
-            counts, solve = np.arange(rounds + 1), unknown_expected_score_epsilon
+            counts = np.arange(rounds + 1)
+            solve = unknown_expected_score_epsilon
             shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
             scores = counts * math.sqrt(even) / (noise * rounds)
             values = np.array([solve(s * scores, delta, weights=shares) for s in scales])

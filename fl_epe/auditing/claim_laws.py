@@ -37,7 +37,8 @@ from fl_epe.schedules import Events
 LEAST_OF_A_RECORD = 20
 """Scores of a record, observed and unobserved, that tell whether they are Gaussian."""
 
-LEAST_ASSUMED, LEAST_BARE = 200, 2000
+LEAST_ASSUMED = 200
+LEAST_BARE = 2000
 """Bare scores for the same, where the user assumes the law, and where nobody does.
 
 Of Laplace noise 200 reject the Gaussian law in 93% of runs; of logistic noise, the nearest that is
@@ -49,7 +50,8 @@ POWER = 0.8
 
 # A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
 # that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
-_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001
+_GAUSSIAN_LEVEL = 0.005
+_MODEL_LEVEL = 0.001
 _SCALE_ERROR = 1e-3  # relative error of a scale that is solved for
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
@@ -108,7 +110,8 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
         return epsilon_of(scores, delta, confidence=confidence)
     observed, unobserved = in_moderate_units(*scores.both())
     check_sign(scores)
-    alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+    alt = fit_gaussian(observed)
+    null = fit_gaussian(unobserved)
     student = scipy.stats.ttest_ind_from_stats(
         *dataclasses.astuple(alt), *dataclasses.astuple(null)
     )
@@ -138,7 +141,8 @@ def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) ->
     groups = [scores.deviates(fit.scale * view.sizes.observed)]
     if scores.standard_null and scores.unobserved is not None:
         groups.append(scores.unobserved)
-    p_value, sampling_p = gaussian_p_value(groups), None
+    p_value = gaussian_p_value(groups)
+    sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
     tests = [test for test in (fit.number, fit.time) if test is not None]
     if fit.wide or null_misfit(scores) or any(test.found(_MODEL_LEVEL) for test in tests):
@@ -175,7 +179,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     For coins three tests, Bonferroni corrected: of their total number, of how much it varies
     between canaries, and of whether it varies more than it may between rounds.
     """
-    presence, members = record.presence, members_of(record, events)
+    presence = record.presence
+    members = members_of(record, events)
     drawn = events.independent
     for block, chance in drawn:
         taken = presence[block].sum(axis=0)
@@ -184,7 +189,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     chances = [chance for block, chance in drawn if len(block) == 1 and chance < 1]
     if not chances:
         return 1.0
-    total, trials = int(presence.sum()), members * record.rounds
+    total = int(presence.sum())
+    trials = members * record.rounds
     rate = float(np.mean(chances))
     law = scipy.stats.binom(trials, rate)
     by_total = 2 * min(float(law.cdf(total)), float(law.sf(total - 1)))
@@ -258,7 +264,8 @@ def power_of_bound(
     else:
         law = scipy.stats.laplace
         shift = 2 * claim
-    count, others = scores.observed.size, compared_with(scores, method)
+    count = scores.observed.size
+    others = compared_with(scores, method)
     error = law.std() * math.sqrt(1 / count + (1 / others if others else 0.0))
     for power in _POWERS:
         observed = law.ppf(_quantiles(count)) + shift - scipy.special.ndtri(power) * error

@@ -57,7 +57,8 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, most=True)
     view = seen_by(record, Adversary(adversary.sees))
-    scores, secret = view.scores(), client.secret
+    scores = view.scores()
+    secret = client.secret
     if secret is None:
         return _covered(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
@@ -75,7 +76,8 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
         client: who.
         scores: of all canaries.
     """
-    record, sizes = view.record, view.sizes.observed
+    record = view.record
+    sizes = view.sizes.observed
     taken = record.presence.sum(axis=0)
     if len(sizes) < len(taken):  # those that never took part have no score
         taken = taken[taken > 0]
@@ -100,8 +102,10 @@ def _ratios(view: View, events: Events) -> Scores:
     They are those of independent rounds: of a round that is correlated with earlier ones counts
     what is new in it.
     """
-    record, precision = view.record, view.precision
-    factor, signal = record.correlation.factor, np.ones(record.rounds)
+    record = view.record
+    precision = view.precision
+    factor = record.correlation.factor
+    signal = np.ones(record.rounds)
     if record.signal_known():
         signal = view.round_signal / record.correlation.innovations
     safe = 1 + 3 * view.unit_error  # the null may be as much wider
@@ -114,7 +118,8 @@ def _ratios(view: View, events: Events) -> Scores:
     observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
     absent = _drawn_for_none(record, events, null, observed)
-    observed, null = np.append(observed, absent), null[len(absent) :]
+    observed = np.append(observed, absent)
+    null = null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
     if factor is None:  # rounds may be correlated
         others = null if len(null) > 1 else None
@@ -127,7 +132,8 @@ def _ratios(view: View, events: Events) -> Scores:
 
 def members_of(record: AuditRecord, events: Events) -> int:
     """Number of canaries that are members, with those that were drawn for no round."""
-    count, planned = record.num_canaries, record.design.num_canaries
+    count = record.num_canaries
+    planned = record.design.num_canaries
     chances = np.array([chance for _, chance in events.independent])
     if not record.presence.any(axis=0).all() or np.any(chances == 1):
         return count
@@ -170,10 +176,12 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
 def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     """The draws that `_normal` needs, of signals in a form that can be kept."""
     means = np.frombuffer(signal, "<f4")[:, None]
-    rounds, rng = len(means), generator(_SEED, len(means))
+    rounds = len(means)
+    rng = generator(_SEED, len(means))
     members: list[Floats] = []
     null: list[Floats] = []
-    draws, block = np.clip(_WORK // rounds, *_DRAWS), max(_AT_ONCE // rounds, 20)
+    draws = np.clip(_WORK // rounds, *_DRAWS)
+    block = max(_AT_ONCE // rounds, 20)
     while len(null) * block < draws:
         noise = rng.standard_normal((rounds, block), np.float32)
         null.append(mixture_ratios(noise, events, means))
@@ -183,7 +191,8 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
 
 
 def _presence(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Bools:
-    found, drawn = np.zeros((rounds, count), bool), events.independent
+    found = np.zeros((rounds, count), bool)
+    drawn = events.independent
     chances = np.zeros((rounds, 1), np.float32)
     for block, chance in drawn:
         if len(block) == 1:

@@ -46,7 +46,8 @@ def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAP
     slopes = shape * tops / times
     found = (tops / times - slopes) * _density(tops, times)
     for now in range(1, steps + 1):
-        left, rise = times[now] - times[:now], tops[now] - tops[:now]
+        left = times[now] - times[:now]
+        rise = tops[now] - tops[:now]
         again = (slopes[now] - rise / left) * _density(rise, left)
         found[now] += gap * np.sum(again * found[:now] * times[:now])
     return float(gap * (np.sum(found * times) - found[-1] / 2))
@@ -66,7 +67,8 @@ def boundary_height(error: float) -> float:
     if not 1e-9 <= error <= 0.4:
         raise_invalid("error", error, "in [1e-9, 0.4]")
     wanted = error * (1 - _INEXACT)
-    low, high = max(0.5, -float(scipy.special.ndtri(error))), 8.0
+    low = max(0.5, -float(scipy.special.ndtri(error)))
+    high = 8.0
     found = scipy.optimize.brentq(lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6)
     return float(found) + 1e-6
 

@@ -227,7 +227,8 @@ def epsilon_of(
                 return epsilon_of_thresholds(scores, delta, confidence)
             except NotMeasured as error:
                 raise NotMeasured(f"{reason}; {error}") from None
-        alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+        alt = fit_gaussian(observed)
+        null = fit_gaussian(unobserved)
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method, scores.adversary)
     method = f"{scores.statistic}, {variance} variance"
@@ -242,7 +243,8 @@ def epsilon_of(
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
     observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
-    null, alt = FittedGaussian(0.0, 1.0), fit_gaussian(observed)
+    null = FittedGaussian(0.0, 1.0)
+    alt = fit_gaussian(observed)
     fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
     if not wide:
         return fitted

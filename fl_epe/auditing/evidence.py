@@ -300,7 +300,8 @@ def find_evidence(
     sure = (1 + confidence) / 2
     lower = lower_bound(scores, delta, confidence=sure, method=method)
     estimate: EpsilonEstimate | None = None
-    laws, power_at = LawTest(objection=_NO_GAUSSIAN_EPSILON), None
+    laws = LawTest(objection=_NO_GAUSSIAN_EPSILON)
+    power_at = None
     of_run: dict[str, Any] = {}
     if isinstance(run, AuditRecord):
         adversary = adversary or claim_adversary(run)
@@ -313,7 +314,8 @@ def find_evidence(
         }
         if delta:
             found = answer(run, adversary, delta, confidence, client)
-            estimate, laws = found.estimate, laws_of_record(run, client, found)
+            estimate = found.estimate
+            laws = laws_of_record(run, client, found)
             power_at = functools.partial(power_of_answer, found, client)
     elif delta:
         estimate = epsilon_of_one_variance(scores, delta, confidence)
@@ -416,7 +418,8 @@ def _check_measured(scores: Scores, method: str) -> None:
     flat = np.ptp(scores.observed) == 0
     if compared_with(scores, method):
         _, others = scores.both()
-        null, flat = others[0], flat and np.ptp(others) == 0
+        null = others[0]
+        flat = flat and np.ptp(others) == 0
         rest = f" and {null:.4g} for every unobserved one"
     if not flat:
         return

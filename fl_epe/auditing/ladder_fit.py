@@ -27,7 +27,8 @@ _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
 # Relative error of a client's expected score where it follows from a reaction; the second, if that
 # was fitted, times its share of a round: one of few is a part of what hides it and of what reacts.
-_EXTRAPOLATED, _CROWDED = 0.04, 0.25
+_EXTRAPOLATED = 0.04
+_CROWDED = 0.25
 _CLEARLY = 4.0  # standard errors of κ above 0, from which on a reaction can be fitted
 _RATES_TRIED = 6
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
@@ -88,7 +89,8 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
         scores: its own ones, by default.
         confidence: of the interval.
     """
-    scores, sizes = scores or view.scores(), view.sizes.observed
+    scores = scores or view.scores()
+    sizes = view.sizes.observed
     energy = max(float(np.sum(sizes**2)), _LEAST)
     scale = scores.shift(0.0, sizes)
     rest = scores.deviates(scale * sizes)
@@ -102,7 +104,8 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     quantile = half_width(confidence)
     low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
     error = quantile * scores.unit_error * scale
-    below, above = np.hypot(scale - low, error), np.hypot(high - scale, error)
+    below = np.hypot(scale - low, error)
+    above = np.hypot(high - scale, error)
     parts = view.sizes.parts
     times = (np.arange(len(parts)) + 0.5) / len(parts) - 0.5
     least = float(np.min(sizes[sizes > 0], initial=np.inf))
@@ -175,7 +178,8 @@ def _fit_at_any_end(view: View, confidence: float) -> LadderFit:
 def _at_any_rate(fit: LadderFit, view: View, client: AuditedClient, confidence: float) -> LadderFit:
     """The fit with the interval that holds whatever share of a contribution is taken back."""
     size = client.size(view)
-    low, high = fit.low, fit.high
+    low = fit.low
+    high = fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
         seen = seen_by(view.record, view.adversary, Reaction(float(rate)))
         fitted = _fit_at_any_end(seen, confidence)
@@ -201,7 +205,8 @@ def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> Ladd
     if length < 1e-6 * max(float(np.linalg.norm(regressor)), _LEAST):
         return None
     z = float(own @ rest) / length
-    limit, ndtr = float(-scipy.special.ndtri(LEVEL / 2)), scipy.special.ndtr
+    limit = float(-scipy.special.ndtri(LEVEL / 2))
+    ndtr = scipy.special.ndtr
     shift = effect * length
     return LadderTest(
         p_value=float(2 * ndtr(-abs(z))),

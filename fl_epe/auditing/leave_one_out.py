@@ -126,12 +126,14 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
 
 def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Ints) -> tuple[Floats, Any]:
     """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
-    found, lengths = np.zeros((record.rounds, len(ids))), np.zeros(record.rounds)
+    found = np.zeros((record.rounds, len(ids)))
+    lengths = np.zeros(record.rounds)
     energy = _energies(record)
     wanted = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     if record.norms.residuals is not None:  # there is nothing but noise beside them
         wanted |= record.presence.sum(axis=1) >= 2
-    rounds, count = np.flatnonzero(wanted), record.num_canaries
+    rounds = np.flatnonzero(wanted)
+    count = record.num_canaries
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
@@ -187,7 +189,8 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     norms, mine, theirs = record.norms.sums, record.observed.sums, record.unobserved.sums
     if norms is None or mine is None or theirs is None:
         raise_invalid("canary_sum_norms", norms, "known, for an adversary with full knowledge")
-    lengths, added = norms[:, None], _added(record)[:, None]
+    lengths = norms[:, None]
+    added = _added(record)[:, None]
     own = np.where(lengths > 0, record.shares(), 0.0)
     return added * (lengths * mine - own), added * (lengths * theirs)
 
@@ -229,11 +232,14 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
 
 
 def _displacement_alone(record: AuditRecord) -> AuditRecord:
-    norms, own = record.norms, _own_parts(record)
-    observed, unobserved = record.observed, record.unobserved
+    norms = record.norms
+    own = _own_parts(record)
+    observed = record.observed
+    unobserved = record.unobserved
     if not norms.part or own is None or observed.part is None or unobserved.part is None:
         return record
-    length, whole = norms.displacement, norms.part
+    length = norms.displacement
+    whole = norms.part
     # Of a sum of canaries each has its own part, and by chance that of the others over √d.
     error = float(np.sum((observed.part * whole - own) ** 2)) * record.dim / float(own @ own)
     if error > scipy.special.chdtri(len(own), _BY_CHANCE):

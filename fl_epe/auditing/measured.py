@@ -129,7 +129,8 @@ def _loss_not_finite(record: AuditRecord) -> str | None:
     held_out = _series(record, "eval_loss")
     if len(held_out) and not math.isfinite(held_out[-1]):
         return f"the loss on held-out data is {held_out[-1]} at the end"
-    training, cohort = _series(record, "train_loss"), _series(record, "cohort")
+    training = _series(record, "train_loss")
+    cohort = _series(record, "cohort")
     if len(cohort) == len(training):
         training = training[cohort > 0]
     if len(training) and not math.isfinite(training[-1]):
@@ -143,10 +144,12 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     The loss on held-out data itself, or that of the clients as they train, while the one on
     held-out data fell by less than a tenth.
     """
-    losses, rounds = _series(record, "eval_loss"), _series(record, "eval_round")
+    losses = _series(record, "eval_loss")
+    rounds = _series(record, "eval_round")
     if len(losses) < 2 or len(rounds) != len(losses) or rounds[0] != 0:
         return None
-    first, last = float(losses[0]), float(losses[-1])
+    first = float(losses[0])
+    last = float(losses[-1])
     if not 0 < first < math.inf or not math.isfinite(last):
         return None
     if last > _EXPLODED * first:
@@ -174,7 +177,8 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
         evaluations: how many of the last ones must all be so.
     """
     design = record.design
-    least, losses = design.chance_loss, _late(record, "eval_loss", evaluations)
+    least = design.chance_loss
+    losses = _late(record, "eval_loss", evaluations)
     r_square = design.metric.lower().replace("_", "") in ("r2", "r2score")
     guess = 0.0 if r_square else design.chance_accuracy
     scores = _late(record, "eval_accuracy", evaluations)
@@ -193,7 +197,8 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
 
 def _late(record: AuditRecord, name: str, count: int) -> Floats:
     """The last values of an evaluation, if there are so many after the early rounds, else none."""
-    values, late = _series(record, name), _series(record, "eval_round") >= _EARLY
+    values = _series(record, name)
+    late = _series(record, "eval_round") >= _EARLY
     enough = len(values) == len(late) and late.sum() >= count
     return values[late][-count:] if enough else np.empty(0)
 
@@ -203,7 +208,8 @@ def updates_lost(record: AuditRecord) -> str | None:
 
     It says nothing of the training: clients may have been switched off.
     """
-    absent, arrived = record.clients.absent, _arrived(record)
+    absent = record.clients.absent
+    arrived = _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None
     if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
@@ -223,7 +229,8 @@ def share_lost(lost: int, arrived: int) -> str | None:
 def _arrived(record: AuditRecord) -> Floats | None:
     """Updates of clients and canaries that arrived in each round, ``(T,)``; ``None`` if unknown."""
     canaries = record.presence.sum(axis=1)
-    cohort, offsets = _series(record, "cohort"), record.clients.offsets
+    cohort = _series(record, "cohort")
+    offsets = record.clients.offsets
     if len(cohort) == record.rounds:
         return np.asarray(cohort + canaries, np.float64)
     if offsets is not None and len(offsets) == record.rounds + 1:

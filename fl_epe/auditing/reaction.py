@@ -108,7 +108,8 @@ def fit_reaction(view: View) -> Reaction:
             f" {record.dim} parameters"
         )
     often = np.argsort(-record.presence.sum(axis=0), kind="stable")[:_MOST]
-    scores, shares = view.whitened_scores[:, often], record.shares()[:, often] * 1.0
+    scores = view.whitened_scores[:, often]
+    shares = record.shares()[:, often] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
     alone = np.where(shares > 0, 0.0, view.round_scores[:, often])
     own = record.correlation.whiten(alone)
@@ -130,7 +131,8 @@ def fit_reaction(view: View) -> Reaction:
         return product(residual, residual)
 
     found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
-    rate, means = float(found.x), expected(float(found.x))
+    rate = float(found.x)
+    means = expected(float(found.x))
     slope = (expected(rate + _STEP) - expected(rate - _STEP)) / (2 * _STEP)
     slope -= product(means, slope) / product(means, means) * means  # what κ explains
     information = scale(means) ** 2 * product(slope, slope)

@@ -174,7 +174,8 @@ class AuditRecord:
             return self.observed.deltas, self.unobserved.deltas
         if not (server := self.mechanism.server).linear:
             raise_invalid("server", server.name, "to be sgd, or cosines with deltas")
-        norms, found = self.norms.deltas[:, None], []
+        norms = self.norms.deltas[:, None]
+        found = []
         for side in (self.observed, self.unobserved):
             step = side.means * self.norms.means[:, None]
             for t in range(1, len(step)):
@@ -201,7 +202,8 @@ class AuditRecord:
         Raises:
             ArgumentError: for what is not the name of one value.
         """
-        known, given = [name for name, _ in _values(self)], {}
+        known = [name for name, _ in _values(self)]
+        given = {}
         for name, value in values.items():
             found = [name] if name in known else [n for n in known if n.endswith(f".{name}")]
             if len(found) != 1:
@@ -255,7 +257,8 @@ def _check_lengths(record: AuditRecord) -> None:
         if len(found) > 1:
             listed = ", ".join(names)
             raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
-    mechanism, clients = record.mechanism, record.clients
+    mechanism = record.mechanism
+    clients = record.clients
     if mechanism.server.linear and mechanism.server.learning_rates is None:
         raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
     factor = record.correlation.factor

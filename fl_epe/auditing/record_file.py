@@ -74,9 +74,11 @@ def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
         ArgumentError: for a value of another type or out of range, or one that is missing.
     """
     given: dict[str, Any] = {}
-    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    hints = typing.get_type_hints(kind)
+    fields = dataclasses.fields(kind)
     for name in [field.name for field in fields]:
-        full, hint = f"{above}{name}", hints[name]
+        full = f"{above}{name}"
+        hint = hints[name]
         part = next((k for k in parts_of(hint) if dataclasses.is_dataclass(k)), None)
         if part is not None and values.get(full, ...) is not None:
             if hint is part or any(other.startswith(f"{full}.") for other in values):
@@ -97,7 +99,8 @@ _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biu
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """``value`` if it is of this type; a list as a tuple, where that is the type."""
     kind, *others = parts_of(hint)
-    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    origin = typing.get_origin(kind)
     if kind is Any or (value is None and types.NoneType in others):
         return value
     if origin is np.ndarray:

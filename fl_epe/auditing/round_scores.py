@@ -85,16 +85,19 @@ def score_round(
         what each added, or in proportion where that is not known. Both have the shape ``(count,)``.
         Then the residual; ``None`` if nothing was released.
     """
-    square, present = norm(mean) ** 2, sorted(facts.present)
+    square = norm(mean) ** 2
+    present = sorted(facts.present)
     scores, own, signals = np.zeros((3, count))
     residual = Residual(mean)
     if not square > 0:
         return scores, signals, None
     own[list(facts.present)] = facts.canary_weights()
-    weights, known = own[present], math.isfinite(facts.contribution)
+    weights = own[present]
+    known = math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
     scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    dim, part = len(mean), facts.contribution if known else 0.0
+    dim = len(mean)
+    part = facts.contribution if known else 0.0
     along = float(weights @ scores[present])  # the sum of the canaries
     energy = along**2 / float(weights @ weights) if present else 0.0
     least = 0.0 if everybody and dim <= _FEW_PARAMETERS else SMALLEST_SHARE * square
@@ -107,13 +110,15 @@ def score_round(
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, along, norm(total) ** 2
         )
-        residual, length = Residual(mean, total, float(share)), float(rest)
+        residual = Residual(mean, total, float(share))
+        length = float(rest)
         scores[numbers] = math.sqrt(dim) / length * left
     elif has_canaries:
         length = float(hidden_norm(math.sqrt(square), part if present else 0.0))
         scores = shift_scores(scores / math.sqrt(square), dim)
     else:
-        length, parts = math.sqrt(square), own * part
+        length = math.sqrt(square)
+        parts = own * part
         whole = np.sqrt(square + 2 * parts * scores + parts**2)
         scores = shift_scores((scores + parts) / whole, dim)
     signals = math.sqrt(dim) * part / length * own if known else own
@@ -154,7 +159,8 @@ class SeenRounds:
             row: of the factor by which they were, see `Whitener.add`.
         """
         present = list(facts.present)
-        presence, weights = np.zeros(len(scores), bool), np.ones(len(scores))
+        presence = np.zeros(len(scores), bool)
+        weights = np.ones(len(scores))
         presence[present], weights[present] = True, facts.canary_weights()
         values = {name: getattr(facts, name) for name in _FACTS}
         values |= {"update_norms": update_norm, "window": len(row), "presence": presence}
@@ -220,7 +226,8 @@ class SeenRounds:
             if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
                 raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
             self._rows[name] = list(value[:rounds])
-        each, factor = state["window"].astype(np.int64), state["factor"]
+        each = state["window"].astype(np.int64)
+        factor = state["factor"]
         if factor.shape != (int(each.sum()),) or np.any(each < 0):
             raise_invalid("factor.shape", factor.shape, f"to be {(int(each.sum()),)}")
         ends = np.cumsum(each, dtype=np.int64)[:-1]
@@ -254,7 +261,8 @@ def record_from_scorer(
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
     """
-    known, count = norm(final) < _LARGEST, scorer.canaries.count
+    known = norm(final) < _LARGEST
+    count = scorer.canaries.count
     if known:
         scorer.add("final", final)
         scorer.add("displacement", final, start)
@@ -300,8 +308,10 @@ def _with_own(record: AuditRecord) -> AuditRecord:
 
     All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
     """
-    norms, added = record.norms.means, record.mechanism.added
-    dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
+    norms = record.norms.means
+    added = record.mechanism.added
+    dots = record.observed.means * norms[:, None]
+    own = record.presence * added[:, None]
     lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
     means = quotients(dots + own, lengths)
     here = (norms > 0) | record.presence.any(axis=1)

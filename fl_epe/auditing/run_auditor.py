@@ -108,7 +108,8 @@ class RunAuditor:
         check_count("window", window)
         self.delta, self._seed, self._kind = delta, seed, kind
         self.faults = faults or FaultBook()
-        self._count, self._unobserved = num_canaries, unobserved
+        self._count = num_canaries
+        self._unobserved = unobserved
         self._server, self._told = server, tuple(series)
         self._planned, self._client, self._follow, self._window = planned, client, follow, window
         self._scorer: CanaryScorer | None = None
@@ -149,7 +150,8 @@ class RunAuditor:
             raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
-        dim, count = len(theta), self._count + self._unobserved
+        dim = len(theta)
+        count = self._count + self._unobserved
         self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
         whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
         self._so_far = EpsilonSoFar(dim, self._count, self._planned, whitener.window, self._client)
@@ -180,7 +182,8 @@ class RunAuditor:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
             IndexError: if a canary id is not in the set.
         """
-        scorer, names = self._whole_rounds(), self._series
+        scorer = self._whole_rounds()
+        names = self._series
         after = self._last if theta is None else theta
         if after.shape != self._last.shape:
             raise ValueError(f"Expected theta.shape={after.shape} to be {self._last.shape}.")
@@ -214,7 +217,8 @@ class RunAuditor:
         )
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(after, self._last), scores, signals, row)
-        self._last, self._velocity = after, velocity
+        self._last = after
+        self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
         """The mean behind a model update, as far as that can be undone, and the next velocity."""
@@ -260,7 +264,8 @@ class RunAuditor:
         By name; NaN if not known. ``noise_is_for`` is as in `Mechanism`. Without noise ε so far is
         not known where canaries take part much less often than a client.
         """
-        allowed, hidden = math.nan, self._client is not None and self._client.hidden
+        allowed = math.nan
+        hidden = self._client is not None and self._client.hidden
         if self.canaries_seen and z is not None and not hidden:
             mechanism = self._rounds.mechanism(self._server, np.arange(self._count), self._client)
             client = AuditedClient(self._so_far.participations, np.empty((self.rounds, 0)))
@@ -319,7 +324,8 @@ class RunAuditor:
         scored = (seen[name] for name in ("presence", "scores", "signals"))
         for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
-        self._last, self._velocity = last, self._velocity if velocity is None else velocity
+        self._last = last
+        self._velocity = self._velocity if velocity is None else velocity
         self.faults.restore(state, rounds)
 
     def record(

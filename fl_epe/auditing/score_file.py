@@ -68,12 +68,14 @@ def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats |
     if columns.keys() & {"observed", "unobserved"} and columns.keys() & {"score", "member"}:
         raise ValueError(f"found {found}, of two layouts: keep one of them")
     if "score" in columns:
-        scores, members = columns["score"], columns["member"]
+        scores = columns["score"]
+        members = columns["member"]
         if len(scores) != len(members):
             raise ValueError(f"score has {len(scores)} values and member {len(members)}")
         for name in ("score", "member"):
             _check_whole(name, columns[name], place)
-        observed, others = scores[members == 1], scores[members == 0]
+        observed = scores[members == 1]
+        others = scores[members == 0]
     elif "observed" in columns:
         observed = _without_end("observed", columns["observed"], place)
         others = _without_end("unobserved", columns.get("unobserved", np.empty(0)), place)
@@ -140,7 +142,8 @@ def _csv(path: Path) -> Table:
     if (header := next(rows, None)) is None:
         raise ValueError("the file is empty")
     check_header(names := [name.strip().lower() for name in header[1]])
-    columns, lines = {name: array.array("d") for name in names}, array.array("q")
+    columns = {name: array.array("d") for name in names}
+    lines = array.array("q")
     for line, cells in rows:
         lines.append(line)
         for name, cell in zip(names, cells, strict=True):
@@ -273,7 +276,8 @@ def summarize_scores(
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
     check_sign(scores)
-    bare, shared = Scores(scores.observed, scores.unobserved), None
+    bare = Scores(scores.observed, scores.unobserved)
+    shared = None
     asked = [(bare, "fitted")] if bare.unobserved is not None else []
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim

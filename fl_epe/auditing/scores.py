@@ -229,7 +229,8 @@ def normal_deviates(cosines: ArrayLike, dim: int, shift: ArrayLike) -> Floats:
     t = _ratio(cosines) * np.sqrt(freedom)
     # Mean, variance and third central moment of χ/√freedom.
     mean = 1 - 1 / (4 * freedom) + 1 / (32 * freedom**2)
-    variance, third = 1 / (2 * freedom) - 1 / (8 * freedom**2), 1 / (4 * freedom**2)
+    variance = 1 / (2 * freedom) - 1 / (8 * freedom**2)
+    third = 1 / (4 * freedom**2)
     wide = np.sqrt(1 + t**2 * variance)
     plain = (t * mean - np.asarray(shift, np.float64)) / wide
     skew = (t / wide) ** 3 * third / 6

@@ -55,7 +55,8 @@ def _matched_filter(view: View) -> Scores:
     the rounds is known, or nobody took part twice, a score is √d times the cosine with one vector,
     a sum of the rounds' means, once a canary's own part is left in it.
     """
-    record, precision = view.record, view.precision
+    record = view.record
+    precision = view.precision
     here = record.presence.any(axis=0)
     exact = record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
     own = view.whitened_signals[:, here]
@@ -76,7 +77,8 @@ def _matched_filter(view: View) -> Scores:
 
 def _followed(record: AuditRecord) -> int | None:
     """See `Scores.followed`."""
-    strategy, window = record.mechanism.strategy, record.correlation.window
+    strategy = record.mechanism.strategy
+    window = record.correlation.window
     if strategy is None or record.correlation.factor is None:
         return None
     return window if np.any(np.tril(strategy, -window)) else None
@@ -94,7 +96,8 @@ def _full_knowledge(view: View) -> Scores:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
     """
     record = view.record
-    norms, observed = record.norms.residuals, record.observed.residuals
+    norms = record.norms.residuals
+    observed = record.observed.residuals
     unobserved = record.unobserved.residuals
     if norms is None or observed is None or unobserved is None:
         raise ArgumentError("Expected a record of a run with full_knowledge=True.")
@@ -133,7 +136,8 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
         rounds, chances = zip(*coins, strict=True)
         rate = np.minimum(chances, 1 - 1e-12)[:, None]
         most, tossed = 80.0, terms[list(rounds)]  # float32 has no larger exponentials
-        present, absent = rate.astype(terms.dtype), (1 - rate).astype(terms.dtype)
+        present = rate.astype(terms.dtype)
+        absent = (1 - rate).astype(terms.dtype)
         logs = np.log(absent + present * np.exp(np.minimum(tossed, most)))
         total += np.sum(logs + np.maximum(tossed - most, 0), axis=0, dtype=np.float64)
     for block, chance in drawn:
@@ -155,7 +159,8 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
 
 def _scaled_cosines(view: View, observed: Floats, unobserved: Floats, statistic: str) -> Scores:
     """Scores that are cosines with one vector each, which rounding may lift above 1."""
-    scale, dim = np.sqrt(view.record.dim), view.record.dim
+    scale = np.sqrt(view.record.dim)
+    dim = view.record.dim
     return Scores(observed * scale, _if_enough(unobserved * scale), dim, statistic)
 
 

@@ -171,7 +171,8 @@ class View:
     @functools.cached_property
     def unit_error(self) -> float:
         """Relative standard error of `Sizes.of`, as correlations are estimated."""
-        signals, window = self.whitened_signals, self.record.correlation.window
+        signals = self.whitened_signals
+        window = self.record.correlation.window
         before = (signals[max(t - window + 1, 0) : t] for t in range(len(signals)))
         pairs = math.fsum(map(energy_of_pairs, signals, before))
         energies = np.sum(signals**2, axis=1)
@@ -210,7 +211,8 @@ class View:
             of_clients: whether they are real clients, whose updates are in the residuals and do
                 not hide themselves; canaries are not in them.
         """
-        reaction, correlation = reaction or self.reaction, self.record.correlation
+        reaction = reaction or self.reaction
+        correlation = self.record.correlation
         if reaction is None or reaction.rate is None:
             known = self.record.signal_known()
             own = self.round_signal[:, None] * shares if known else shares
@@ -300,7 +302,8 @@ class View:
         Raises:
             ValueError: if the record does not say what its canaries added.
         """
-        added, norms = self.record.mechanism.added, self.record.norms.means
+        added = self.record.mechanism.added
+        norms = self.record.norms.means
         if not self.record.signal_known():
             raise_invalid("clip_norms", added, "(or contributions) to be known in every round")
         known = np.isfinite(added)
@@ -339,12 +342,15 @@ class View:
         record, here = self.record, self.record.presence.any(axis=0)
         check_measured(record, self.adversary)
         if self.adversary.sees_final:
-            weights, known = np.ones(record.rounds), False
+            weights = np.ones(record.rounds)
+            known = False
             with contextlib.suppress(ValueError):  # in proportion
-                weights, known = self.weights, True
+                weights = self.weights
+                known = True
             parts = weights[:, None] * record.shares()
             return Sizes(parts.sum(axis=0), parts, 1.0, weights, known, self)
-        own, known = self.precision.own, record.signal_known()
+        own = self.precision.own
+        known = record.signal_known()
         weights = self.round_signal if known else np.ones(record.rounds)
         energies = self.whitened_signals[:, here] ** 2 / own**2
         observed = np.sqrt(energies.sum(axis=0))
@@ -389,7 +395,8 @@ class View:
         It is 1 where the noise is not known: the interval is then for the rounds as they were.
         """
         record, mechanism = self.record, self.record.mechanism
-        z, strategy = mechanism.sum_noise_multiplier, mechanism.strategy
+        z = mechanism.sum_noise_multiplier
+        strategy = mechanism.strategy
         unit = self.noise_unit
         noise = record.dim * unit**2
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):

@@ -225,7 +225,8 @@ class RoundCorrelation:
         energies = np.linalg.eigvalsh(lower @ lower.T)
         few = math.sqrt(min(self.parts or dim, dim))
         reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
-        above, below = few + reach, few - reach
+        above = few + reach
+        below = few - reach
         most = above**2 + _CHANCE * above * (1 / few + 1 / reach) ** (1 / 3)
         least = below**2 - _CHANCE * below * abs(1 / few - 1 / reach) ** (1 / 3)
         return bool(least / few**2 < energies[0] and energies[-1] < most / few**2)
@@ -250,7 +251,8 @@ class RoundCorrelation:
         """``fᵀG⁻¹f`` of who adds its ``signal`` to one round alone, of each round, ``(T,)``."""
         if self.factor is None:
             return signal**2
-        found, rounds = np.empty_like(signal), len(signal)
+        found = np.empty_like(signal)
+        rounds = len(signal)
         for first in range(0, rounds, _BLOCK):  # some columns of L⁻¹ after the others
             here = slice(first, min(first + _BLOCK, rounds))
             columns = self.whiten(np.eye(rounds, here.stop - first, -first))

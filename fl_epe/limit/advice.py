@@ -49,7 +49,8 @@ def adversary_text(found: ClientEpsilon) -> str:
 
 def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     """What canaries are, and why these numbers."""
-    load, answers = found[0].load, next((one.answers for one in found if one.answers), ())
+    load = found[0].load
+    answers = next((one.answers for one in found if one.answers), ())
     lines = [
         f"• The median client takes part {_times(one)}; who {adversary_text(one)} "
         f"({one.theory.adjacency} adjacency) is allowed {_theory(one)} by theory."

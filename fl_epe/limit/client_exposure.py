@@ -134,7 +134,8 @@ def exposure(
         caps = {"per_run": cap} if window is None else {"per_window": cap, "window": window}
         cohorts = Capped(trace, **caps).cohorts(trace.population, generator(0))
         kept = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
-        when, who = np.repeat(np.arange(len(kept)), list(map(len, kept))), np.concatenate(kept)
+        when = np.repeat(np.arange(len(kept)), list(map(len, kept)))
+        who = np.concatenate(kept)
         largest = float(scores(when, who).max())
         return CapEffect(
             cap,
@@ -162,7 +163,8 @@ def _most(trace: Trace, window: int | None) -> int:
     if window is None:
         return trace.most_participations()
     order = np.argsort(trace.client_ids, kind="stable")
-    who, when = trace.client_ids[order], trace.round_ids[order]
+    who = trace.client_ids[order]
+    when = trace.round_ids[order]
     # The first row of a client that is less than a window before each of its rows.
     place = who * (trace.rounds + window) + when
     first = np.searchsorted(place, place - window, side="right")

@@ -80,7 +80,8 @@ def print_comparison(
         first = table.columns[0]
         first.min_width = 12
         if details:
-            first.overflow, first.no_wrap = "fold", False
+            first.overflow = "fold"
+            first.no_wrap = False
         else:  # one line each
             first.max_width = max(12, console.width - _OTHERS)
         for row, cells in lines:
@@ -152,7 +153,8 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     exposed = {name: each.epsilon for name, each in found.items() if each is not None}
     if len(exposed) < 2:
         return ""
-    values, clients = exposed.values(), f"{max(row.clients or 0 for row in here):,}"
+    values = exposed.values()
+    clients = f"{max(row.clients or 0 for row in here):,}"
     whose = (
         f"the worst-case client of {clients} (adversary sees the final model and knows the "
         "client's rounds; zero-out)"

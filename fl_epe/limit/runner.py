@@ -52,12 +52,14 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         "noise_multiplier": cell.noise_multiplier,
         "canary_participations": cell.participations,
     }
-    config, path = RunConfig(**settings), record_path(plan, cell, directory)
+    config = RunConfig(**settings)
+    path = record_path(plan, cell, directory)
     if path.exists():
         record = AuditRecord.load(path)
     else:
         seeds = Seeds.derive(int(plan.key(cell), 16) % 2**63)
-        checkpoint, job = path.with_name(CHECKPOINT), Job(task, config, seeds, config.rounds)
+        checkpoint = path.with_name(CHECKPOINT)
+        job = Job(task, config, seeds, config.rounds)
         record = simulate(job, workers=nodes, checkpoint=checkpoint)
         record.save(path)
         remove_checkpoint(checkpoint)
@@ -78,7 +80,8 @@ def measured(answer: Answer) -> ClientEpsilon:
     Raises:
         NotMeasured: if there is no ε.
     """
-    found, sees = answer.estimate, answer.adversary.sees
+    found = answer.estimate
+    sees = answer.adversary.sees
     if found is None:
         raise NotMeasured(answer.reason)
     whose = answer.analytical, answer.participations

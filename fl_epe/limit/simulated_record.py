@@ -68,7 +68,8 @@ class RealUpdates:
         norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
-        weighted, noise = float(np.sum(weights**2)), np.eye(record.rounds)
+        weighted = float(np.sum(weights**2))
+        noise = np.eye(record.rounds)
         if mechanism.strategy is not None:
             noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
         if not (np.all(unit > 0) and 0 < weighted < math.inf):
@@ -229,7 +230,8 @@ def limit_record(
         )
     # Schedules treat all clients alike, so the first of them can be the canaries.
     rng = generator(seed, _PARTICIPATION)
-    log, design = auditing.ClientLog(), auditing.Design(task="limit")
+    log = auditing.ClientLog()
+    design = auditing.Design(task="limit")
     law = schedule.law(beside or clients)
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
@@ -294,7 +296,8 @@ def _cosines(
         rounds = signal.factor @ rounds
     # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
     # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
-    weights, rest = signal.residual * signal.steps / signal.moved, signal.rest
+    weights = signal.residual * signal.steps / signal.moved
+    rest = signal.rest
     final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
     final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
     if presence is not None:

@@ -67,7 +67,8 @@ class CheckIn(Schedule):
             inside = times < length
             for places in by_round(times[inside], length):
                 yield np.sort(here[inside][places])
-            ids, when = next_ids, next_when
+            ids = next_ids
+            when = next_when
 
     def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
         """Who checks in, and how many rounds after the multiple of ``window`` they do."""
@@ -145,7 +146,8 @@ class TimeOfDay(Rated):
         In round r the local time of zone z is the fraction ``r / rounds_per_day + z / zones`` of
         a day, whole days left out. A day that is longer than the run is cut to the run.
         """
-        day, zones = self.rounds_per_day, self.zones
+        day = self.rounds_per_day
+        zones = self.zones
         round_of_day = np.arange(min(day, self.rounds))[:, None]
         local = (round_of_day * zones + np.arange(zones) * day) % (day * zones)
         return 24 * local < self.hours * day * zones

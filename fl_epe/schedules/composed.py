@@ -71,7 +71,8 @@ class DropOut(Composed):
 
         Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
-        law, keep = self.schedule.law(population), 1 - self.rate
+        law = self.schedule.law(population)
+        keep = 1 - self.rate
         coins = law.coins or Coins(law.limit, 1.0)
         return dataclasses.replace(
             law,
@@ -175,7 +176,8 @@ class Capped(Composed):
         )
         if not self.refuses:
             return law
-        inner, events = law.events, None
+        inner = law.events
+        events = None
         if isinstance(self.schedule, Trace):
             kept = list(self.cohorts(self.schedule.population, generator(_SEED)))
             rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])

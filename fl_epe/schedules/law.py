@@ -296,7 +296,8 @@ class ParticipationLaw:
         if rounds >= self.rounds:
             return self
         blocks = tuple((start, min(end, rounds)) for start, end in self.blocks if start < rounds)
-        coins, rate = self.coins, self.rate
+        coins = self.coins
+        rate = self.rate
         return dataclasses.replace(
             self,
             rounds=rounds,

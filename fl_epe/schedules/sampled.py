@@ -181,7 +181,8 @@ class ShuffledEpochs(Epochs):
         The last epoch may be a part of one.
         """
         length = self.rounds / self.epochs
-        blocks, chances = [], []
+        blocks = []
+        chances = []
         for epoch in range(self.most_participations()):
             first = math.floor(epoch * length + 1e-9)
             last = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
@@ -200,7 +201,8 @@ def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: i
     if not len(tail):
         return order
     repeated = np.isin(order, tail)
-    fresh, late = order[~repeated], order[repeated]
+    fresh = order[~repeated]
+    late = order[repeated]
     head = size - len(tail)
     return np.concatenate([fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))])
 

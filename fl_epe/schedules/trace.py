@@ -52,7 +52,8 @@ class Trace(Schedule):
         clients, who = np.unique(_vector("client_ids", self.client_ids, "iuU"), return_inverse=True)
         if len(when) != len(who):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
-        first, last = int(when.min()), int(when.max())
+        first = int(when.min())
+        last = int(when.max())
         rounds = last - first + 1
         if rounds > _MOST_ROUNDS:  # probably time stamps
             raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}")
@@ -60,7 +61,8 @@ class Trace(Schedule):
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
             at = int(np.argmax(counts > 1))
-            client, again = clients[client_ids[at]].item(), int(round_ids[at]) + first
+            client = clients[client_ids[at]].item()
+            again = int(round_ids[at]) + first
             raise ValueError(f"Expected client_id={client!r} once, got it twice in round {again}.")
         found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
         for name, values in found.items():

@@ -120,7 +120,8 @@ def guesses_on_groups(sizes: Ints, members: Ints, wanted: int) -> tuple[int, int
         members: of `tied_groups`.
         wanted: even number of guesses.
     """
-    total, ends = sizes.sum(), np.cumsum(sizes)
+    total = sizes.sum()
+    ends = np.cumsum(sizes)
     starts = ends - sizes
     guess_in = (starts < wanted // 2) & (starts + ends < total)
     guess_out = (total - ends < wanted // 2) & (starts + ends > total)
@@ -159,13 +160,15 @@ def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
     for _ in range(55):
         middle = (low + high) / 2
         beyond = share_beyond(middle, shift) > share
-        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+        low = np.where(beyond, middle, low)
+        high = np.where(beyond, high, middle)
     return low
 
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
     """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
-    above, below = shift / 2 - distance, -distance - shift / 2
+    above = shift / 2 - distance
+    below = -distance - shift / 2
     return np.asarray(scipy.special.ndtr(above) + scipy.special.ndtr(below))
 
 
@@ -188,7 +191,8 @@ def lifted(sample: Sample) -> float:
     If a share of the canaries has p-values of at most x, the mean of that share is above α times
     it, except with probability α (Markov's inequality), and at most e^ε·x + δ.
     """
-    p_values, best = log_p_values(sample), 0.0
+    p_values = log_p_values(sample)
+    best = 0.0
     count = _SHARES if sample.unobserved is None else 1  # a rank is at least 1 of u + 1
     alpha = sample.alpha / count
     smallest = max(_LEAKS * sample.delta / alpha, 1 / p_values.size)
@@ -230,7 +234,8 @@ def _two_groups(sample: Sample) -> float:
     M/P[k] times as likely.
     """
     sizes, members = tied_groups(sample)
-    count, observed = int(sizes.sum()), int(members.sum())
+    count = int(sizes.sum())
+    observed = int(members.sum())
     log_odds = math.log(observed / (count - observed))
     condition = float(scipy.stats.binom.pmf(observed, count, observed / count))
     alpha = sample.alpha * condition
@@ -349,7 +354,8 @@ def _tail_of_sum(laws: list[Law], values: Ints) -> Floats:
     """
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
     reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
-    first, last = int(mean - reach), int(mean + reach) + 1
+    first = int(mean - reach)
+    last = int(mean + reach) + 1
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for law, count in laws:
