@@ -40,9 +40,13 @@ def strategy_bounds(
         delta: in (0, 1).
     """
     size = max(sensitivity(strategy, law), math.sqrt(law.limit))
-    times = f"add up to {size:.3g} times one round's"
-    words = f"the rounds of a client {times}, by the noise's correlation"
-    found = UpperBound(gaussian_epsilon(noise_multiplier / size, delta), True, "zero-out", words)
+    found = UpperBound(
+        gaussian_epsilon(noise_multiplier / size, delta),
+        True,
+        "zero-out",
+        f"the rounds of a client add up to {size:.3g} times one round's, by the noise's "
+        "correlation",
+    )
     if not 0 < found.epsilon < math.inf:
         return (found,)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1

@@ -131,8 +131,9 @@ def check_known_variance(scores: Scores) -> None:
         NotMeasured: with the reason.
     """
     if scores.dim is not None and scores.dim < _LEAST_DIM:
-        least = f"an estimate needs at least {_LEAST_DIM}"
-        raise NotMeasured(f"the cosines are in {scores.dim} dimensions; {least}")
+        raise NotMeasured(
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
+        )
     if reason := wider_than_known(scores):
         raise NotMeasured(reason)
 
@@ -176,8 +177,8 @@ def check_sign(scores: Scores) -> None:
         if np.ptp(np.concatenate([observed, unobserved])) > 0:
             p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
     if p < _WRONG_SIGN:
-        medians = f"median {np.median(scores.observed):.4g} against {null:.4g}"
         raise NotMeasured(
-            f"observed {scores.statistic} are far below unobserved ones ({medians}), and larger "
-            "scores must mean that a canary took part; negate them, or swap the two sides"
+            f"observed {scores.statistic} are far below unobserved ones (median "
+            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
+            "that a canary took part; negate them, or swap the two sides"
         )

@@ -160,13 +160,18 @@ class CanaryLoad:
         count = math.ceil(self.clients - _ROUNDING)
         beside = f"beside {counted(count, 'client')}"
         if not self.places:
-            where = f"{beside} in {counted(self.rounds, 'round')}"
-            return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
+            text = (
+                f"No two canaries fit {beside} in {counted(self.rounds, 'round')}, and ε needs "
+                f"two. {self.advice}"
+            )
+            return [text.rstrip()]
         whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
-        share = f"{beside}: {100 * self.share:.2g}% of a round"
-        lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
+        lines = [
+            f"Canaries (synthetic clients) take part like {whose} {beside}: "
+            f"{100 * self.share:.2g}% of a round."
+        ]
         if self.expected:
             final, every = self.expected
             lines.append(
@@ -175,9 +180,11 @@ class CanaryLoad:
                 f"would show up to {final.high:.3g} and {every.high:.3g} (in 95% of runs). "
                 f"{REAL_UPDATES_LEFT_OUT}"
             )
-        if not all(found.narrow for found in self.expected) or not self.expected:
-            more = "Four times as many clients, or a larger share for canaries,"
-            lines.append(f"{more} would make an interval half as wide.")
+        if not (self.expected and all(found.narrow for found in self.expected)):
+            lines.append(
+                "Four times as many clients, or a larger share for canaries, would make an "
+                "interval half as wide."
+            )
         return lines
 
 
@@ -282,8 +289,9 @@ def _with_expected(
         middle = (low + high) // 2
         narrow = all(e.narrow for e in _expected(load, middle, noise_multiplier, delta))
         low, high = (low, middle) if narrow else (middle + 1, high)
-    found = _expected(load, low, noise_multiplier, delta)
-    return dataclasses.replace(load, places=low, expected=found)
+    return dataclasses.replace(
+        load, places=low, expected=_expected(load, low, noise_multiplier, delta)
+    )
 
 
 @functools.cache

@@ -86,8 +86,10 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     often = fits & (taken >= _HALF * client.participations)
     chosen = often if often.sum() >= _ENOUGH else fits
     if (count := int(chosen.sum())) < 2:
-        who = f"only {count} of {len(taken)} canaries took part at most as often as the client, "
-        raise NotMeasured(f"{who}{how_often(most)}, and with no larger weight")
+        raise NotMeasured(
+            f"only {count} of {len(taken)} canaries took part at most as often as the client, "
+            f"{how_often(most)}, and with no larger weight"
+        )
     return dataclasses.replace(
         scores,
         observed=scores.observed[chosen],

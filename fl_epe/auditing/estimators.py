@@ -135,8 +135,10 @@ def epsilon_of_thresholds(
     high = largest(lambda count, total, alpha: 1 - band_upper(total - count, total, alpha))
     value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
     if math.isinf(high):
-        need = f"at least {math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
-        raise NotMeasured(f"without a law, an ε at δ = {delta:.2g} needs {need}")
+        raise NotMeasured(
+            f"without a law, an ε at δ = {delta:.2g} needs at least "
+            f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
+        )
     method = f"{scores.statistic}, {ANY_LAW}"
     return EpsilonEstimate(
         min(max(value, low), high), low, high, delta, confidence, method, scores.adversary

@@ -178,8 +178,10 @@ class Evidence:
                 unseen = "; ".join(self.unseen)
                 return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
             case "undecided":
-                more = "use more canaries, rounds or trials, or allow_undecided=True"
-                return f"undecided: {self.undecided}{alone}; {more}"
+                return (
+                    f"undecided: {self.undecided}{alone}; use more canaries, rounds or trials, or "
+                    "allow_undecided=True"
+                )
             case "not violated":
                 return f"not violated; {self._power()}{alone}"
         assert_never(self.verdict)
@@ -198,9 +200,10 @@ class Evidence:
         found = self.estimate
         measured = "not measured"
         if found is not None:
-            share = f"{100 * self.confidence:.6g}%"
-            measured = f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to "
-            measured += f"{found.high:.4g} ({found.method})"
+            measured = (
+                f"ε = {found.epsilon:.4g}, {100 * self.confidence:.6g}% interval {found.low:.4g} "
+                f"to {found.high:.4g} ({found.method})"
+            )
         elif not self.delta:
             measured += f": {_NO_GAUSSIAN_EPSILON}"
         sure = f"{100 * self.proof_confidence:.6g}%"
@@ -232,11 +235,14 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
     found = _found_in(run)
     if not isinstance(found, AuditRecord):
         if not isinstance(found, Scores):
-            kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
-            raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+            raise TypeError(
+                f"Expected run of type {type(found).__name__} to be Scores, an AuditRecord, an "
+                "object with record(), or a callable returning these."
+            )
         if adversary is not None:
-            wanted = "for a record alone: scores do not say who sees what"
-            raise_invalid("adversary", adversary, wanted)
+            raise_invalid(
+                "adversary", adversary, "for a record alone: scores do not say who sees what"
+            )
         return found
     scores = scores_for_claim(found, adversary)
     if not scores.boundable:
@@ -294,8 +300,12 @@ def find_evidence(
     scores = scores_of(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
-        wanted = "to be one for scores of any distribution, such as 'weighted'"
-        raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
+        raise_invalid(
+            "method",
+            method,
+            "to be one for scores of any distribution, such as 'weighted': "
+            f"{UNKNOWN_ROUNDS} are not Gaussian",
+        )
     _check_measured(scores, method)
     sure = (1 + confidence) / 2
     lower = lower_bound(scores, delta, confidence=sure, method=method)
@@ -429,5 +439,7 @@ def _check_measured(scores: Scores, method: str) -> None:
             "canary reached what was released, or the statistic cancels it"
         )
     if BOUNDS[method].gaussian:
-        why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
-        raise NotMeasured(f"{why}leave out method, for a bound without that assumption")
+        raise NotMeasured(
+            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
+            "leave out method, for a bound without that assumption"
+        )

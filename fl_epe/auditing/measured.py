@@ -157,8 +157,10 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     training = _series(record, "train_loss")
     most = float(np.max(training[np.isfinite(training)][-_LAST:], initial=0.0))
     if most > _EXPLODED * first and last > _FELL * first:
-        after = f"that on held-out data is {last:.3g}, after {first:.3g} before the training"
-        return f"the training loss rose to {most:.3g}, and {after}"
+        return (
+            f"the training loss rose to {most:.3g}, and that on held-out data is {last:.3g}, after "
+            f"{first:.3g} before the training"
+        )
     return None
 
 
@@ -185,9 +187,12 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
     if guess is not None and np.any(scores > guess):
         return None
     if least is not None and len(losses):
-        same = f"that of the same prediction for everybody ({least:.3g})"
-        text = f"the loss on held-out data is {losses[-1]:.3g}, no better than {same}"
-        return None if np.any(losses < least) else text
+        if np.any(losses < least):
+            return None
+        return (
+            f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
+            f"prediction for everybody ({least:.3g})"
+        )
     if guess is None or not len(scores):
         return None
     if r_square:

@@ -270,8 +270,10 @@ def _check_lengths(record: AuditRecord) -> None:
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
-            wanted = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
-            raise ArgumentError(f"Expected clients.offsets {wanted}.")
+            raise ArgumentError(
+                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
+                "steps."
+            )
 
 
 def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:

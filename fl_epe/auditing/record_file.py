@@ -108,8 +108,9 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
         if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
             found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-            wanted = f"to be an array of {_WORDS[kinds]}"
-            raise ArgumentError(f"Expected {name} {wanted}, found {found}.")
+            raise ArgumentError(
+                f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
+            )
         return value
     if origin is tuple:
         if not isinstance(value, list):

@@ -249,8 +249,10 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         raise_invalid("unobserved", None, "or dim to be given")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            counted = f"{'only 1' if np.size(side) else 'no'} score of a canary that {name}"
-            raise NotMeasured(f"there is {counted}; an ε needs at least {LEAST_CANARIES}")
+            raise NotMeasured(
+                f"there is {'only 1' if np.size(side) else 'no'} score of a canary that {name}; "
+                f"an ε needs at least {LEAST_CANARIES}"
+            )
     bare = Scores(np.asarray(observed), None if unobserved is None else np.asarray(unobserved))
     return bare if dim is None else Scores.from_cosines(bare.observed, dim, bare.unobserved)
 

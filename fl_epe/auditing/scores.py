@@ -158,8 +158,9 @@ class Scores:
             ValueError: if there are no unobserved scores.
         """
         if self.unobserved is None:
-            wanted = f"to be at least 2 scores for statistic={self.statistic!r}"
-            raise_invalid("unobserved", None, wanted)
+            raise_invalid(
+                "unobserved", None, f"to be at least 2 scores for statistic={self.statistic!r}"
+            )
         return self.observed, self.unobserved
 
 

@@ -154,10 +154,9 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     if len(exposed) < 2:
         return ""
     values = exposed.values()
-    clients = f"{max(row.clients or 0 for row in here):,}"
     whose = (
-        f"the worst-case client of {clients} (adversary sees the final model and knows the "
-        "client's rounds; zero-out)"
+        f"the worst-case client of {max(row.clients or 0 for row in here):,} (adversary sees the "
+        "final model and knows the client's rounds; zero-out)"
     )
     short = [name.split(":")[0] for name in exposed]
     names_of = dict(zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True))
@@ -166,8 +165,7 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     ends = []
     for end in (min(values), max(values)):
         tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
-        names = ", ".join(tied)
-        ends.append(f"{names} ({number(end)}{', a tie' * (len(tied) > 1)})")
+        ends.append(f"{', '.join(tied)} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
 
 

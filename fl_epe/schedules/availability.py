@@ -125,14 +125,21 @@ class TimeOfDay(Rated):
         check_count("rounds_per_day", self.rounds_per_day)
         check_count("zones", self.zones)
         if not 24 / self.zones <= self.hours <= 24:
-            wanted = f"in [24/zones={24 / self.zones}, 24], so that one zone is always open"
-            raise_invalid("hours", self.hours, wanted)
+            raise_invalid(
+                "hours",
+                self.hours,
+                f"in [24/zones={24 / self.zones}, 24], so that one zone is always open",
+            )
         if min(self.rounds_per_day, self.rounds) * self.zones > 10 * _MOST_CELLS:
             raise_invalid("zones", self.zones, f"<= {10 * _MOST_CELLS} / rounds_per_day")
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
-            wanted = f"<= {least}, the share of zones open in some round"
-            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
+            raise_invalid(
+                "rate",
+                self.rate,
+                f"<= {least}, the share of zones open in some round (it is participations over "
+                "rounds)",
+            )
 
     def most_participations(self) -> int:
         """The most rounds for which a zone is open."""

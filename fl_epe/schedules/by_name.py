@@ -43,8 +43,11 @@ def make_schedule(spec: str, rounds: int, participations: float, **options: Any)
     """
     kind, options = parse_schedule(spec, **options)
     if not 0 < participations <= rounds:
-        wanted = "Expected {participations} in (0, {rounds}]."
-        raise ArgumentError(wanted, participations=participations, rounds=rounds)
+        raise ArgumentError(
+            "Expected {participations} in (0, {rounds}].",
+            participations=participations,
+            rounds=rounds,
+        )
     made = SCHEDULES[kind]
     if issubclass(made, Rated):
         return made(rounds, participations / rounds, **options)
@@ -75,8 +78,10 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     known = {option.name: option for option in options_of_kind}
     for name, value in given.items():
         if name not in known:
-            text = f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}."
-            raise ArgumentError(text, **{name: value} | {"kind": kind})
+            raise ArgumentError(
+                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
+                **{name: value} | {"kind": kind},
+            )
     for name, option in known.items():
         if option.default is option.empty and name not in given:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)

@@ -84,8 +84,9 @@ class Epochs(Schedule, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
-            wanted = "Expected {epochs} in (0, {rounds}]."
-            raise ArgumentError(wanted, epochs=self.epochs, rounds=self.rounds)
+            raise ArgumentError(
+                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
+            )
 
     def participations(self) -> float:
         """Expected participations: ``epochs``."""

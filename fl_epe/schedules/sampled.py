@@ -98,8 +98,12 @@ class MinSeparation(Rated):
         super().__post_init__()
         check_count("separation", self.separation)
         if self.rate * self.separation > 1 + 1e-12:
-            wanted = f"<= 1/separation={1 / self.separation}, or too few clients would be rested"
-            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
+            raise_invalid(
+                "rate",
+                self.rate,
+                f"<= 1/separation={1 / self.separation}, or too few clients would be rested (it is "
+                "participations over rounds)",
+            )
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""

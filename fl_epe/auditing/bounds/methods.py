@@ -69,8 +69,9 @@ class Bound:
         others = None if unobserved is None else check_scores("unobserved", unobserved)
         if others is None:
             if dim is None:
-                wanted = "to be scores, or dim=None to be a number of dimensions"
-                raise_invalid("unobserved", None, wanted)
+                raise_invalid(
+                    "unobserved", None, "to be scores, or dim=None to be a number of dimensions"
+                )
             if dim < 2:
                 raise_invalid("dim", dim, ">= 2")
             check_cosines("observed", members)
