@@ -23,9 +23,10 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import Bools, Floats, Ints, raise_invalid
@@ -59,11 +60,10 @@ class ExpectedScoreLaw:
     whole: bool = True
 
     @classmethod
-    def of(cls, expected_scores: ArrayLike, shares: ArrayLike | None = None) -> ExpectedScoreLaw:
+    def of(cls, expected_scores: NDArray[Any], shares: Floats | None = None) -> ExpectedScoreLaw:
         """From values in any order; without ``shares`` all are equally likely."""
-        given = np.asarray(expected_scores, np.float64).ravel()
-        weights = np.ones(len(given)) if shares is None else np.asarray(shares, np.float64).ravel()
-        values, places = np.unique(given, return_inverse=True)
+        weights = np.ones(len(expected_scores)) if shares is None else shares
+        values, places = np.unique(expected_scores, return_inverse=True)
         summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
         return cls(values[summed > 0], summed[summed > 0])
 
@@ -165,7 +165,7 @@ def _populations(confidence: float) -> int:
 
 
 def clients_law(
-    schedule: Schedule, weights: ArrayLike, clients: int, *, confidence: float = 0.95, seed: int = 0
+    schedule: Schedule, weights: Floats, clients: int, *, confidence: float = 0.95, seed: int = 0
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
@@ -180,11 +180,10 @@ def clients_law(
     Returns:
         ``None`` if it would take minutes.
     """
-    added = np.asarray(weights, np.float64)
     events = schedule.law(clients).events
-    law = None if events is None else expected_score_law(events, added)
+    law = None if events is None else expected_score_law(events, weights)
     return law or _law_of_clients(
-        schedule, added.tobytes(), clients, _populations(confidence), seed
+        schedule, weights.tobytes(), clients, _populations(confidence), seed
     )
 
 
@@ -201,7 +200,7 @@ def _law_of_clients(
             sums = [_sums(schedule, added, many, rng) for _ in range(populations)]
             drawn = populations * many
             return dataclasses.replace(
-                ExpectedScoreLaw.of(sums), drawn=drawn, whole=many == clients
+                ExpectedScoreLaw.of(np.concatenate(sums)), drawn=drawn, whole=many == clients
             )
     return None
 

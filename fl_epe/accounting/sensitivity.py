@@ -51,8 +51,7 @@ def strategy_bounds(
         return (found,)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    overlap = _overlap(strategy, law, bands)
-    return found, *amplified_bounds(law, z, delta, bands, overlap)
+    return found, *amplified_bounds(law, z, delta, bands, _overlap(strategy, law, bands))
 
 
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:

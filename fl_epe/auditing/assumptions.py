@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -41,7 +40,7 @@ class GaussianFit:
     p_value: float
 
 
-def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
+def gaussian_test(scores: Floats) -> GaussianFit | None:
     """Test that ``scores``, shape ``(k,)``, come from some Gaussian.
 
     The p-value is the approximation of D'Agostino and Stephens (1986), Table 4.9, for unknown
@@ -50,11 +49,10 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     Returns:
         ``None`` for fewer than eight scores or scores that are all equal.
     """
-    values = np.asarray(scores, np.float64)
-    count = len(values)
-    if count < _LEAST_FOR_TEST or np.ptp(values) == 0:
+    count = len(scores)
+    if count < _LEAST_FOR_TEST or np.ptp(scores) == 0:
         return None
-    statistic = anderson_darling(*in_moderate_units(values))
+    statistic = anderson_darling(*in_moderate_units(scores))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
 
 

@@ -8,7 +8,7 @@ measurements: docs/notes/other-canaries.md.
 Examples:
     >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
     >>> leave_others_out(dots, with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
-    (array([3.]), np.float64(2.0), np.float64(3.0))
+    (array([3.]), np.float64(2.0), 3.0)
 """
 
 import math
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
@@ -39,11 +39,11 @@ _PARTS = ("observed", "unobserved", "norms")
 def leave_others_out(
     dots: Floats,
     with_sum: Floats,
-    own: ArrayLike,
-    square: ArrayLike,
-    sum_dot: ArrayLike,
-    sum_square: ArrayLike,
-) -> tuple[Floats, Floats, Floats]:
+    own: Floats | float,
+    square: Floats | float,
+    sum_dot: Floats | float,
+    sum_square: Floats | float,
+) -> tuple[Floats, Floats, Floats | float]:
     """Takes the sum S of the canaries out of a vector m, and puts each canary's own part back.
 
     How much S has added is measured, not assumed: the residual is orthogonal to it. A canary that
@@ -61,10 +61,10 @@ def leave_others_out(
         The inner product of u with the residual and its own part, the norm of the residual, and
         how many times S was in m.
     """
-    share = np.asarray(sum_dot, np.float64) / np.asarray(sum_square, np.float64)
-    left = dots - share * (with_sum - np.asarray(own, np.float64))
-    rest = np.asarray(square, np.float64) - share * np.asarray(sum_dot, np.float64)
-    return left, np.sqrt(np.maximum(rest, _LEAST_HIDDEN**2 * np.asarray(square))), share
+    share = sum_dot / sum_square
+    left = dots - share * (with_sum - own)
+    rest = square - share * sum_dot
+    return left, np.sqrt(np.maximum(rest, _LEAST_HIDDEN**2 * square)), share
 
 
 def others_share(record: AuditRecord) -> Floats:

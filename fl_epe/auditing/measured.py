@@ -90,8 +90,7 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
 def _no_rounds(record: AuditRecord) -> str | None:
     if _count(record.presence & (record.norms.means > 0)[:, None]) >= LEAST_CANARIES:
         return None
-    rounds = int(record.presence.any(axis=1).sum())
-    which = counted(rounds, "round")
+    which = counted(int(record.presence.any(axis=1).sum()), "round")
     return f"the model did not move in the {which} in which canaries took part"
 
 

@@ -111,8 +111,7 @@ def fit_reaction(view: View) -> Reaction:
     scores = view.whitened_scores[:, often]
     shares = record.shares()[:, often] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    alone = np.where(shares > 0, 0.0, view.round_scores[:, often])
-    own = record.correlation.whiten(alone)
+    own = record.correlation.whiten(np.where(shares > 0, 0.0, view.round_scores[:, often]))
     rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
 
     def product(first: Floats, second: Floats) -> float:

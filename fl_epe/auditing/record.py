@@ -147,8 +147,7 @@ class AuditRecord:
 
     def signal_known(self) -> bool:
         """Whether it is known how much the canaries added in each of their rounds."""
-        added = self.mechanism.added[self.presence.any(axis=1)]
-        return bool(np.all(np.isfinite(added)))
+        return bool(np.all(np.isfinite(self.mechanism.added[self.presence.any(axis=1)])))
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.

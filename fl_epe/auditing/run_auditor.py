@@ -242,14 +242,14 @@ class RunAuditor:
             scorer.restore(scorer.state(self._series), self.rounds)
         return scorer
 
-    def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
+    def epsilon_so_far(self) -> EpsilonEstimate | None:
         """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
         ``None`` before two canaries took part, and without ``follow``. The interval holds after
         every round at once, so that a run may stop by it. What a finished run says of ε is in
         `fl_epe.auditing.answers`.
         """
-        return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
+        return None if self._scorer is None else self._so_far.estimate(self.delta)
 
     @property
     def canaries_seen(self) -> int:

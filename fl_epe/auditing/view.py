@@ -214,16 +214,14 @@ class View:
         reaction = reaction or self.reaction
         correlation = self.record.correlation
         if reaction is None or reaction.rate is None:
-            known = self.record.signal_known()
-            own = self.round_signal[:, None] * shares if known else shares
+            own = self.round_signal[:, None] * shares if self.record.signal_known() else shares
             if reaction is None:
                 return correlation.whiten(own)
             return own / correlation.innovations[:, None]
         norms, _ = self._norms_and_parts
         if of_clients:  # all but one of them hide it
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
-        moved = self._moved(shares, reaction.rate)
-        scores = np.sqrt(self.record.dim) * moved.updates
+        scores = np.sqrt(self.record.dim) * self._moved(shares, reaction.rate).updates
         return correlation.whiten(quotients(scores, norms[:, None]))
 
     @property

@@ -113,8 +113,7 @@ def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> flo
         NotMeasured: a `ValueError`, if no canary takes part.
     """
     view = seen_by(record, Adversary(sees))
-    client = AuditedClient.of(record)
-    return client_epsilon(view, client, scale, record.delta)
+    return client_epsilon(view, AuditedClient.of(record), scale, record.delta)
 
 
 def median_client(

@@ -19,7 +19,7 @@ import numpy as np
 
 from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon
 from fl_epe.auditing import Adversary, Sees, seen_by
-from fl_epe.checks import Floats, Ints, check_count, check_probability
+from fl_epe.checks import Floats, Ints, check_count
 from fl_epe.limit.client import expected_record, median_client
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
@@ -120,7 +120,6 @@ def exposure(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_probability("delta", delta)
     if window is not None:
         check_count("window", window)
     record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)

@@ -235,8 +235,7 @@ def limit_record(
     law = schedule.law(beside or clients)
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
-        offsets = np.cumsum([0, *map(len, others)])
-        log = auditing.ClientLog(np.concatenate(others), offsets)
+        log = auditing.ClientLog(np.concatenate(others), np.cumsum([0, *map(len, others)]))
         design = auditing.Design(
             task="limit",
             num_clients=beside,
