@@ -123,7 +123,7 @@ class _Clients:
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
         gain = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
-        gain = gain + _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
+        gain += _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
         return _log_sum(self.log_shares + gain) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
@@ -191,11 +191,11 @@ def _first(value: Callable[[float], float], goal: float, start: float, step: flo
     while value(far) > goal:
         step *= 2
         near = far
-        far = far + step
+        far += step
     found = _root(lambda x: max(value(x), goal - 1e3) - goal, near, far)
     nudge = math.copysign(max(abs(found), 1e-3) * 1e-15, step)
     while value(found) > goal:
-        found = found + nudge
+        found += nudge
         nudge = 2 * nudge
     return found
 

@@ -114,8 +114,11 @@ def partly_known_epsilon(
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    most = float(epsilon_of_shift(largest, delta))
-    return _solved(_composed([(loss, 1) for loss in losses], tail), delta, most)
+    return _solved(
+        _composed([(loss, 1) for loss in losses], tail),
+        delta,
+        float(epsilon_of_shift(largest, delta)),
+    )
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them

@@ -107,8 +107,11 @@ def answer_metrics(found: tuple[Answer, Answer]) -> dict[str, float]:
     What theory allows is the same against both adversaries.
     """
     final, every = found
-    proved = {"epsilon-final-proved": final.proved, "epsilon-all-proved": every.proved}
-    rest = {**proved, "epsilon-analytical": every.analytical.epsilon}
+    rest = {
+        "epsilon-final-proved": final.proved,
+        "epsilon-all-proved": every.proved,
+        "epsilon-analytical": every.analytical.epsilon,
+    }
     return {
         **epsilon_metrics("final", final.estimate),
         **epsilon_metrics("all", every.estimate),

@@ -147,8 +147,10 @@ class EpsilonSoFar:
             signal, scales = self._signal_and_scales(confidence)
             epsilon, low, high = (self._epsilon(scale * signal, delta) for scale in scales)
             adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
-            found = EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary)
-            self._kept[asked] = due, found
+            self._kept[asked] = (
+                due,
+                EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary),
+            )
         return self._kept[asked][1]
 
     def _epsilon(self, signal: float, delta: float) -> float:

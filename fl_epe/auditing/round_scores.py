@@ -161,10 +161,18 @@ class SeenRounds:
         present = list(facts.present)
         presence = np.zeros(len(scores), bool)
         weights = np.ones(len(scores))
-        presence[present], weights[present] = True, facts.canary_weights()
-        values = {name: getattr(facts, name) for name in _FACTS}
-        values |= {"update_norms": update_norm, "window": len(row), "presence": presence}
-        values |= {"scores": scores, "signals": signals, "weights": weights, "factor": row}
+        presence[present] = True
+        weights[present] = facts.canary_weights()
+        values = {
+            **{name: getattr(facts, name) for name in _FACTS},
+            "update_norms": update_norm,
+            "window": len(row),
+            "presence": presence,
+            "scores": scores,
+            "signals": signals,
+            "weights": weights,
+            "factor": row,
+        }
         for name, value in values.items():
             self._rows[name].append(value)
 
@@ -178,8 +186,8 @@ class SeenRounds:
 
     def last(self, name: str, count: int) -> Floats:
         """The last rows of "scores" or "signals", at most ``count``."""
-        found = np.array(self._rows[name][max(len(self) - count, 0) :], np.float64)
-        return found.reshape(-1, *self._shapes[name])
+        rows = self._rows[name][max(len(self) - count, 0) :]
+        return np.array(rows, np.float64).reshape(-1, *self._shapes[name])
 
     @property
     def factor(self) -> list[Floats]:
@@ -316,8 +324,10 @@ def _with_own(record: AuditRecord) -> AuditRecord:
     means = quotients(dots + own, lengths)
     here = (norms > 0) | record.presence.any(axis=1)
     alone = np.where(here, np.hypot(norms, added), 0.0)
-    values = {"observed.means": means, "observed.deltas": means, "norms.means": alone}
-    values |= {
+    values = {
+        "observed.means": means,
+        "observed.deltas": means,
+        "norms.means": alone,
         "norms.deltas": quotients(record.norms.deltas, norms) * alone,
         "norms.sums": np.zeros(record.rounds),
     }

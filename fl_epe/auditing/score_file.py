@@ -56,8 +56,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
             and, where it is about a cell, the row.
     """
     readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
-    whole = {end: functools.partial(_scores, read) for end, read in readers.items()}
-    return read_table(path, whole, LAYOUT)
+    return read_table(
+        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
+    )
 
 
 def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:

@@ -43,8 +43,9 @@ def _maximum(view: View) -> Scores:
     not scaled by √d, as in the paper.
     """
     observed, unobserved = view.record.delta_cosines()
-    others = _if_enough(unobserved.max(axis=0))
-    return Scores(observed.max(axis=0), others, statistic="maximum over rounds")
+    return Scores(
+        observed.max(axis=0), _if_enough(unobserved.max(axis=0)), statistic="maximum over rounds"
+    )
 
 
 def _matched_filter(view: View) -> Scores:

@@ -358,8 +358,10 @@ class View:
     @functools.cached_property
     def _hidden_norms(self) -> Floats:
         """Norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
-        own = np.where(self.record.presence.any(axis=1), self.contributions, 0.0)
-        return hidden_norm(self.alone.norms.means, own)
+        return hidden_norm(
+            self.alone.norms.means,
+            np.where(self.record.presence.any(axis=1), self.contributions, 0.0),
+        )
 
     @functools.cached_property
     def _final_parts(self) -> tuple[Floats, float]:

@@ -35,12 +35,10 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
         directory: where to write; made if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    values = {
-        "plan": dataclasses.asdict(plan),
-        "rows": as_json(rows),
-        "versions": installed_versions(),
-    }
-    write_json(directory / "compare.json", values)
+    write_json(
+        directory / "compare.json",
+        {"plan": dataclasses.asdict(plan), "rows": as_json(rows), "versions": installed_versions()},
+    )
     here = reference(plan, rows)
     page = render_page(
         "compare.html.j2",

@@ -81,11 +81,17 @@ def measured(answer: Answer) -> ClientEpsilon:
         NotMeasured: if there is no ε.
     """
     found = answer.estimate
-    sees = answer.adversary.sees
     if found is None:
         raise NotMeasured(answer.reason)
-    whose = answer.analytical, answer.participations
-    return ClientEpsilon("median", sees, *whose, found.epsilon, found.low, found.high)
+    return ClientEpsilon(
+        "median",
+        answer.adversary.sees,
+        answer.analytical,
+        answer.participations,
+        found.epsilon,
+        found.low,
+        found.high,
+    )
 
 
 def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:
@@ -115,10 +121,11 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
 def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     """The row of several trainings: the mean of their answers."""
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
-    found = zip(*(one.answers for one in trainings), strict=True)
     return dataclasses.replace(
         trainings[0],
-        answers=tuple(mean_of(plan, each) for each in found),
+        answers=tuple(
+            mean_of(plan, each) for each in zip(*(one.answers for one in trainings), strict=True)
+        ),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=joined_reasons([one.diverged for one in trainings]),
     )

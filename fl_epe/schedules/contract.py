@@ -66,8 +66,9 @@ class Schedule(abc.ABC):
 
         Another kind of schedule says what more it promises, by `dataclasses.replace`.
         """
-        most = self.most_participations()
-        return ParticipationLaw(self.rounds, self.participations(), most, self.kind)
+        return ParticipationLaw(
+            self.rounds, self.participations(), self.most_participations(), self.kind
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,8 +64,11 @@ class Trace(Schedule):
             client = clients[client_ids[at]].item()
             again = int(round_ids[at]) + first
             raise ValueError(f"Expected client_id={client!r} once, got it twice in round {again}.")
-        found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
-        for name, values in found.items():
+        for name, values in (
+            ("round_ids", round_ids),
+            ("client_ids", client_ids),
+            ("clients", clients),
+        ):
             values.flags.writeable = False
             object.__setattr__(self, name, values)
         object.__setattr__(self, "rounds", rounds)

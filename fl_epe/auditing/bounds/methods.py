@@ -157,9 +157,13 @@ def epsilon_lower_bound(
     """
     bound = bound_named(method)
     if not bound.valid:
-        words = f"method={method!r} is not a bound: it exceeds the true ε more often than its "
-        words += "confidence says. Use it only to compare with published numbers, and leave out "
-        warnings.warn(f"{words}method for a bound.", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"method={method!r} is not a bound: it exceeds the true ε more often than its "
+            "confidence says. Use it only to compare with published numbers, and leave out method "
+            "for a bound.",
+            UserWarning,
+            stacklevel=2,
+        )
     return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
 
 
