@@ -213,6 +213,12 @@ def check_not_negative(name: str, value: float) -> None:
         raise_invalid(name, value, ">= 0")
 
 
+def check_fraction(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise_invalid(name, value, "in [0, 1)")
+
+
 def check_positive(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_not_negative, check_probability, raise_invalid
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
@@ -192,5 +192,4 @@ def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
         raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
     check_probability("delta", delta)
     for name, count in counts.items():
-        if count < 0:
-            raise_invalid(name, count, ">= 0")
+        check_not_negative(name, count)

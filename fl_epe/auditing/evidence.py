@@ -48,7 +48,7 @@ from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
-from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.checks import check_not_negative, check_probability, raise_invalid
 from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
@@ -289,8 +289,7 @@ def find_evidence(
         NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
             assumes Gaussian ones.
     """
-    if not epsilon >= 0:
-        raise_invalid("epsilon", epsilon, ">= 0")
+    check_not_negative("epsilon", epsilon)
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):

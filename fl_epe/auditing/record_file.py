@@ -129,29 +129,21 @@ _LARGEST = 1e100  # of what is squared
 _LENGTH = 1e-46, 1e46  # of float32, if it is not 0
 _COSINE = -1.001, 1.001, math.nan  # computed in float32; of a model that diverged, unknown
 
-# By how a name begins, the first that fits: the ends of a range, and numbers besides.
+# By how names begin, the first that fits: the ends of a range, and numbers besides.
 _RANGES: dict[str, tuple[float, ...]] = {
     "dim": (1, 2**53 - 1),
-    "observed.ids": (0, 2**53),
-    "unobserved.ids": (0, 2**53),
-    "observed.": _COSINE,
-    "unobserved.": _COSINE,
-    "norms.means": (*_LENGTH, 0),
-    "norms.residuals": (*_LENGTH, 0),
-    "norms.sums": (*_LENGTH, 0),
-    "norms.": (*_LENGTH, 0, math.inf, math.nan),
-    "mechanism.clip_norms": (*_LENGTH, 0, math.inf, math.nan),
-    "mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "observed.ids unobserved.ids": (0, 2**53),
+    "observed. unobserved.": _COSINE,
+    "norms.means norms.residuals norms.sums": (*_LENGTH, 0),
+    "norms. mechanism.clip_norms mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
     "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
-    "mechanism.noise_multiplier": (1 / _LARGEST, _LARGEST, 0),  # its square is a number, too
-    "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
-    "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
+    # Its square is a number, too.
+    "mechanism.noise_multiplier mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
+    "mechanism.server.learning_rates running.scores running.signals": (-_LARGEST, _LARGEST),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
     "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
     "correlation.factor": (-1.1, 1.1),  # rows of length 1 but for the error of sketches
-    "running.scores": (-_LARGEST, _LARGEST),
-    "running.signals": (-_LARGEST, _LARGEST),
     "running.planned": (1 / _LARGEST, _LARGEST),
     "": (0, _LARGEST),
 }
@@ -165,7 +157,9 @@ def _check_range(name: str, value: Any) -> None:
     elif not isinstance(value, int | float | np.ndarray) or value is True:
         return
     numbers = np.asarray(value, np.float64)
-    low, high, *others = next(found for start, found in _RANGES.items() if name.startswith(start))
+    low, high, *others = next(
+        ends for starts, ends in _RANGES.items() if name.startswith(tuple(starts.split(" ")))
+    )
     fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, others)
     if any(math.isnan(other) for other in others):
         fits |= np.isnan(numbers)

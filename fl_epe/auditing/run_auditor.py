@@ -41,6 +41,7 @@ from fl_epe.checks import (
     Ints,
     Vector,
     check_count,
+    check_not_negative,
     check_positive,
     check_probability,
     raise_invalid,
@@ -102,15 +103,15 @@ class RunAuditor:
             check_positive("planned", planned)
         if num_canaries < 2:
             raise_invalid("num_canaries", num_canaries, ">= 2")
-        if unobserved < 0:
-            raise_invalid("unobserved", unobserved, ">= 0")
+        check_not_negative("unobserved", unobserved)
         check_probability("delta", delta)
         check_count("window", window)
         self.delta, self._seed, self._kind = delta, seed, kind
         self.faults = faults or FaultBook()
         self._count = num_canaries
         self._unobserved = unobserved
-        self._server, self._told = server, tuple(series)
+        self._server = server
+        self._told = tuple(series)
         self._planned, self._client, self._follow, self._window = planned, client, follow, window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)

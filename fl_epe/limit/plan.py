@@ -139,8 +139,7 @@ class ComparisonPlan:
         checks.check_probability("confidence", self.confidence)
         if self.delta is not None:
             checks.check_probability("delta", self.delta)
-        if self.seed < 0:
-            checks.raise_invalid("seed", self.seed, ">= 0")
+        checks.check_not_negative("seed", self.seed)
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -151,8 +150,7 @@ class ComparisonPlan:
         kinds = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
             checks.checked_type(name, value, kinds[name])
-        if not 0 <= (self.server_momentum or 0.0) < 1:
-            checks.raise_invalid("server_momentum", self.server_momentum, "in [0, 1)")
+        checks.check_fraction("server_momentum", self.server_momentum or 0.0)
         only_with = ("replicates", "settings", "task_options")
         only_without = ("like", "clients")
         for name in only_with if self.task is None else only_without:

@@ -28,7 +28,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe import auditing
-from fl_epe.checks import ArgumentError, Bools, Floats, raise_invalid
+from fl_epe.checks import ArgumentError, Bools, Floats, check_fraction, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
@@ -139,8 +139,7 @@ class _Signal:
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
         rates = _per_round("learning_rates", setting.get("learning_rates", 1.0), rounds)
         momentum = setting.get("momentum", 0.0)
-        if not 0 <= momentum < 1:
-            raise_invalid("momentum", momentum, "in [0, 1)")
+        check_fraction("momentum", momentum)
         if not 0 <= noise_multiplier < np.inf:
             raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
         if np.shape(real.every_round) != (rounds,):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import check_count, raise_invalid
+from fl_epe.checks import check_count, check_fraction, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
@@ -50,8 +50,7 @@ class DropOut(Composed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.rate < 1:
-            raise_invalid("rate", self.rate, "in [0, 1)")
+        check_fraction("rate", self.rate)
 
     def participations(self) -> float:
         """Expected participations: ``1 - rate`` times those of the other schedule."""
