@@ -61,7 +61,12 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    return _epsilon(_solve_known, expected_scores, delta, weights)
+    return _epsilon(
+        lambda clients, goal: _first(clients.log_delta_known, goal, 0.0, 1.0),
+        expected_scores,
+        delta,
+        weights,
+    )
 
 
 def unknown_expected_score_epsilon(
@@ -159,10 +164,6 @@ def _epsilon(
     if left <= 0:
         return math.inf
     return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
-
-
-def _solve_known(clients: _Clients, goal: float) -> float:
-    return _first(clients.log_delta_known, goal, 0.0, 1.0)
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:

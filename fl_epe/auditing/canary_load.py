@@ -322,15 +322,17 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
         scales = [1.0, max(1 - error, 1e-6), 1 + error]
         if load.secret and sees == "all":
             least, one, most = _secret_epsilons(noise, often / rounds, rounds, delta)
-            values = np.interp(scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most])
+            values = np.interp(
+                scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most]
+            ).tolist()
             values[2] += max(scales[2] - _AROUND, 0.0) / (_AROUND - 1) * (most - one)
         elif load.secret:  # the score is the number of rounds, which coins decide
             counts = np.arange(rounds + 1)
             solve = unknown_expected_score_epsilon
             shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
             scores = counts * math.sqrt(even) / (noise * rounds)
-            values = np.array([solve(s * scores, delta, weights=shares) for s in scales])
+            values = [solve(s * scores, delta, weights=shares) for s in scales]
         else:
-            values = np.array([gaussian_epsilon(noise / (s * mu), delta) for s in scales])
-        found.append(Expected(sees, *values.tolist()))
+            values = [gaussian_epsilon(noise / (s * mu), delta) for s in scales]
+        found.append(Expected(sees, *values))
     return tuple(found)

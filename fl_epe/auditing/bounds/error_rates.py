@@ -61,7 +61,7 @@ class Sample:
             data = self.observed.astype("<f4")
         else:
             pooled = np.concatenate([self.observed, self.unobserved])
-            place = np.unique(pooled, return_inverse=True)[1].reshape(-1)
+            place = np.unique(pooled, return_inverse=True)[1]
             groups = place[: self.observed.size], place[self.observed.size :]
             data = np.array([np.bincount(group, minlength=place.max() + 1) for group in groups])
             data = data.astype("<u4")
