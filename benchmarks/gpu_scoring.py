@@ -16,21 +16,16 @@ def dot(canaries: CanarySet, x: torch.Tensor) -> NDArray[np.float64]:
     Right to about 1e-5 of ``‖x‖ / √dim``, as on the CPU.
     """
     largest = float(x.abs().max())
-    out, size = np.zeros(canaries.count), size_for(canaries.dim)
     if largest == 0:
-        return out
-    for number, first in enumerate(range(0, canaries.count, size)):
-        family = rotation(canaries.dim, canaries.seed, number)
-        here = slice(first, min(first + size, canaries.count))
-        rows = family.rows(np.arange(here.stop - first))
-        y = x.new_zeros(size)
-        y[: family.dim] = x / largest
-        y[: family.dim] *= x.new_tensor(signs(family._second, slice(0, family.dim)))
-        y = butterflies(butterflies(y) * x.new_tensor(signs(family._first, slice(0, size))))
-        chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
-        lengths = family.lengths(rows)
-        out[here] = chosen.astype(np.float64) * largest / lengths
-    return out
+        return np.zeros(canaries.count)
+    family, size = rotation(canaries.dim, canaries.seed), size_for(canaries.dim)
+    rows = family.rows(np.arange(canaries.count))
+    y = x.new_zeros(size)
+    y[: family.dim] = x / largest
+    y[: family.dim] *= x.new_tensor(signs(family._second, slice(0, family.dim)))
+    y = butterflies(butterflies(y) * x.new_tensor(signs(family._first, slice(0, size))))
+    chosen = y[torch.as_tensor(rows, device=x.device)].cpu().numpy()
+    return np.asarray(chosen.astype(np.float64) * largest / family.lengths(rows))
 
 
 def butterflies(x: torch.Tensor) -> torch.Tensor:

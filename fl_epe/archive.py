@@ -119,7 +119,7 @@ def require_file(path: Path) -> None:
 
 def write_archive(
     path: Path,
-    arrays: Mapping[str, NDArray[Any]],
+    arrays: Mapping[str, np.ndarray],
     texts: Mapping[str, Any],
     *,
     schema: int,
@@ -148,7 +148,7 @@ def write_archive(
         _write(archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
 
 
-def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> str:
+def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
     with archive.open(f"{name}.npy", "w", force_zip64=array.nbytes > _LARGE) as member:
         content = _Hashed(member)
         np.save(content, array, allow_pickle=False)
@@ -201,7 +201,7 @@ def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
 
 def read_archive(
     path: Path, what: str, *, schema: int | None = None, texts: Collection[str] = ()
-) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """The JSON objects and the arrays in a ``.npz``, all of which is checked.
 
     Args:
@@ -259,7 +259,7 @@ def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None)
         raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")
 
 
-def read_npy(path: Path, what: str) -> NDArray[Any]:
+def read_npy(path: Path, what: str) -> np.ndarray:
     """Read a ``.npy`` file; raises what `read_archive` does."""
     require_file(path)
     try:
@@ -269,12 +269,12 @@ def read_npy(path: Path, what: str) -> NDArray[Any]:
         raise refusal(path, what, error) from error
 
 
-def _array(content: bytes, name: str) -> NDArray[Any]:
+def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python and NumPy, on what is in the header
-            array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+            array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
             kind = array.dtype
     except UNREADABLE as error:
         raise ValueError(f"{name!r} is no array ({one_line(error, 80)})") from error
@@ -283,6 +283,6 @@ def _array(content: bytes, name: str) -> NDArray[Any]:
     return np.asarray(array, kind.newbyteorder("="), order="C")
 
 
-def under(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def under(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """The arrays whose names begin with a prefix, by what follows it."""
     return {n.removeprefix(prefix): each for n, each in arrays.items() if n.startswith(prefix)}

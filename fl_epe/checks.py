@@ -23,10 +23,12 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Vector = NDArray[np.floating]
+Floats32 = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Reals = NDArray[np.floating]
+Vector = Reals
 
 # The largest whole number that NumPy counts with.
 LARGEST = 2**63 - 1

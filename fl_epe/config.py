@@ -64,7 +64,7 @@ class RunConfig:
         clip_quantile: share of updates that the adaptive clip norm leaves unclipped.
         clip_rate: step size of the adaptive clip norm.
         clip_count_std: standard deviation of the noise on the count of unclipped updates
-            (default: voters / 20).
+            (default: voters / 20, and at least z, so that the sum has at most 15% more noise).
         canaries_vote: let canaries vote on the adaptive clip norm, as the paper's code did.
         server_optimizer: 'sgd' or 'adam'.
         server_learning_rate: step size of the server.
@@ -299,7 +299,9 @@ class RunConfig:
 
     def _adaptive_clip(self) -> AdaptiveClip:
         voters = self.clients_per_round + self.canaries_vote * self.canaries_per_round
-        count_std = voters / 20 if self.clip_count_std is None else self.clip_count_std
+        count_std = self.clip_count_std
+        if count_std is None:
+            count_std = max(voters / 20, self.noise_multiplier)
         with checks.rename_arguments(
             initial_norm="clip_norm",
             quantile="clip_quantile",

@@ -44,3 +44,8 @@ def how_often(count: float) -> str:
     """How often: "once", or so many times."""
     shown = counted(count, "time")
     return "once" if shown == "1 time" else shown
+
+
+def sentence(clause: str) -> str:
+    """A clause with a capital letter and a full stop."""
+    return f"{clause[:1].upper()}{clause[1:]}."

@@ -10,6 +10,30 @@ from fl_epe.checks import ArgumentError
 from fl_epe.config import RunConfig
 
 
+@pytest.mark.parametrize("z", [0.25, 1.0, 1.79, 4.0])
+@pytest.mark.parametrize("clients", [2, 3, 4, 5])
+def test_any_noise_fits_few_clients_by_default(clients, z):
+    """The count of few voters is noisy enough that the sum has a part of the budget."""
+    for cohort in range(1, clients + 1):
+        config = RunConfig(clients=clients, clients_per_round=cohort, noise_multiplier=z)
+        std = config.clip_rule().count_std
+        assert z < config.sum_noise_multiplier() < 1.16 * z
+        assert config.sum_noise_multiplier() ** -2 + (2 * std) ** -2 == pytest.approx(z**-2)
+
+
+@pytest.mark.parametrize("clients", [10, 40, 200])
+def test_the_noise_on_the_count_of_more_clients_is_a_twentieth(clients):
+    config = RunConfig(clients=clients, clients_per_round=clients // 2)
+    assert config.clip_rule().count_std == clients // 2 / 20
+
+
+def test_a_count_with_too_little_noise_names_a_number_that_works():
+    typed = {"clients": 5, "clients_per_round": 2, "noise_multiplier": 0.3}
+    with pytest.raises(ArgumentError, match=r"Set the latter to 0\.3,"):
+        RunConfig(**typed, clip_count_std=0.1)
+    assert RunConfig(**typed, clip_count_std=0.3).sum_noise_multiplier() < 0.35
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -74,7 +98,7 @@ from fl_epe.config import RunConfig
             {"noise_multiplier": np.nan}, "noise_multiplier=nan", id="noise_multiplier=nan"
         ),
         pytest.param(
-            {"noise_multiplier": 50.0},
+            {"noise_multiplier": 50.0, "clip_count_std": 1.2},
             r"noise_multiplier=50\.0 < 2 \* clip_count_std=1\.2",
             id="noise_multiplier=50.0-below-2-count_std",
         ),

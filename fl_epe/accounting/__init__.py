@@ -10,8 +10,8 @@ Examples:
     4.377
 """
 
-from fl_epe.accounting.client_epsilon import client_epsilon
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.epsilon_of_signals import epsilon_of_signals
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
     clients_law,
@@ -32,11 +32,11 @@ from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 __all__ = [
     "ExpectedScoreLaw",
     "UpperBound",
-    "client_epsilon",
     "clients_law",
     "delta_two_gaussians",
     "drawn_law",
     "epsilon_of_shift",
+    "epsilon_of_signals",
     "epsilon_two_gaussians",
     "expected_score_law",
     "gaussian_epsilon",

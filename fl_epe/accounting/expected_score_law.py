@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import Bools, Floats, Ints, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
@@ -132,7 +132,7 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
 
 def drawn_law(
     schedule: Schedule,
-    expected_scores: Callable[[Bools], Floats],
+    expected_scores: Callable[[Booleans], Floats],
     clients: int,
     *,
     confidence: float,
@@ -245,7 +245,7 @@ def _step(inside: Floats, chances: Floats) -> float:
     return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
 
 
-def _walk(kind: Events, places: Ints, rows: int) -> tuple[Floats, float]:
+def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     """Probability of each lattice point after all events, and what was cut off above."""
     free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
     free[0, 0] = 1.0
@@ -270,7 +270,7 @@ def _walk(kind: Events, places: Ints, rows: int) -> tuple[Floats, float]:
     return free.sum(axis=0), lost
 
 
-def _kernels(kind: Events, places: Ints) -> Iterator[Floats | None]:
+def _kernels(kind: Events, places: Integers) -> Iterator[Floats | None]:
     """For each event the chance of each step on the lattice; ``None`` for an event without any."""
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
     for start, end in itertools.pairwise(ends.tolist()):

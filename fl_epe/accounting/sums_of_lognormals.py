@@ -26,16 +26,25 @@ class LogLaw:
     Attributes:
         first: the smallest of the whole numbers.
         step: distance of the logarithms.
-        null: probability of each value, from the smallest to the largest, shape ``(n,)``.
-        mean: the value times its probability, shape ``(n,)``; finite where the value overflows.
+        masses: probability of each value, from the smallest to the largest, and the value times
+            that, which is finite where the value overflows, shape ``(2, n)``.
         lost: the part of E[X] in values that were left out as too large.
     """
 
     first: int
     step: float
-    null: Floats
-    mean: Floats
+    masses: Floats
     lost: float = 0.0
+
+    @property
+    def null(self) -> Floats:
+        """The probabilities, shape ``(n,)``."""
+        return np.asarray(self.masses[0])
+
+    @property
+    def mean(self) -> Floats:
+        """The values times their probabilities, shape ``(n,)``."""
+        return np.asarray(self.masses[1])
 
     def logs(self) -> Floats:
         """Logarithms of the values."""
@@ -64,12 +73,10 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
         up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
         up = np.clip(up, 0.0, np.exp(part))
         up_null = np.minimum(up * np.exp(-np.maximum(logs[1:], -700.0)), np.exp(inside))
-        upper = np.array([up_null, up])
-        masses[:, :-1] += share * (np.exp([inside, part]) - upper)
-        masses[:, 1:] += share * upper
-    null, mean = masses
-    null[0] += max(0.0, 1 - float(null.sum()))
-    return LogLaw(first, step, null, mean, tail)
+        upper = share * np.array([up_null, up])
+        _add(masses, 0, 1, share * np.exp([inside, part]) - upper, upper)
+    masses[0, 0] += max(0.0, 1 - float(masses[0].sum()))
+    return LogLaw(first, step, masses, tail)
 
 
 def total_of(law: LogLaw, count: int, tail: float) -> LogLaw:
@@ -123,14 +130,25 @@ def split(logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0
     """
     places = np.floor(logs / step + 1e-9)
     cells = (places - places[0]).astype(np.int64)
-    up = np.expm1(-np.clip(logs - places * step, 0.0, step)) / math.expm1(-step)
-    shares = np.array([up * np.exp(np.clip(logs - places * step, 0.0, step) - step), up])
+    shares = _upward(np.clip(logs - places * step, 0.0, step), step)
     masses = np.array([null, mean])
     out = np.zeros((2, cells[-1] + 2))
-    for row, share, mass in zip(out, shares, masses, strict=True):
-        row[:-1] += np.bincount(cells, (1 - share) * mass)
-        row[1:] += np.bincount(cells, share * mass)
-    return LogLaw(int(places[0]), step, out[0], out[1], lost)
+    lower, upper = (
+        np.array([np.bincount(cells, each) for each in part])
+        for part in ((1 - shares) * masses, shares * masses)
+    )
+    _add(out, 0, 1, lower, upper)
+    return LogLaw(int(places[0]), step, out, lost)
+
+
+def _upward(above: Floats, step: float) -> Floats:
+    """Shares that go to the next point of a grid, of what is so far above a point of it.
+
+    Returns:
+        Of probability and of mean, shape ``(2, n)``.
+    """
+    mean = np.expm1(-above) / math.expm1(-step)
+    return np.array([mean * np.exp(above - step), mean])
 
 
 def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
@@ -143,33 +161,43 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     n = len(one.null)
     m = len(other.null)
     step = one.step / finer
-    first, end = max(one.first, other.first), max(one.first + n, other.first + m)
+    end = max(one.first + n, other.first + m)
     apart = one.first - other.first
     most = max(abs(apart + lag) for lag in (1 - m, n - 1))
-    lowest = math.floor(math.log1p(math.exp(-most * one.step)) / step)
-    far = 1  # from here on it is less than a step
-    if step < 1:
-        far = max(1, math.ceil(1 - math.log(math.expm1(step)) / one.step))
-    size = (end - first) * finer + math.ceil(math.log(2) / step) - lowest
-    out = np.zeros((2, size + 2))
-    for larger, smaller in ((one, other), (other, one))[: 1 if one is other else 2]:
-        start, below, above = _of_far_pairs(larger, smaller, far, step)
-        if one is other:  # and the same with the two exchanged
-            below = 2 * below
-            above = 2 * above
-        begin = (larger.first + start - first) * finer - lowest
-        end = begin + (below.shape[1] - 1) * finer + 1
-        if below.size:
-            out[:, begin:end:finer] += below
-            out[:, begin + 1 : end + 1 : finer] += above
-    lags = range(max(1 - m, 1 - far - apart), min(n, far - apart))
-    for lag in range(lags.stop) if one is other else lags:
-        _add_pairs(out, one, other, lag, finer, first * finer + lowest)
-    return LogLaw(first * finer + lowest, step, out[0], out[1], one.lost + other.lost)
+    above = np.log1p(np.exp(-np.arange(most + 1.0) * one.step))  # at each distance
+    cells = np.floor(above / step).astype(np.int64)
+    up = _upward(above - cells * step, step)
+    far = max(1, int(np.count_nonzero(cells)))  # from here on it is less than a step
+    origin = max(one.first, other.first) * finer + int(cells[-1])
+    out = np.zeros((2, end * finer + int(cells[0]) + 2 - origin))
+    times = 2 if one is other else 1  # each pair of different values, and it exchanged
+    for larger, smaller in ((one, other), (other, one))[::times]:
+        begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
+        if lower.size:
+            _add(out, begin * finer - origin, finer, times * lower, times * upper)
+    for lag in range(0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)):
+        start, stop, distance = max(0, lag), min(n, m + lag), abs(apart + lag)
+        a = slice(start, stop)
+        b = slice(start - lag, stop - lag)
+        pairs = one.masses[:, a] * other.null[b]
+        pairs[1] += one.null[a] * other.mean[b]
+        if lag:
+            pairs *= times
+        upper = up[:, distance, None] * pairs
+        begin = max(one.first + start, other.first + start - lag) * finer + int(cells[distance])
+        _add(out, begin - origin, finer, pairs - upper, upper)
+    return LogLaw(origin, step, out, one.lost + other.lost)
+
+
+def _add(out: Floats, begin: int, finer: int, lower: Floats, upper: Floats) -> None:
+    """Add masses to every ``finer``-th point of ``out``, and others to the points after these."""
+    end = begin + (lower.shape[1] - 1) * finer + 1
+    out[:, begin:end:finer] += lower
+    out[:, begin + 1 : end + 1 : finer] += upper
 
 
 def _of_far_pairs(
-    larger: LogLaw, smaller: LogLaw, far: int, step: float
+    larger: LogLaw, smaller: LogLaw, far: int, up: Floats
 ) -> tuple[int, Floats, Floats]:
     """The sums of each value of ``larger`` and all those at least ``far`` points below it.
 
@@ -179,48 +207,25 @@ def _of_far_pairs(
     """
     apart = larger.first - smaller.first
     nearest = max(far, apart - len(smaller.null) + 1)
-    distances = np.arange(nearest, apart + len(larger.null))
+    stop = max(nearest, apart + len(larger.null))
     start = max(0, nearest - apart)
-    if not len(distances):
-        return start, np.zeros((2, 0)), np.zeros((2, 0))
-    excess = np.log1p(np.exp(-distances * larger.step))
-    up = np.expm1(-excess) / np.expm1(-step)
-    up_null = up * np.exp(excess - step)
-    null = larger.null[start:]
-    mean = larger.mean[start:]
-
-    def met(values: Floats, shares: Floats) -> Floats:
-        return np.convolve(values, shares)[start + apart - nearest : len(distances)]
+    null, mean = larger.masses[:, start:]
 
     def fallen(of_null: Floats, of_mean: Floats) -> Floats:
-        means = mean * met(smaller.null, of_mean) + null * met(smaller.mean, of_mean)
-        return np.array([null * met(smaller.null, of_null), means])
+        met = [
+            np.convolve(values, shares)[start + apart - nearest : stop - nearest]
+            for values, shares in (
+                (smaller.null, of_null),
+                (smaller.null, of_mean),
+                (smaller.mean, of_mean),
+            )
+        ]
+        return np.array([null * met[0], mean * met[1] + null * met[2]])
 
-    return start, fallen(1 - up_null, 1 - up), fallen(up_null, up)
-
-
-def _add_pairs(out: Floats, one: LogLaw, other: LogLaw, lag: int, finer: int, origin: int) -> None:
-    """Add the sums of all pairs at one distance to ``out``, which begins at ``origin``."""
-    step = one.step / finer
-    above = math.log1p(math.exp(-abs(one.first - other.first + lag) * one.step))
-    cell = math.floor(above / step)
-    up = math.expm1(cell * step - above) / math.expm1(-step)
-    share = np.array([[up * math.exp(above - (cell + 1) * step)], [up]])
-    start = max(0, lag)
-    stop = min(len(one.null), len(other.null) + lag)
-    a = slice(start, stop)
-    b = slice(start - lag, stop - lag)
-    pairs = np.empty((2, stop - start))
-    np.multiply(one.null[a], other.null[b], out=pairs[0])
-    np.multiply(one.mean[a], other.null[b], out=pairs[1])
-    pairs[1] += one.null[a] * other.mean[b]
-    if one is other and lag:
-        pairs *= 2  # and the same with the two exchanged
-    upper = share * pairs
-    begin = max(one.first + start, other.first + start - lag) * finer + cell - origin
-    end = begin + (stop - start - 1) * finer + 1
-    out[:, begin:end:finer] += pairs - upper
-    out[:, begin + 1 : end + 1 : finer] += upper
+    if stop == nearest:
+        return larger.first + start, np.zeros((2, 0)), np.zeros((2, 0))
+    shares = up[:, nearest:stop]
+    return larger.first + start, fallen(*(1 - shares)), fallen(*shares)
 
 
 def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
@@ -240,13 +245,12 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     beyond = np.cumsum(law.mean[::-1])[::-1]
     start = int(np.searchsorted(below, tail))
     stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
-    null = law.null[start:stop].copy()
-    mean = law.mean[start:stop].copy()
+    masses = law.masses[:, start:stop].copy()
     if start:
-        null[0] += below[start - 1]
-        mean[0] += below[start - 1] * math.exp(law.step * (law.first + start))
+        smallest = math.exp(law.step * (law.first + start))
+        masses[:, 0] += below[start - 1] * np.array([1.0, smallest])
     lost = law.lost + (float(beyond[stop]) if stop < len(beyond) else 0.0)
-    return LogLaw(law.first + start, law.step, null, mean, lost)
+    return LogLaw(law.first + start, law.step, masses, lost)
 
 
 def _log_between(edges: Floats) -> Floats:

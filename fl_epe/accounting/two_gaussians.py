@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.checks import Bools, Floats, raise_invalid
+from fl_epe.checks import Booleans, Floats, raise_invalid
 
 _LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
 _LARGEST_EPSILON = 1e300  # δ has long vanished
@@ -127,8 +127,8 @@ class _Pair:
         far_gap: g′/(r − 1) at x = 0.
     """
 
-    identical: Bools
-    disjoint: Bools
+    identical: Booleans
+    disjoint: Booleans
     shift: Floats
     excess: Floats
     square: Floats
@@ -238,14 +238,16 @@ def _mills(v: Floats) -> Floats:
     return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 
-def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Bools]) -> Floats:
+def _checked(
+    name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Booleans]
+) -> Floats:
     values = np.asarray(value, dtype=np.float64)
     if not np.all(holds(values)):
         raise_invalid(name, values[~holds(values)][0], where)
     return values
 
 
-def _is_length(values: Floats) -> Bools:
+def _is_length(values: Floats) -> Booleans:
     return (values >= 0) & (values < np.inf)
 
 

@@ -51,7 +51,14 @@ from fl_epe.auditing.evidence import (
 from fl_epe.auditing.faults import Fault, FaultBook, FaultKind
 from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
 from fl_epe.auditing.leave_one_out import others_share
-from fl_epe.auditing.measured import NotMeasured, at_chance, divergence, updates_lost
+from fl_epe.auditing.measured import (
+    NotMeasured,
+    at_chance,
+    divergence,
+    no_better_than_constant,
+    tells_apart,
+    updates_lost,
+)
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import (
     CanaryCosines,
@@ -137,11 +144,13 @@ __all__ = [
     "find_evidence",
     "installed_versions",
     "ladder_fit",
+    "no_better_than_constant",
     "null_misfit",
     "others_share",
     "read_scores",
     "scores_for_claim",
     "seen_by",
     "summarize_scores",
+    "tells_apart",
     "updates_lost",
 ]

@@ -204,16 +204,16 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return accounting.client_epsilon(np.array([scale * client.size(view)]), delta)
+        return accounting.epsilon_of_signals(np.array([scale * client.size(view)]), delta)
     if view.adversary.sees == "final":
-        return accounting.client_epsilon(scale * weights, delta, secret, final_only=True)
+        return accounting.epsilon_of_signals(scale * weights, delta, secret, final_only=True)
     if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
         raise NotMeasured(
             "what hides a client is correlated between rounds, and ε of secret rounds is computed "
             "for independent ones alone"
         )
     signals = view.sizes.unit * np.sqrt(view.record.correlation.alone(weights))
-    return accounting.client_epsilon(scale * signals, delta, secret)
+    return accounting.epsilon_of_signals(scale * signals, delta, secret)
 
 
 def _proof(

@@ -28,7 +28,7 @@ import scipy
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
 from fl_epe.auditing.measured import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
-from fl_epe.checks import Bools, check_count, check_rate
+from fl_epe.checks import Booleans, check_count, check_rate
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, ShuffledEpochs
 from fl_epe.wording import counted
@@ -142,7 +142,7 @@ class CanaryLoad:
             return clients
         return ShuffledEpochs(self.rounds, self.place_participations)
 
-    def presence(self, places: Bools, rng: np.random.Generator) -> Bools:
+    def presence(self, places: Booleans, rng: np.random.Generator) -> Booleans:
         """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
         if self.secret:
             return places

@@ -31,7 +31,7 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.checks import Floats, Ints
+from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 
 LEAST_OF_A_RECORD = 20
@@ -284,7 +284,7 @@ def _not_gaussian(groups: Sequence[Floats], p: float | None, least: int) -> str:
     return ""
 
 
-def _excess_variance(counts: Ints | Floats, trials: int, rate: float) -> float:
+def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> float:
     """By how many standard errors counts vary more than Binomial(trials, rate)."""
     square = trials * rate * (1 - rate)
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))

@@ -23,7 +23,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
 from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.checks import Bools, Floats
+from fl_epe.checks import Booleans, Floats
 from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
@@ -192,7 +192,7 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _presence(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Bools:
+def _presence(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Booleans:
     found = np.zeros((rounds, count), bool)
     drawn = events.independent
     chances = np.zeros((rounds, 1), np.float32)

@@ -23,7 +23,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from fl_epe.accounting import client_epsilon
+from fl_epe.accounting import epsilon_of_signals
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
 from fl_epe.auditing.confidence_sequence import PLAN_MARGIN, boundary
@@ -158,11 +158,11 @@ class EpsilonSoFar:
         if signal <= 0:
             return 0.0
         if self._client is None or not self._client.hidden:
-            return client_epsilon(np.array([signal * math.sqrt(self.participations)]), delta)
+            return epsilon_of_signals(np.array([signal * math.sqrt(self.participations)]), delta)
         mean = self._energy / int(self._counts.sum())
         each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
         events = self._client.first(self._rounds).events
-        return client_epsilon(signal * np.maximum(each, _LEAST_SIGNAL), delta, events)
+        return epsilon_of_signals(signal * np.maximum(each, _LEAST_SIGNAL), delta, events)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.

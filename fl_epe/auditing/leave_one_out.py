@@ -24,7 +24,7 @@ from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
 from fl_epe.auditing.scores import cosines_of, quotients
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
-from fl_epe.checks import Floats, Ints, raise_invalid
+from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.mechanism import norm
 
 # Others with a smaller share of a vector's energy are left in; the score changes by half of it.
@@ -124,7 +124,7 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     return record.with_values(**values)
 
 
-def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Ints) -> tuple[Floats, Any]:
+def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Integers) -> tuple[Floats, Any]:
     """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
     found = np.zeros((record.rounds, len(ids)))
     lengths = np.zeros(record.rounds)
@@ -149,7 +149,7 @@ def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Ints) -> tuple[Fl
 
 
 def _final_part(
-    record: AuditRecord, canaries: CanarySet, own: Floats, ids: Ints
+    record: AuditRecord, canaries: CanarySet, own: Floats, ids: Integers
 ) -> tuple[Floats, Any]:
     square = record.norms.displacement**2
     fits = np.max(np.abs(own), initial=0.0) < _LARGEST  # else float32 cannot hold their sum

@@ -17,7 +17,7 @@ import numpy as np
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.checks import Bools, Floats
+from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
@@ -25,6 +25,7 @@ _LAST = 3  # evaluations, or rounds, at the end of a run that tell that training
 _EARLY = 10  # rounds that a model has to leave chance: evaluations before do not count
 _MOST_LOST = 0.5
 _EXPLODED = 100.0
+_APART = 0.1  # of the way from the metric of a constant prediction to 1
 _FELL = 0.9  # of the first loss on held-out data
 
 
@@ -94,7 +95,7 @@ def _no_rounds(record: AuditRecord) -> str | None:
     return f"the model did not move in the {which} in which canaries took part"
 
 
-def _count(presence: Bools) -> int:
+def _count(presence: Booleans) -> int:
     return int(presence.any(axis=0).sum())
 
 
@@ -164,27 +165,32 @@ def _loss_exploded(record: AuditRecord) -> str | None:
 
 
 def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
-    """Why the model is no better than chance in the last evaluations; ``None`` if it is.
+    """Why the model has not learned in the last evaluations; ``None`` if it has.
 
-    Its loss decides: that of the best constant prediction is the one to beat. A model with a larger
-    loss has learned all the same if its accuracy or R² is above chance. Accuracy alone would not
-    do: where 95% of examples are of one class, a good model may never predict the other.
-
-    The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
-    rounds do not count, so that a short run says nothing.
+    It has not where it is no better than a constant prediction (`no_better_than_constant`), unless
+    it tells examples apart (`tells_apart`): a model that is too sure of itself may have a large
+    loss, and still be right more often than by chance.
 
     Args:
         record: the audit record of a run.
         evaluations: how many of the last ones must all be so.
     """
-    design = record.design
-    least = design.chance_loss
+    return (
+        None if tells_apart(record, evaluations) else no_better_than_constant(record, evaluations)
+    )
+
+
+def no_better_than_constant(record: AuditRecord, evaluations: int = 1) -> str | None:
+    """Why the model is no better than the best constant prediction; ``None`` if it is.
+
+    Its loss decides, or its metric where the loss of that prediction is not known. Accuracy alone
+    would not do: where 95% of examples are of one class, a good model may never predict the other.
+
+    The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
+    rounds do not count, so that a short run says nothing. Arguments are as for `at_chance`.
+    """
+    least = record.design.chance_loss
     losses = _late(record, "eval_loss", evaluations)
-    r_square = design.metric.lower().replace("_", "") in ("r2", "r2score")
-    guess = 0.0 if r_square else design.chance_accuracy
-    scores = _late(record, "eval_accuracy", evaluations)
-    if guess is not None and np.any(scores > guess):
-        return None
     if least is not None and len(losses):
         if np.any(losses < least):
             return None
@@ -192,11 +198,36 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
             f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
             f"prediction for everybody ({least:.3g})"
         )
-    if guess is None or not len(scores):
+    guess = _guess(record)
+    scores = _late(record, "eval_accuracy", evaluations)
+    if guess is None or not len(scores) or np.any(scores > guess):
         return None
-    if r_square:
+    if _has_r_square(record):
         return f"R² on held-out data is {scores[-1]:.2f}, no better than predicting the mean"
     return f"accuracy on held-out data is {scores[-1]:.1%}, no better than chance ({guess:.1%})"
+
+
+def tells_apart(record: AuditRecord, evaluations: int = 1) -> bool:
+    """Whether the model tells examples apart, by its accuracy, R² or ROC AUC.
+
+    One of the last evaluations is a tenth of the way from chance to a perfect model. Arguments are
+    as for `at_chance`.
+    """
+    levels = ("eval_accuracy", _guess(record)), ("eval_auc", 0.5)
+    return any(
+        bool(np.any(_late(record, name, evaluations) >= guess + _APART * (1 - guess)))
+        for name, guess in levels
+        if guess is not None
+    )
+
+
+def _guess(record: AuditRecord) -> float | None:
+    """The metric of the best constant prediction."""
+    return 0.0 if _has_r_square(record) else record.design.chance_accuracy
+
+
+def _has_r_square(record: AuditRecord) -> bool:
+    return record.design.metric.lower().replace("_", "") in ("r2", "r2score")
 
 
 def _late(record: AuditRecord, name: str, count: int) -> Floats:

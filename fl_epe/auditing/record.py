@@ -36,7 +36,7 @@ from fl_epe.auditing.scores import quotients
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.checks import (
     ArgumentError,
-    Bools,
+    Booleans,
     Floats,
     check_count,
     check_probability,
@@ -91,7 +91,7 @@ class AuditRecord:
     delta: float
     observed: CanaryCosines
     unobserved: CanaryCosines
-    presence: Bools
+    presence: Booleans
     norms: Norms
     mechanism: Mechanism
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)

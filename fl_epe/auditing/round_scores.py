@@ -18,7 +18,7 @@ from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, Server
 from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
 from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import Floats, Ints, Vector, raise_invalid
+from fl_epe.checks import Floats, Integers, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
@@ -195,7 +195,7 @@ class SeenRounds:
         return self._rows["factor"]
 
     def mechanism(
-        self, server: ServerSGD | str, ids: Ints, client: ParticipationLaw | None
+        self, server: ServerSGD | str, ids: Integers, client: ParticipationLaw | None
     ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
@@ -247,10 +247,10 @@ class SeenRounds:
 
 def record_from_scorer(
     scorer: CanaryScorer,
-    observed_ids: Ints,
+    observed_ids: Integers,
     *,
-    start: NDArray[np.floating],
-    final: NDArray[np.floating],
+    start: Vector,
+    final: Vector,
     delta_norms: Floats,
     delta_series: str = "delta",
     released: str = "mean",
@@ -283,7 +283,7 @@ def record_from_scorer(
         lengths = dict.fromkeys(series[:2], math.nan)
     residuals = scorer.norms("residual")
 
-    def side(ids: Ints) -> CanaryCosines:
+    def side(ids: Integers) -> CanaryCosines:
         mine = {name: values[..., ids] for name, values in cosines.items()}
         return CanaryCosines(
             means=mine["mean"],

@@ -38,7 +38,7 @@ from fl_epe.auditing.round_scores import (
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import (
-    Ints,
+    Integers,
     Vector,
     check_count,
     check_not_negative,
@@ -330,7 +330,7 @@ class RunAuditor:
         self.faults.restore(state, rounds)
 
     def record(
-        self, observed: Ints | None = None, final: Vector | None = None, **facts: Any
+        self, observed: Integers | None = None, final: Vector | None = None, **facts: Any
     ) -> AuditRecord:
         """What the run leaves behind so far; every canary is scored against every round.
 

@@ -11,15 +11,15 @@ Examples:
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, Floats, checked_type, raise_invalid
+from fl_epe.canaries.directions import Rows, Sphere, rotation, size_for
+from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, checked_type, raise_invalid
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -42,7 +42,8 @@ class CanarySet:
         seed: a non-negative integer; keep it secret until training has ended.
         kind: "rotation", rows of a random rotation, all scores of which cost two fast transforms;
             or "sphere", independent normal draws as in the paper, each of which is made anew. In
-            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there.
+            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there;
+            and so for more canaries than a rotation has rows, which are 65,536 at least.
             See docs/notes/rotation.md.
 
     Raises:
@@ -59,7 +60,7 @@ class CanarySet:
             case "sphere":
                 is_sphere = True
             case "rotation":
-                is_sphere = self.dim < _LEAST_DIM
+                is_sphere = self.dim < _LEAST_DIM or self.count > size_for(self.dim)
             case _:
                 assert_never(kind)
         self._sphere = Sphere(self.dim, self.seed) if is_sphere else None
@@ -72,7 +73,7 @@ class CanarySet:
         """Whether the scores of a vector cost the same for any number of canaries."""
         return self._sphere is None
 
-    def vector(self, i: int) -> NDArray[np.float32]:
+    def vector(self, i: int) -> Floats32:
         """Canary ``i`` as a float32 array of shape ``(dim,)`` with unit norm.
 
         Raises:
@@ -83,11 +84,10 @@ class CanarySet:
             out = np.empty(self.dim, np.float32)
             self._sphere.fill(i, out)
             return out
-        number, index = divmod(i, size_for(self.dim))
-        family = rotation(self.dim, self.seed, number)
-        return family.vector(int(family.rows(np.array(index))))
+        family = rotation(self.dim, self.seed)
+        return family.vector(int(family.rows(np.array(i))))
 
-    def vectors(self, numbers: Sequence[int]) -> NDArray[np.float32]:
+    def vectors(self, numbers: Sequence[int]) -> Floats32:
         """The canaries with these numbers, shape ``(len(numbers), dim)``; uses all processors.
 
         Raises:
@@ -99,9 +99,7 @@ class CanarySet:
                 row[:] = vector
         return out
 
-    def combine(
-        self, weights: NDArray[np.floating], *, numbers: Sequence[int] | None = None
-    ) -> NDArray[np.float32]:
+    def combine(self, weights: Reals, *, numbers: Sequence[int] | None = None) -> Floats32:
         """Weighted sums of canaries, without making them all.
 
         Args:
@@ -128,9 +126,9 @@ class CanarySet:
                     for part in blocks(self.dim):
                         total[part] += (weight * vector[part]).astype(np.float32)
             return out
-        for family, here, rows, lengths in self._families(chosen):
-            for total, shares in zip(out, weights, strict=True):
-                total += family.combine(shares[here] / lengths, rows)
+        family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
+        for total, shares in zip(out, weights, strict=True):
+            total[:] = family.combine(shares / lengths[chosen], rows[chosen])
         return out
 
     def dot(
@@ -138,9 +136,9 @@ class CanarySet:
         x: ArrayLike,
         *,
         numbers: Sequence[int] | None = None,
-        less: NDArray[np.floating] | None = None,
+        less: Reals | None = None,
         threads: int | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Inner products of canaries with ``x``, without making them all.
 
         Args:
@@ -166,9 +164,10 @@ class CanarySet:
             out = self._sphere.dot(vectors if less is None else vectors - less, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            for family, here, rows, lengths in self._families(chosen):
-                for dots, vector in zip(out, vectors, strict=True):
-                    dots[here] = family.products(vector, rows, less=less, threads=threads) / lengths
+            family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
+            for dots, vector in zip(out, vectors, strict=True):
+                products = family.products(vector, rows[chosen], less=less, threads=threads)
+                dots[:] = products / lengths[chosen]
         return out if x.ndim == 2 else out[0]
 
     def _chosen(self, numbers: Sequence[int] | None) -> Rows:
@@ -180,25 +179,11 @@ class CanarySet:
         return chosen
 
     @functools.cached_property
-    def _all_rows(self) -> tuple[Rows, Floats]:
-        """Row of every canary in its family, and the row's length before it is scaled to 1."""
-        size = size_for(self.dim)
-        rows, lengths = np.empty(self.count, np.int64), np.empty(self.count)
-        for number, first in enumerate(range(0, self.count, size)):
-            family = rotation(self.dim, self.seed, number)
-            here = slice(first, min(first + size, self.count))
-            rows[here] = family.rows(np.arange(here.stop - first))
-            lengths[here] = family.lengths(rows[here])
-        return rows, lengths
-
-    def _families(self, chosen: Rows) -> Iterator[tuple[Rotation, Rows, Rows, Floats]]:
-        """Each rotation, where its canaries are in ``chosen``, their rows, and those' lengths."""
-        families = chosen // size_for(self.dim)
-        rows, lengths = self._all_rows
-        for number in np.flatnonzero(np.bincount(families)):
-            here = np.flatnonzero(families == number)
-            family = rotation(self.dim, self.seed, int(number))
-            yield family, here, rows[chosen[here]], lengths[chosen[here]]
+    def _rows(self) -> tuple[Rows, Floats]:
+        """Row of every canary in the rotation, and the row's length before it is scaled to 1."""
+        family = rotation(self.dim, self.seed)
+        rows = family.rows(np.arange(self.count))
+        return rows, family.lengths(rows)
 
 
 SCORE_MEMORY = 384 << 20
@@ -220,12 +205,10 @@ class CanaryScorer:
         self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
         self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
         self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
-        self._dots: dict[str, list[NDArray[np.float64]]] = {}
+        self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(
-        self, series: str, vector: NDArray[np.floating], less: NDArray[np.floating] | None = None
-    ) -> NDArray[np.float64] | None:
+    def add(self, series: str, vector: Reals, less: Reals | None = None) -> Floats | None:
         """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
@@ -260,24 +243,24 @@ class CanaryScorer:
             self._dots.setdefault(name, []).append(dots)
         self._names.clear()
 
-    def norms(self, series: str) -> NDArray[np.float64]:
+    def norms(self, series: str) -> Floats:
         """Norm of every vector of the series, shape ``(length,)``."""
         return np.array(self._norms.get(series, []))
 
-    def cosines(self, series: str) -> NDArray[np.float64]:
+    def cosines(self, series: str) -> Floats:
         """Cosines of a series, float64 of shape ``(length, count)``; 0 for a vector of norm 0."""
         self.flush()
         dots = np.array(self._dots.get(series, [])).reshape(-1, self.canaries.count)
         norms = self.norms(series)[:, None]
         return np.divide(dots, norms, out=np.zeros_like(dots), where=norms > 0)
 
-    def state(self, series: Iterable[str] | None = None) -> dict[str, NDArray[np.generic]]:
+    def state(self, series: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Named arrays from which `restore` continues: of all series, and vectors that wait.
 
         Args:
             series: keep these alone; then vectors that wait are scored first.
         """
-        out: dict[str, NDArray[np.generic]] = {}
+        out: dict[str, np.ndarray] = {}
         if series is None:
             out["waiting.names"] = np.array(self._names, dtype=np.str_)
             out["waiting.vectors"] = self._rows[: len(self._names)]
@@ -289,7 +272,7 @@ class CanaryScorer:
             out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
         return out
 
-    def restore(self, state: Mapping[str, NDArray[Any]], length: int | None = None) -> None:
+    def restore(self, state: Mapping[str, np.ndarray], length: int | None = None) -> None:
         """Continue from what `state` returned.
 
         Args:

@@ -25,11 +25,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Floats32, Integers, Reals
 from fl_epe.mechanism import BLOCK, blocks, norm
 from fl_epe.seeding import generator
 
-Rows = NDArray[np.int64]
+Rows = Integers
 
 LEAST_SIZE = 1 << 16
 """Smallest D: its sums of signs are normal to 1e-3 of a tail beyond 4.5 deviations."""
@@ -61,7 +61,7 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     return cast(AbstractContextManager[Any], limited or contextlib.nullcontext())
 
 
-def transform(x: NDArray[np.float32], *, threads: int | None = None) -> NDArray[np.float32]:
+def transform(x: Floats32, *, threads: int | None = None) -> Floats32:
     """The Walsh–Hadamard transform of ``x``, in place, by three products with small matrices.
 
     ``y_i = Σ_j (−1)^popcount(i & j) · x_j``: its own inverse up to the factor D. It is exact for
@@ -102,30 +102,29 @@ def _share(work: Callable[[int], None], items: Iterable[int], threads: int) -> N
 
 
 @functools.cache
-def hadamard(size: int) -> NDArray[np.float32]:
+def hadamard(size: int) -> Floats32:
     """The matrix of the transform of length ``size``, in Sylvester's order."""
     return np.asarray(scipy.linalg.hadamard(size, np.float32))
 
 
 class Rotation:
-    """A family of D canaries of dimension ``dim``, in D/4 bytes; small ones in 4·D more.
+    """D canaries of dimension ``dim``, in D/4 bytes; small ones in 4·D more.
 
     Args:
         dim: d.
         seed: of the signs.
-        family: a number; families of one seed are independent.
     """
 
-    def __init__(self, dim: int, seed: int, family: int) -> None:
+    def __init__(self, dim: int, seed: int) -> None:
         self.dim, self.size = dim, size_for(dim)
-        rng = generator(seed, _STREAM, family)
+        rng = generator(seed, _STREAM, 0)
         self._first, self._second = (
             np.frombuffer(rng.bytes(self.size // 8), np.uint8) for _ in range(2)
         )
         self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]
         self._kept = self._made_base() if self.size <= _LARGEST_KEPT else None
 
-    def _made_base(self) -> NDArray[np.float32]:
+    def _made_base(self) -> Floats32:
         """``g``, of whole numbers, so exact everywhere; shape ``(D,)``."""
         return transform(change_signs(np.ones(self.size, np.float32), self._first))
 
@@ -155,7 +154,7 @@ class Rotation:
                 sums = sums[::2] + sums[1::2]
         return np.asarray(np.sqrt(squares))
 
-    def vector(self, row: int) -> NDArray[np.float32]:
+    def vector(self, row: int) -> Floats32:
         """The canary of this row, of length 1, shape ``(dim,)``."""
         if self._kept is None:
             out = np.zeros(self.size, np.float32)
@@ -172,12 +171,7 @@ class Rotation:
         return out
 
     def products(
-        self,
-        x: NDArray[np.floating],
-        rows: Rows,
-        *,
-        less: NDArray[np.floating] | None = None,
-        threads: int | None = None,
+        self, x: Reals, rows: Rows, *, less: Reals | None = None, threads: int | None = None
     ) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
 
@@ -188,7 +182,7 @@ class Rotation:
             threads: see `transform`.
         """
 
-        def part(here: slice) -> NDArray[np.floating]:
+        def part(here: slice) -> Reals:
             return x[here] if less is None else x[here] - less[here]
 
         largest = max(float(np.max(np.abs(part(here)))) for here in blocks(self.dim))
@@ -201,7 +195,7 @@ class Rotation:
         transform(change_signs(transform(y, threads=threads), self._first), threads=threads)
         return y[rows] * np.float64(largest)
 
-    def combine(self, weights: Floats, rows: Rows) -> NDArray[np.float32]:
+    def combine(self, weights: Floats, rows: Rows) -> Floats32:
         """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""
         largest = float(np.max(np.abs(weights), initial=0.0))
         if largest == 0:
@@ -215,9 +209,9 @@ class Rotation:
 
 
 @functools.lru_cache(maxsize=2)
-def rotation(dim: int, seed: int, family: int) -> Rotation:
-    """The family with this number; the last two that were used are kept."""
-    return Rotation(dim, seed, family)
+def rotation(dim: int, seed: int) -> Rotation:
+    """The rotation of a seed; the last two that were used are kept."""
+    return Rotation(dim, seed)
 
 
 def size_for(dim: int) -> int:
@@ -225,7 +219,7 @@ def size_for(dim: int) -> int:
     return max(LEAST_SIZE, 1 << (dim - 1).bit_length())
 
 
-def change_signs(x: NDArray[np.float32], bits: NDArray[np.uint8]) -> NDArray[np.float32]:
+def change_signs(x: Floats32, bits: NDArray[np.uint8]) -> Floats32:
     """Change the sign of ``x[j]``, in place, where bit j of ``bits`` (`numpy.packbits`) is 1."""
     for here in blocks(len(x)):
         x[here] *= signs(bits, here)
@@ -244,14 +238,14 @@ class Sphere:
     def __init__(self, dim: int, seed: int) -> None:
         self.dim, self.seed = dim, seed
 
-    def fill(self, i: int, out: NDArray[np.float32]) -> None:
+    def fill(self, i: int, out: Floats32) -> None:
         """Write canary ``i`` into ``out``, shape ``(dim,)``."""
         rng, square = generator(self.seed, int(i)), 0.0
         for here in blocks(self.dim):
             square += _draw(rng, out[here])
         out /= np.float32(math.sqrt(square))
 
-    def combine(self, weights: NDArray[np.floating], chosen: Rows) -> NDArray[np.float32]:
+    def combine(self, weights: Reals, chosen: Rows) -> Floats32:
         """Sums of the canaries ``chosen``, with only a few of them in memory, ``(m, dim)``."""
         out = np.zeros((len(weights), self.dim), np.float32)
         shares = np.asarray(weights, np.float32)
@@ -263,9 +257,7 @@ class Sphere:
                 out += shares[:, first : first + _FEW] @ few[: len(block)]
         return out
 
-    def dot(
-        self, vectors: NDArray[np.floating], chosen: Rows, threads: int | None
-    ) -> NDArray[np.float64]:
+    def dot(self, vectors: Reals, chosen: Rows, threads: int | None) -> Floats:
         """Inner products, with only a block of canaries in memory, ``(m, len(chosen))``."""
         rows = vectors if vectors.dtype == np.float32 else vectors.astype(np.float64)
         out = np.empty((len(chosen), len(rows)))
@@ -279,7 +271,7 @@ class Sphere:
             list(pool.map(work, range(0, len(chosen), size)))
         return np.ascontiguousarray(out.T)
 
-    def _block_dot(self, block: Rows, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _block_dot(self, block: Rows, rows: Reals) -> Floats:
         """Products with a few canaries, in float32 within `BLOCK` coordinates, else float64."""
         generators = [generator(self.seed, int(i)) for i in block]
         squares = np.zeros(len(block))
@@ -292,7 +284,7 @@ class Sphere:
         return total / np.sqrt(squares)[:, None]
 
 
-def _draw(rng: np.random.Generator, out: NDArray[np.float32]) -> float:
+def _draw(rng: np.random.Generator, out: Floats32) -> float:
     """Fill ``out`` with normal draws; returns the sum of their squares."""
     rng.standard_normal(out=out, dtype=np.float32)
     return float(np.sum(np.square(out, dtype=np.float64)))

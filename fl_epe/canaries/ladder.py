@@ -13,7 +13,8 @@ Examples:
 """
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fl_epe.checks import Booleans
 
 _DIVIDED = 6  # one place in so many
 
@@ -32,7 +33,7 @@ def rungs(rounds: int) -> list[int]:
     return found
 
 
-def ladder(places: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+def ladder(places: Booleans, rng: np.random.Generator) -> Booleans:
     """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``.
 
     Args:

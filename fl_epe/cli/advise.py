@@ -126,9 +126,10 @@ class Noise:
             return 0
         lines = limit.advice_lines(advice)
         if setting is not None:
+            count_std = limit.limit_like(run)["of_count"] ** -0.5 / 2
             lines.append(
-                f"• The clip norm of that run was adaptive: --noise-multiplier {setting:.4g} gives "
-                "the sum this z."
+                "• The clip norm of that run was adaptive: fl-epe run with --noise-multiplier "
+                f"{setting:.6g} --clip-count-std {count_std:.6g} gives the sum this z."
             )
         print_lines(lines)
         return 0

@@ -166,7 +166,7 @@ class ProgressLine:
 FAILED, BAD_INPUT, NOT_MEASURED, NO_READER = 1, 2, 3, 141
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
-    ("PIL", "datasets", "flwr_datasets", "h5py"), "data"
+    ("PIL", "datasets", "flwr_datasets", "h5py", "pyarrow"), "data"
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -1,16 +1,14 @@
 """``fl-epe new`` and ``fl-epe data convert``: a task on data of one's own, and published data."""
 
 import dataclasses
-import importlib.resources
 import json
 import math
 import shlex
-import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import did_you_mean, raise_invalid
 from fl_epe.cli.console import ProgressLine, print_whole, waiting
 from fl_epe.config import RunConfig
 from fl_epe.files import write_text
@@ -67,7 +65,7 @@ class New:
         about = list[str]()
         if self.data is None:
             kinds = ColumnKinds(numbers=_CANCER)
-            text = _filled(path, kinds, ["target"], 60, example=_template("own_rows"))
+            text = _filled(path, kinds, ["target"], 60)
         else:
             with waiting(f"Reading {self.data}"):
                 text, about = self._of_table(self.data)
@@ -88,7 +86,10 @@ class New:
         needed = [self.targets] if self.by is None else [self.targets, self.by]
         for argument, column in zip(("targets", "by"), needed, strict=False):
             if column not in names:
-                raise_invalid(argument, column, f"to be a column of {data}: {', '.join(names)}")
+                wanted = f"to be a column of {data}: {', '.join(names)}"
+                raise_invalid(argument, column, wanted + did_you_mean(column, names))
+        if self.by == self.targets:
+            raise_invalid("by", self.by, "to be another column than --targets")
         table = tables[train].dropna(subset=needed)
         classes = classes_to_predict(tables[train][self.targets])
         kinds = sort_columns(table, but=needed)
@@ -106,23 +107,12 @@ class New:
             clients = table[self.by].nunique()
         if clients < 2:
             raise_invalid("data", str(data), f"to have the rows of 2 clients, found {clients}")
-        loss = {}
+        values: dict[str, Any] = {"outputs": classes or 1, "train": train}
         if classes is None:
-            values = table[self.targets].astype(float)
-            text = _template("own_loss").format(
-                mean=values.mean(), deviation=values.std(ddof=0) or 1.0
-            )
-            loss = {"loss": text, "own_loss": "    loss=loss,\n", "target_type": "float"}
-        text = _filled(
-            self.file,
-            kinds,
-            needed,
-            clients,
-            outputs=classes or 1,
-            source=_quoted(str(data.resolve() if data.exists() else data)),  # or a hub's id
-            train=_quoted(train),
-            **loss,
-        )
+            numbers = table[self.targets].astype(float)
+            values |= {"mean": numbers.mean(), "deviation": numbers.std(ddof=0) or 1.0}
+        values["source"] = str(data.resolve() if data.exists() else data)  # or a hub's id
+        text = _filled(self.file, kinds, needed, clients, **values)
         what = "a real number" if classes is None else f"one of {classes:,} classes"
         about = [f"To predict: {self.targets}, {what}", *_described(kinds)]
         if dropped := len(tables[train]) - len(table):
@@ -176,53 +166,36 @@ class Convert:
         return 0
 
 
-def _template(name: str) -> str:
-    place = importlib.resources.files("fl_epe") / "cli" / "templates" / f"{name}.txt"
-    return place.read_text(encoding="utf-8")
-
-
 def _filled(
     path: Path, kinds: ColumnKinds, needed: list[str], clients: int, **parts: object
 ) -> str:
-    """The template with names of columns, and parts of a program.
+    """The template with names of columns.
 
     Args:
         path: of the file.
         kinds: what each column is.
         needed: the target, and the column of the owner if there is one.
         clients: how many there are.
-        parts: for names of the template.
+        parts: what the template shows of a table beside the columns.
     """
+    from fl_epe.reporting import render_page
+
     few = min(_ENOUGH, clients // 2)
-    cohort = max(1, few, math.ceil(_LEAST_OFTEN * clients / RunConfig.rounds))
-    often = RunConfig.rounds * cohort / clients
-    left_out = [f"# Left out: {name!r}: {reason}.\n" for name, reason in kinds.left_out.items()]
-    owners = [f"\n{' ' * 12}{_quoted(by)}: whole[{_quoted(by)}]," for by in needed[1:]]
-    values: dict[str, object] = {
-        "module": path.stem,
-        "numbers": _quoted(kinds.numbers),
-        "categories": _quoted(kinds.categories),
-        "dates": _quoted(kinds.dates),
-        "left_out": "".join(left_out),
-        "inputs": _quoted("all inputs" if "inputs" in needed else "inputs"),
-        "target": _quoted(needed[0]),
-        "target_type": "str",
-        "needed": _quoted(needed),
-        "needed_words": " or ".join(needed),
-        "owner_column": "".join(owners),
-        "partition": _quoted(f"by:{needed[1]}" if owners else f"iid:{clients}"),
-        "cohort": cohort,
-        "rounds": RunConfig.rounds,
-        "often": f"{often:.2g}",
-        "most_levels": CLEAR_CLASSES,
-        "train": _quoted("train"),
-        "outputs": 2,
-        "source": "data()",
-        "example": "",
-        "loss": "",
-        "own_loss": "",
-    }
-    return string.Template(_template("own_task")).substitute(values | parts)
+    text = render_page(
+        "own_task.py.j2",
+        "cli",
+        module=path.stem,
+        kinds=kinds,
+        needed=needed,
+        owner=needed[1] if len(needed) > 1 else None,
+        clients=clients,
+        cohort=max(1, few, math.ceil(_LEAST_OFTEN * clients / RunConfig.rounds)),
+        rounds=RunConfig.rounds,
+        most_levels=CLEAR_CLASSES,
+        quoted=_quoted,
+        **parts,
+    )
+    return text + "\n"
 
 
 def _described(kinds: ColumnKinds) -> list[str]:

@@ -95,7 +95,9 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         option = unknown[0].partition("=")[0]
         known = [name for name in arguments.parser.names.values() if name.startswith("-")]
-        hint = did_you_mean(option, known) if option.startswith("--") else ""
+        hint = " (a value with a space needs quotes)"
+        if option.startswith("-"):
+            hint = did_you_mean(option, known)
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return arguments
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -134,16 +135,20 @@ def _record_of(run: Path) -> Path:
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
     """Write the report of a record into a directory and print it."""
     from fl_epe.reporting import print_report, summarize, write_report
+    from fl_epe.reporting.sentences import ADVISE, what_to_do
 
     summary = summarize(record)
     write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
-    found = summary.held_out()
-    for name, value in found[:-1] or found:  # the loss only where there is no metric
-        print_whole(f"The model's {name} on held-out data: {value}")
+    found = summary.performance()
+    for line in found[:-1] or found:  # the loss only where there is no metric
+        print_whole(line)
     more = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{more}")
+    if ADVISE in what_to_do(summary):
+        asked = f"--like {shlex.quote(str(directory))} --target-epsilon 3"
+        print_whole(f"Noise: {ADVISE} {asked}")
     return summary
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl_epe.checks import ArgumentError, check_count, check_positive, raise_invalid
+from fl_epe.checks import ArgumentError, Floats32, check_count, check_positive, raise_invalid
 from fl_epe.cli import console
 from fl_epe.cli.guards import exit_status, locked, signals_stop
 from fl_epe.cli.options import Group, Parser, Typed
@@ -25,9 +25,6 @@ from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fl_epe.simulation import Job, Progress
 
 _FINAL = "epsilon-final"  # which there is after the last round alone
@@ -156,7 +153,7 @@ class _Machine:
             log.progress(done)
             loggers.log(done.round, done.metrics(), resumed=resumed)
 
-        def keep_model(theta: NDArray[np.float32]) -> None:
+        def keep_model(theta: Floats32) -> None:
             try:
                 job.task.save_model(theta, output / _MODEL)
             except OSError as error:  # which never ends a run

@@ -23,12 +23,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import Floats
 from fl_epe.conformance.target import Target
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, np.ndarray]
 _DIM, _HALF = 12, 6
 _MANY = 1000  # times the others' number of examples
 _KNOWN: Mapping[str, Any] = {"adjacency": "zero-out", "arrays": (_HALF, _HALF), "trials": 400}

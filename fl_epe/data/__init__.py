@@ -18,7 +18,7 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.data.examples import absolute, optional
+from fl_epe.data.examples import absolute
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import ClientStore, convert, open_data
@@ -27,5 +27,5 @@ __all__ = ["ClientStore", "absolute", "convert", "open_data"]
 
 
 __getattr__, __dir__ = lazy_names(  # what needs Arrow
-    __name__, {"fl_epe.data.conversion": ("ClientStore", "convert", "open_data")}, optional
+    __name__, {"fl_epe.data.conversion": ("ClientStore", "convert", "open_data")}
 )

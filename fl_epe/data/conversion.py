@@ -23,7 +23,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
-from fl_epe.checks import checked_type, raise_invalid
+from fl_epe.checks import Booleans, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import DataKind, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
@@ -300,7 +300,7 @@ def _write(
     write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
 
 
-def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> NDArray[np.bool_]:
+def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
     """A tenth of the rows of each client at random, given rows grouped by client."""
     chosen = np.zeros(len(clients), bool)
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)

@@ -17,18 +17,7 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.checks import raise_invalid
-from fl_epe.data.examples import (
-    BOS,
-    CLASSES,
-    EOS,
-    LENGTH,
-    OOV,
-    PIXELS,
-    SIDE,
-    WORDS,
-    DataKind,
-    optional,
-)
+from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, DataKind
 
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
@@ -103,13 +92,14 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
 
 
 def _decode_picture(content: bytes) -> np.ndarray:
-    pil = optional("PIL.Image")
+    from PIL import Image
+
     try:
-        with pil.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content)) as image:
             if image.size != (SIDE, SIDE):  # before anything is unpacked
                 raise ValueError(f"one has {image.size}")
             return np.asarray(image.convert("L"))
-    except (*UNREADABLE, pil.DecompressionBombError) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise ValueError(f"Expected images of ({SIDE}, {SIDE}): {one_line(error)}.") from error
 
 

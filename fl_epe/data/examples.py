@@ -1,13 +1,13 @@
 """The data sets that are known, where they can be, and what the integers of an example mean."""
 
-import importlib
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fl_epe.checks import Floats32, Integers
 
 DataKind = Literal["emnist", "stackoverflow"]
 """The published data sets that `fl_epe.data.convert` knows."""
@@ -26,14 +26,14 @@ LENGTH = 20
 them: PAD 0, the words from 1 by falling frequency, OOV 10,001, BOS 10,002, EOS 10,003."""
 
 
-def images_and_labels(examples: np.ndarray) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def images_and_labels(examples: np.ndarray) -> tuple[Floats32, Integers]:
     """EMNIST: images of shape (n, 1, 28, 28), ink 1 and paper 0, and labels of shape (n,)."""
     images = examples[:, :PIXELS].reshape(-1, 1, SIDE, SIDE).astype(np.float32)
     images /= np.float32(255)
     return images, examples[:, PIXELS].astype(np.int64)
 
 
-def words_and_next(examples: np.ndarray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def words_and_next(examples: np.ndarray) -> tuple[Integers, Integers]:
     """StackOverflow: ids of shape (n, 20), all but the last, and for each the one that follows."""
     ids = examples.astype(np.int64)
     return ids[:, :-1], ids[:, 1:]
@@ -50,17 +50,3 @@ def absolute(source: str | os.PathLike[str]) -> str:
     path = Path(source).expanduser()
     there = path.exists() or isinstance(source, os.PathLike)
     return str(path.absolute() if there else source)
-
-
-def optional(module: str) -> Any:
-    """A module that only the extra ``data`` installs.
-
-    Raises:
-        RuntimeError: if it is not there, saying how to get it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f"Reading data sets needs {error.name}: pip install 'fl-epe[data]'."
-        ) from error

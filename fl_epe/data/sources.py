@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from fl_epe.archive import UNREADABLE, one_line, require_file
 from fl_epe.data.encoders import CLIENT
-from fl_epe.data.examples import is_hub_id, optional
+from fl_epe.data.examples import is_hub_id
 
 ROWS = 4096
 """Rows of a batch, about."""
@@ -144,7 +144,9 @@ def _values(feature: Any) -> Any:
 def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
     features = {name: choices for name, choices in wanted.items() if name != CLIENT}
-    with optional("h5py").File(path, "r") as file:
+    import h5py
+
+    with h5py.File(path, "r") as file:
         for client, group in file["examples"].items():
             place = f"{path}, client {client!r},"
             names = _pick(list(group), features, place)
@@ -251,8 +253,10 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
 
 
 def _hub(name: str) -> list[Part]:
+    import datasets
+
     try:
-        found = optional("datasets").load_dataset(name)
+        found = datasets.load_dataset(name)
     except ConnectionError as error:
         raise ConnectionError(
             f"Expected source={name!r} to be a local path or a data set on the Hugging Face hub: "
@@ -271,7 +275,9 @@ def _from_datasets(found: Any, name: str) -> list[Part]:
 
 def _folder(path: Path, scratch: Path) -> list[Part]:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        return _from_datasets(optional("datasets").load_from_disk(str(path)), str(path))
+        import datasets
+
+        return _from_datasets(datasets.load_from_disk(str(path)), str(path))
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
     endings = sorted({_format(file) for file in files})
     if len(endings) != 1:

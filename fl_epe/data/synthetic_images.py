@@ -18,6 +18,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import Floats, Floats32, Integers
 from fl_epe.data.examples import CHARACTERS, SIDE
 from fl_epe.seeding import generator
 
@@ -50,9 +51,7 @@ _PIXELS_PER_UNIT = 2.6
 _MIDDLE = np.array([3.0, 3.8])
 
 
-def examples(
-    seed: int, writer: int, most: int = 0
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def examples(seed: int, writer: int, most: int = 0) -> tuple[Floats32, Integers]:
     """The examples of a writer.
 
     Args:
@@ -77,7 +76,7 @@ def _count(random: np.random.Generator, most: int) -> int:
     return min(count, most) if most else count
 
 
-def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def held_out(seed: int, count: int) -> tuple[Floats32, Integers]:
     """``count`` examples of other writers, ten of each."""
     random = generator(seed, 2)
     drawn = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
@@ -85,7 +84,7 @@ def held_out(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int
     return np.concatenate(images), np.concatenate(labels)
 
 
-def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _draw(random: np.random.Generator, count: int) -> tuple[Floats32, Integers]:
     hand = random.standard_normal(6, np.float32)
     labels = random.choice(len(_SHARES), count, p=_SHARES)
     own = random.standard_normal((6, count, 1, 1), np.float32)
@@ -96,9 +95,7 @@ def _draw(random: np.random.Generator, count: int) -> tuple[NDArray[np.float32],
     return images[:, None], labels.astype(np.int64)
 
 
-def _points(
-    hand: NDArray[np.float32], own: NDArray[np.float32], phase: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _points(hand: Floats32, own: Floats32, phase: Floats32) -> tuple[Floats32, Floats32]:
     """Where on the model each pixel of each image lies: x and y, shape (n, 28, 28)."""
     slant, turn, wide, high = (
         size * (np.tanh(hand[i]) + 0.4 * np.tanh(own[i]))
@@ -114,13 +111,13 @@ def _points(
     return x * (1 + wide), y * (1 + high)
 
 
-def _nearest(values: NDArray[np.float32]) -> NDArray[np.int32]:
+def _nearest(values: Floats32) -> NDArray[np.int32]:
     places = np.clip(values * _RESOLUTION + np.float32(_CENTRE + 0.5), 0, 2 * _CENTRE)
     return np.asarray(places.astype(np.int32))
 
 
 @functools.cache
-def distances() -> NDArray[np.float32]:
+def distances() -> Floats32:
     """The distance of points to the strokes of each character, in pixels of a 28×28 picture.
 
     Returns:
@@ -134,7 +131,7 @@ def distances() -> NDArray[np.float32]:
     return np.stack(found).astype(np.float32)
 
 
-def _distance(points: NDArray[np.float64], strokes: str) -> NDArray[np.float64]:
+def _distance(points: Floats, strokes: str) -> Floats:
     nearest = np.full(points.shape[:-1], np.inf)
     for stroke in strokes.split():
         corners = np.array([int(digit) for digit in stroke], float).reshape(-1, 2)

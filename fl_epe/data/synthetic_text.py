@@ -17,8 +17,11 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_epe.checks import Integers
 from fl_epe.data.examples import BOS, EOS, LENGTH, OOV, VOCABULARY, WORDS
 from fl_epe.seeding import generator
+
+Ids = NDArray[np.uint16]
 
 USERS = 342_477
 
@@ -35,7 +38,7 @@ _LOG_WORDS, _LOG_WORDS_SPREAD = 2.4, 0.6  # words of a sentence: median 11
 _DRAWS = 1 << 17
 
 
-def examples(seed: int, user: int, most: int = 0) -> NDArray[np.uint16]:
+def examples(seed: int, user: int, most: int = 0) -> Ids:
     """The examples of a user.
 
     Args:
@@ -61,13 +64,13 @@ def _count(random: np.random.Generator, most: int) -> int:
     return min(count, most) if most else count
 
 
-def held_out(seed: int, count: int) -> NDArray[np.uint16]:
+def held_out(seed: int, count: int) -> Ids:
     """``count`` examples of other users, one of each."""
     random = generator(seed, 2)
     return np.concatenate([_write(seed, random, 1) for _ in range(count)])
 
 
-def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uint16]:
+def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
     successors, frequent = _language(seed)
     shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
@@ -86,7 +89,7 @@ def _write(seed: int, random: np.random.Generator, count: int) -> NDArray[np.uin
 
 
 @functools.lru_cache(maxsize=2)
-def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+def _language(seed: int) -> tuple[Ids, Ids]:
     """Successors of shape (topics, ids, slots), and a word for every one of 2^17 equal draws."""
     random = generator(seed, 0)
     weights = np.arange(1, WORDS + 1) ** -_ZIPF
@@ -102,7 +105,7 @@ def _language(seed: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
     return successors, frequent
 
 
-def _of_topic(words: NDArray[np.uint16], topics: NDArray[np.int64]) -> NDArray[np.uint16]:
+def _of_topic(words: Ids, topics: Integers) -> Ids:
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1

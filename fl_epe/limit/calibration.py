@@ -14,7 +14,6 @@ Examples:
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, Unpack
 
 from fl_epe.accounting import noise_at
@@ -47,8 +46,9 @@ class NoiseAdvice:
     Attributes:
         noise_multiplier: z of the clients' sum.
         target_epsilon: the ε that was wanted.
-        answer: ε of the client; just below the target, or further below it if no noise is needed.
-            Its interval is what a run with the canaries of ``load`` would report.
+        answer: ε of the client; just below the target, or further below it where real updates alone
+            hide the client, as theory then allows the target and no more. Its interval is what a
+            run with the canaries of ``load`` would report.
         delta: δ.
         clients: number of clients.
         load: canaries of such a run, the default ones.
@@ -129,8 +129,15 @@ def noise_for_epsilon(
     def level(z: float) -> float:
         return worst_at(z).epsilon if worst_case else expected_epsilon(record_at(z), sees)
 
+    def allowed(z: float) -> float:
+        found = worst_at(z) if worst_case else median_client(record_at(z), sees)
+        return math.inf if found.theory.epsilon is None else found.theory.epsilon
+
     real = setting.get("real") is not None
-    z = _noise_for(level, target_epsilon, may_be_zero=real)
+    hidden = real and level(0.0) <= target_epsilon
+    z = noise_at(allowed if hidden else level, target_epsilon)
+    if not 0 < z < math.inf:
+        raise ValueError("Expected noise_multiplier in [e^-512, e^512], found none that fits.")
     load = _load(schedule, z, delta, clients, setting)
     try:
         if worst_case:
@@ -142,7 +149,7 @@ def noise_for_epsilon(
             raise NotMeasured(load.sentences()[0])
     except NotMeasured:  # too few canaries take part
         found = dataclasses.replace(median_client(record_at(z), sees), low=0.0, high=math.inf)
-    return NoiseAdvice(z, target_epsilon, found, delta, clients, load, tuple(_notes(z, real)))
+    return NoiseAdvice(z, target_epsilon, found, delta, clients, load, tuple(_notes(hidden, real)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,28 +208,13 @@ def canary_advice(
     return CanaryAdvice(share, load, answers)
 
 
-def _noise_for(level: Callable[[float], float], wanted: float, *, may_be_zero: bool) -> float:
-    """The smallest z, up to rounding, at which ε is at most ``wanted``.
-
-    Args:
-        level: ε by z, which falls as z grows.
-        wanted: ε > 0.
-        may_be_zero: whether something but the noise hides the client.
-    """
-    if may_be_zero and level(0.0) <= wanted:
-        return 0.0
-    z = noise_at(level, wanted)
-    if not 0 < z < math.inf:
-        raise ValueError("Expected noise_multiplier in [e^-512, e^512], found none that fits.")
-    return z
-
-
-def _notes(z: float, real: bool) -> list[str]:
+def _notes(hidden: bool, real: bool) -> list[str]:
     notes = ["This is an estimate for random canaries, not a guarantee of differential privacy."]
-    if z == 0:
+    if hidden:
         notes.append(
-            "Real updates alone are enough against random canaries. Without noise there is no "
-            "guarantee: an attack that knows more about the updates finds its client."
+            "Real updates alone would be enough against random canaries, but without noise nothing "
+            "is guaranteed: an attack that knows more about the updates finds its client. This z "
+            "is the least at which theory allows the target."
         )
     if real:
         notes.append(

@@ -19,7 +19,7 @@ import numpy as np
 
 from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon
 from fl_epe.auditing import Adversary, Sees, seen_by
-from fl_epe.checks import Floats, Ints, check_count
+from fl_epe.checks import Floats, Integers, check_count
 from fl_epe.limit.client import expected_record, median_client
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
@@ -83,7 +83,7 @@ class Exposure:
     sees: Sees
     trace: Trace
     median: ExposedClient
-    participations: Ints
+    participations: Integers
     expected_scores: Floats
     caps: tuple[CapEffect, ...]
 
@@ -125,7 +125,7 @@ def exposure(
     record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)
     weights = seen_by(record, Adversary(sees)).weights
 
-    def scores(when: Ints, who: Ints) -> Floats:
+    def scores(when: Integers, who: Integers) -> Floats:
         sums = np.bincount(who, weights[when], trace.population).astype(np.float64)
         return sums if sees == "final" else np.sqrt(sums)
 

@@ -28,7 +28,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe import auditing
-from fl_epe.checks import ArgumentError, Bools, Floats, check_fraction, raise_invalid
+from fl_epe.checks import ArgumentError, Booleans, Floats, check_fraction, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
@@ -286,7 +286,7 @@ def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
 
 
 def _cosines(
-    signal: _Signal, count: int, rng: np.random.Generator, presence: Bools | None = None
+    signal: _Signal, count: int, rng: np.random.Generator, presence: Booleans | None = None
 ) -> auditing.CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))

@@ -216,7 +216,8 @@ class AdaptiveClip:
         rest = z**-2 - most**-2 if z < most else 0.0
         if rest <= 0:
             text = "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would "
-            text += "spend the whole budget. Raise it, or use a fixed clip norm."
+            text += f"spend the whole budget. Set the latter to {z:g}, with 15% more noise on the "
+            text += "sum, or use a fixed clip norm."
             raise ArgumentError(text, noise_multiplier=z, count_std=self.count_std)
         return 1 / math.sqrt(rest)
 

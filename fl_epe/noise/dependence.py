@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Floats32
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import PREFIX, seeded
 from fl_epe.noise.seen import EQUAL, HEAD, Seen
@@ -150,7 +149,7 @@ def _twins(marks: Floats, step: float) -> tuple[float, float, str]:
     return chance, 1.0, f"rounds {pair[0] + 1} and {pair[1] + 1} have the same noise"
 
 
-def _pair(signs: NDArray[np.float32]) -> tuple[float, float, str]:
+def _pair(signs: Floats32) -> tuple[float, float, str]:
     sums, width = np.triu(signs @ signs.T, 1), signs.shape[1]
     worst = np.unravel_index(int(np.abs(sums).argmax()), sums.shape)
     rho = _correlation(float(sums[worst]) / width)
@@ -158,7 +157,7 @@ def _pair(signs: NDArray[np.float32]) -> tuple[float, float, str]:
     return float(_agreeing(sums[worst], width)), rho, text
 
 
-def _lag(signs: NDArray[np.float32], seen: Seen) -> tuple[float, float, str]:
+def _lag(signs: Floats32, seen: Seen) -> tuple[float, float, str]:
     """The distance of rounds, and array, at which noise is the most correlated."""
     arrays = len(seen.layout.sizes)
     found = []

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import check_probability, raise_invalid
 from fl_epe.noise import amounts, dependence, shape
@@ -124,7 +123,7 @@ class NoiseHealth:
         self._seen = Seen(SketchLayout(sizes, self._kept), self._law)
         return self._seen
 
-    def _parts(self, noise: Any) -> dict[str, NDArray[Any]]:
+    def _parts(self, noise: Any) -> dict[str, np.ndarray]:
         if isinstance(noise, Mapping):
             return {str(name): _flat(one) for name, one in noise.items()}
         arrays = noise if isinstance(noise, list | tuple) else [noise]
@@ -150,7 +149,7 @@ class NoiseHealth:
         checks = self.checks()
         return sentences(checks), tuple(filter(None, [fault(checks)]))
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, np.ndarray]:
         """What a run that is resumed needs, as named arrays."""
         found = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
         if self._seen is None:
@@ -158,7 +157,7 @@ class NoiseHealth:
         layout = {"names": np.array(self._seen.layout.names), "sizes": self._seen.layout.sizes}
         return found | layout | self._seen.state()
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned, so that noise that repeats after it is found, too.
 
         Raises:
@@ -170,7 +169,7 @@ class NoiseHealth:
             (self._seen or self._begin(sizes)).restore(state)
 
 
-def _flat(array: Any) -> NDArray[Any]:
+def _flat(array: Any) -> np.ndarray:
     """Of an array or a tensor of torch, without a copy where that can be."""
     tensor = array.detach().cpu() if hasattr(array, "detach") else array
     return np.asarray(tensor).reshape(-1)

@@ -1,12 +1,10 @@
 """What is kept of noise while it is seen: exact sums of each array, and a sketch of each round."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.noise.laws import PREFIX, ROUNDING, Law
 
 HEAD = 256
@@ -94,7 +92,7 @@ class Seen:
         """The "sketch", "marks" or "heads" of all rounds that have them, one after another."""
         return np.array(self._rows[name], np.float64).reshape(-1, *self._shapes()[name])
 
-    def add(self, parts: Sequence[NDArray[Any]], claims: Floats) -> bool:
+    def add(self, parts: Sequence[np.ndarray], claims: Floats) -> bool:
         """Take in a round; nothing of it where a value is not finite, which is returned.
 
         Args:
@@ -119,7 +117,7 @@ class Seen:
         self.rounds += 1
         return True
 
-    def _measured(self, part: NDArray[Any], claim: float) -> tuple[float, float]:
+    def _measured(self, part: np.ndarray, claim: float) -> tuple[float, float]:
         amount, largest = 0.0, 0.0
         for start in range(0, len(part), _BLOCK):
             block = np.asarray(part[start : start + _BLOCK], np.float64)
@@ -127,7 +125,7 @@ class Seen:
             largest = max(largest, float(block.max()), -float(block.min()))
         return amount / (claim**2 if self.law.root else claim), largest / claim
 
-    def _follow_still(self, parts: Sequence[NDArray[Any]]) -> None:
+    def _follow_still(self, parts: Sequence[np.ndarray]) -> None:
         starts = self.layout.starts
         if not self.rounds:
             zeros = [
@@ -139,14 +137,14 @@ class Seen:
         elif len(self.still):
             self.still = self.still[self._entries(parts, self.still) == 0]
 
-    def _entries(self, parts: Sequence[NDArray[Any]], which: NDArray[np.int64]) -> Floats:
+    def _entries(self, parts: Sequence[np.ndarray], which: Integers) -> Floats:
         """Entries of all arrays in a row, by their numbers in ascending order."""
         bounds = np.searchsorted(which, self.layout.starts)
         own = np.split(which, bounds[1:])
         taken = [p[w - s] for p, w, s in zip(parts, own, self.layout.starts, strict=True)]
         return np.concatenate([np.asarray(each, np.float64) for each in taken])
 
-    def _keep(self, parts: Sequence[NDArray[Any]], claims: Floats) -> None:
+    def _keep(self, parts: Sequence[np.ndarray], claims: Floats) -> None:
         layout = self.layout
         kept = self._entries(parts, layout.chosen) / claims[layout.groups]
         self._rows["marks"].append(kept[self._marked])
@@ -167,12 +165,12 @@ class Seen:
         apart = np.fmax.reduce(np.abs(few[:, None] - few), axis=2)  # of those that both have
         np.fmax(self.apart, apart, out=self.apart)
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, np.ndarray]:
         """All that was kept, as named arrays."""
         found = {name: np.array(getattr(self, name)) for name in ("rounds", *_SUMS, "still")}
         return found | {name: self.rows(name) for name in self._rows}
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned.
 
         Raises:

@@ -5,9 +5,8 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
@@ -26,7 +25,7 @@ _TIES = 1 << 16  # and a grid
 _OTHER = 1e-6  # chance from which on an array or round has another scale than claimed
 
 
-def with_noise(seen: Seen) -> NDArray[np.int64]:
+def with_noise(seen: Seen) -> Integers:
     """Values of each array in all rounds, ``(A,)``; 0 for an array that never had any noise."""
     return np.where(seen.largest > 0, seen.layout.sizes * seen.rounds, 0)
 

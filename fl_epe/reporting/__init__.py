@@ -10,9 +10,10 @@ Examples:
 
 from fl_epe.reporting.clients import write_clients
 from fl_epe.reporting.numbers import as_json
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import write_figures
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.report import as_text, print_report, render_page, write_report
+from fl_epe.reporting.report import as_text, print_report, write_report
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
 from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, Chart, scatter
 from fl_epe.reporting.numbers import JSON
@@ -79,18 +79,18 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
         layout=charts.axes("participations", *panels, range=[0, room * top], tickvals=ticks),
-        logs={"y": None},
+        may_be_logarithmic=True,
     )
 
 
-def _clients(record: AuditRecord) -> NDArray[np.int64]:
+def _clients(record: AuditRecord) -> Integers:
     """How often each real client took part; empty if nobody knows."""
     if (ids := record.clients.ids) is None or not len(ids):
         return np.empty(0, np.int64)
     return np.asarray(np.bincount(ids, minlength=record.design.num_clients or 0))
 
 
-def _bars(counts: NDArray[np.int64], top: float) -> JSON:
+def _bars(counts: Integers, top: float) -> JSON:
     """How many clients took part how often."""
     width = 1 + int(np.ptp(counts)) // _BARS
     first, many = np.unique(counts // width, return_counts=True)
@@ -166,14 +166,14 @@ def _adversary(
     return tuple(trace | {"meta": name} for trace in drawn)
 
 
-def _groups(taken: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _groups(taken: Integers) -> list[Integers]:
     """Which canaries took part equally often, or about so if these would be many groups."""
     order = np.argsort(taken, kind="stable")[np.sum(taken == 0) :]
     ends = np.flatnonzero(np.diff(taken[order])) + 1
     return np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
 
 
-def scored(record: AuditRecord, count: int) -> NDArray[np.int64]:
+def scored(record: AuditRecord, count: int) -> Integers:
     """Participations of the ``count`` canaries that have a score."""
     taken = np.asarray(record.presence.sum(axis=0))
     return taken if count == len(taken) else taken[taken > 0]

@@ -68,7 +68,7 @@ def rounds_chart(
         f"{number(last.epsilon)} with the interval {number(last.low)} to {number(last.high)}.",
         traces=tuple(trace | {"meta": charts.SEEN["all"]} for trace in traces),
         layout=charts.axes("round", ("ε", 1.0, {"range": [0, 1.1 * float(highest)]})),
-        logs={"y": None},
+        may_be_logarithmic=True,
     )
 
 

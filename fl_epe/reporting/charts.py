@@ -8,14 +8,15 @@ roles, such as "@every", for which each of the two has its own palette.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Answer, AuditRecord, EpsilonEstimate, Sees
-from fl_epe.reporting.numbers import JSON
+from fl_epe.checks import Integers
+from fl_epe.reporting.numbers import JSON, interval
 from fl_epe.wording import number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
@@ -54,8 +55,7 @@ class Chart:
         alternative: the chart in words and numbers, for those who do not see it.
         traces: as plotly reads them.
         layout: as plotly reads it: one x-axis, and a y-axis for each panel.
-        logs: axes that a reader may switch to a logarithmic scale, "x" or "y", and the exponents
-            of 10 that the axis then goes from and to; ``None`` to fit what is drawn.
+        may_be_logarithmic: whether a reader may switch its y-axis to a logarithmic scale.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Chart:
     alternative: str
     traces: tuple[JSON, ...]
     layout: JSON
-    logs: Mapping[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
+    may_be_logarithmic: bool = False
 
     @functools.cached_property
     def points(self) -> list[JSON]:
@@ -218,8 +218,8 @@ def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
     theory = "none known" if limit is None else number(limit)
     if found is None:
         return "not measured", "–", "–", theory
-    least = "–" if answer.proved is None else number(answer.proved)
-    return number(found.epsilon), f"{number(found.low)} – {number(found.high)}", least, theory
+    least = "–" if not answer.proved else number(answer.proved)
+    return number(found.epsilon), interval(found), least, theory
 
 
 def known(value: float | None) -> float:
@@ -232,7 +232,7 @@ def plain(values: Iterable[float]) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
-def spread_out(count: int, most: int = MOST_POINTS) -> NDArray[np.int64]:
+def spread_out(count: int, most: int = MOST_POINTS) -> Integers:
     """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(np.int64)
 

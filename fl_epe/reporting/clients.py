@@ -7,11 +7,10 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import AuditRecord, NotMeasured
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.files import write_text
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.summary import Summary
@@ -31,8 +30,8 @@ class ClientLeakage:
         epsilon: by what the adversary sees, ``(n,)`` each; NaN where it was not measured.
     """
 
-    ids: NDArray[np.int64]
-    participations: NDArray[np.int64]
+    ids: Integers
+    participations: Integers
     weights: Floats
     epsilon: dict[str, Floats]
 
@@ -67,7 +66,7 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     return ClientLeakage(ids, participations[example_of], weights[example_of], epsilon)
 
 
-def _alike(record: AuditRecord) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _alike(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
     """All clients, one of each kind with the same rounds and weights, and each client's kind."""
     log = record.clients
     who, rounds, weights = log.rows()

@@ -9,6 +9,7 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.charts import answer_cells
 from fl_epe.reporting.clients import ClientLeakage, client_leakage
+from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
@@ -110,7 +111,13 @@ def _clients(summary: Summary) -> Iterator[str]:
         counts = found.participations
         low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
         clients = counted(len(counts), "client")
-        yield f"{clients} took part in {low:g} to {high:g} rounds, median {middle:g}."
+        rounds = f"{low:g} to {high:g} rounds, median {middle:g}"
+        if low == high:
+            rounds = f"{low:g} rounds each"
+        yield (
+            f"{clients} took part in {rounds}. Their ε differ by the number of their rounds, and "
+            "by how much the noise and other clients hide them in these."
+        )
         for one in summary.answers:
             each = found.epsilon[one.adversary.sees]
             if np.isfinite(each).any():
@@ -164,11 +171,11 @@ def _paper(summary: Summary) -> Iterator[str]:
             yield f"The paper's {name}: not measured, as {error}."
             continue
         yield (
-            f"The paper's {name}: ε = {number(found.epsilon)} ({number(found.low)} – "
-            f"{number(found.high)}). It need not agree with the table: it is of a mean canary, "
-            f"which took part {how_often(taken.mean())}, and compares Gaussians whose widths are "
-            "fitted. Canaries that took part more and less often widen theirs, and so raise ε; "
-            "the table's fit knows how often each took part."
+            f"The paper's {name}: ε = {number(found.epsilon)} ({interval(found)}). It need not "
+            "agree with the table: it is of a mean canary, which took part "
+            f"{how_often(taken.mean())}, and compares Gaussians whose widths are fitted. Canaries "
+            "that took part more and less often widen theirs, and so raise ε; the table's fit "
+            "knows how often each took part."
         )
 
 
@@ -181,8 +188,8 @@ def _events(summary: Summary) -> Iterator[str]:
             watched = stop.estimate
             yield (
                 f"The run ended after round {stop.after}; its rule watched ε = "
-                f"{number(watched.epsilon)} ({number(watched.low)} – {number(watched.high)}, which "
-                "holds at every round at once) for an adversary who sees every round's model."
+                f"{number(watched.epsilon)} ({interval(watched)}, which holds at "
+                "every round at once) for an adversary who sees every round's model."
             )
         if (seconds := record.provenance.seconds) is not None:
             memory = record.provenance.canary_bytes / 1e6
@@ -190,8 +197,7 @@ def _events(summary: Summary) -> Iterator[str]:
                 f"The audit took {seconds:.2g} s a round, beside the strategy's own work, and "
                 f"{memory:.2g} MB of memory for a round's canaries."
             )
-    for name, value in summary.held_out():
-        yield f"The model's {name} on held-out data: {value}."
+    yield from (f"{line}." for line in summary.performance())
     yield from summary.plan
     known = {str(kind): kind.meaning for kind in auditing.FaultKind}
     for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):

@@ -7,6 +7,7 @@ from typing import Any
 
 from fl_epe.auditing import EpsilonEstimate
 from fl_epe.checks import finite
+from fl_epe.wording import number
 
 JSON = dict[str, Any]
 
@@ -33,3 +34,8 @@ def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
     return {name: finite(value) for name, value in numbers.items()} | {
         "unbounded": [name for name, value in numbers.items() if value == math.inf]
     }
+
+
+def interval(found: EpsilonEstimate) -> str:
+    """The ends of an estimate's interval."""
+    return f"{number(found.low)} – {number(found.high)}"

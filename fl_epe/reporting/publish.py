@@ -16,9 +16,10 @@ import numpy as np
 from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.checks import raise_invalid
 from fl_epe.files import write_bytes, write_text
+from fl_epe.reporting import sentences
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import answer_cells, seen
-from fl_epe.reporting.sentences import CAVEAT, first_sentence
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
 from fl_epe.wording import counted
@@ -126,57 +127,13 @@ def _numbers(ids: np.ndarray | None, count: int, first: int) -> np.ndarray:
     return np.arange(first, first + count) if ids is None else ids
 
 
-_WORDS = r"""\textbackslash{} \textasciitilde{} \textasciicircum{} $\varepsilon$ $\delta$ $\theta$
-    $\geq$ $\leq$ $\infty$ $-$ -- `` '' \ldots{} $\surd$ $\cdot$"""
-_SPECIAL: dict[str, str | int | None] = {letter: f"\\{letter}" for letter in "&%$#_{}"}
-_SPECIAL |= dict(zip("\\~^εδθ≥≤∞−–“”…√·", _WORDS.split(), strict=True))
-
-
-def escaped(text: str) -> str:
-    """Text as LaTeX prints it."""
-    return text.translate(str.maketrans(_SPECIAL))
-
-
 def latex_table(summary: Summary, record: AuditRecord) -> str:
     """A ``table`` environment with a row for each adversary; needs the package booktabs.
 
     A sentence in it says so if its numbers are not those of a sound run.
     """
-    percent, answer = rf"{summary.confidence * 100:g}\%", summary.answers[0]
-    status = "" if summary.status == "ok" else first_sentence(summary)
-    knows, theory = answer.adversary.knows_rounds, answer.analytical
-    z = record.mechanism.noise_multiplier
-    caption = (
-        rf"Empirical $\varepsilon$ at $\delta = {_plain(summary.delta)}$ of one "
-        f"{escaped(summary.full_unit)} of "
-        f"{escaped(record.design.task or 'a run')}: "
-        f"{counted(answer.participations, 'participation')} "
-        f"({'the median' if knows else 'expected'}) in {counted(record.rounds, 'round')}, noise "
-        "multiplier "
-        f"{'not known' if z is None else f'{z:g}'}, an adversary who "
-        f"{'knows' if knows else 'does not know'} its rounds, {escaped(theory.adjacency)} "
-        rf"adjacency. \textbf{{{escaped(status)}}} Theory: {escaped(theory.assumption)}. "
-        rf"$\varepsilon$ is an estimate from {record.num_canaries} canaries. {escaped(CAVEAT)}. "
-        rf"$\varepsilon$ is at least what is so called at {percent} confidence."
+    rows = [(seen(one.adversary.sees, record), *answer_cells(one)) for one in summary.answers]
+    table = render_page(
+        "table.tex.j2", summary=summary, record=record, rows=rows, say=sentences, counted=counted
     )
-    rows = [
-        (seen(answer.adversary.sees, summary.record), *answer_cells(answer))
-        for answer in summary.answers
-    ]
-    lines = [
-        r"% needs \usepackage{booktabs}",
-        r"\begin{table} \centering",
-        rf"\caption{{{caption}}} \label{{tab:empirical-epsilon}}",
-        r"\begin{tabular}{lrrrr} \toprule",
-        rf"adversary sees & $\varepsilon$ & {percent} interval & at least & theory allows \\",
-        r"\midrule",
-        *(" & ".join(map(escaped, row)) + r" \\" for row in rows),
-        r"\bottomrule",
-        r"\end{tabular} \end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _plain(delta: float) -> str:
-    mantissa, _, exponent = f"{delta:.3g}".partition("e")
-    return rf"{mantissa}\cdot 10^{{{int(exponent)}}}" if exponent else mantissa
+    return table + "\n"

@@ -17,14 +17,16 @@ from fl_epe.auditing import (
     Answer,
     AuditRecord,
     Evidence,
-    at_chance,
     divergence,
     evidence_against_theory,
     ladder_fit,
+    no_better_than_constant,
     null_misfit,
+    tells_apart,
     updates_lost,
 )
 from fl_epe.reporting import charts
+from fl_epe.reporting.numbers import interval
 from fl_epe.wording import number
 
 Status = Literal["ok", "unreliable", "faulty", "diverged", "not measured"]
@@ -78,6 +80,7 @@ _CAUSES = (
 _TAKEN_BACK = (
     "training takes back a part of what a client adds, most of all in a small model, or where"
 )
+_NEXT = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
 _LEVEL = 0.01  # of the tests of κ of a report together
 
 
@@ -141,7 +144,9 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         return
     seen, limit = what_is_seen(one, record), number(one.analytical.epsilon)
     proved = f"the least ε that is proved of {seen} ({number(one.proved)})"
-    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, _sure(one))
+    # For the adversary of the accounting, the confidence of `assert_private`.
+    level = _SURER if one.adversary.sees_final else SURE
+    sure = evidence_against_theory(record, one.adversary, one.estimate.delta, level)
     if sure is not None and sure.violated:
         text = (
             f"with {sure.confidence:.1%} confidence {seen} leaks more than theory allows ("
@@ -154,13 +159,8 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
         yield "above-theory", text
     if one.contradicted:
-        ends = f"{number(one.estimate.low)} – {number(one.estimate.high)}"
-        yield "contradicted", f"{proved} is above the interval of its estimate ({ends})"
-
-
-def _sure(one: Answer) -> float:
-    """Confidence of an accusation: for the adversary of the accounting that of `assert_private`."""
-    return _SURER if one.adversary.sees_final else SURE
+        text = f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
+        yield "contradicted", text
 
 
 def against(found: Evidence) -> str:
@@ -206,17 +206,26 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
 
 
 def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
-    """The tests of κ, which have their level together."""
+    """The tests of κ, which have their level together.
+
+    Where scores do not grow as assumed and the answer has followed canaries that took part as often
+    as its client (`LadderFit.ratio`), its interval is right, and this is a caveat.
+    """
     fits = [(what_is_seen(one, record), one.fit) for one in answers if one.fit is not None]
-    number_ = "do not grow with the number of participations"
+    number_ = "do not grow with the number of participations as is assumed"
     time = "depend on when canaries took part"
-    tests = [(seen, "number", fit.number, number_) for seen, fit in fits]
-    tests += [(seen, "time", fit.time, time) for seen, fit in fits]
-    level = _LEVEL / max(sum(test is not None for _, _, test, _ in tests), 1)
-    for seen, code, test, words in tests:
-        if test is not None and test.found(level):
-            text = f"scores against {seen} {words}, unlike what κ assumes (p = {test.p_value:.1g})"
-            yield code, text
+    tests = [("number", fit.number, f"{seen} {number_}", fit.ratio) for seen, fit in fits]
+    tests += [("time", fit.time, f"{seen} {time}", 1.0) for seen, fit in fits]
+    level = _LEVEL / max(sum(test is not None for _, test, *_ in tests), 1)
+    for code, test, what, ratio in tests:
+        if test is None or not test.found(level):
+            continue
+        text = f"scores against {what} (by chance with probability {test.p_value:.1g})"
+        if ratio != 1:
+            told = f"took part as often as a client show up {ratio:.2f} times as strongly as all"
+            yield "caveat", f"{text}: canaries that {told}, and ε follows them"
+        else:
+            yield code, f"{text}; {_NEXT}"
 
 
 def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]:
@@ -224,8 +233,9 @@ def _of_run(record: AuditRecord, *, diverged: bool) -> Iterator[tuple[str, str]]
     if share is not None and share > MOST_SHARE:
         text = f"canaries are {share:.0%} of a round's weight, so that the measured training"
         yield "load", f"{text} is not that without them"
-    if not diverged and (why := at_chance(record)):
-        yield "learning", why
+    if not diverged and (why := no_better_than_constant(record)):
+        sure = f"{why}, but it tells examples apart: its predictions are too extreme"
+        yield ("caveat", sure) if tells_apart(record) else ("learning", why)
     if (stop := record.findings.stopped) is not None:
         text = (
             f"the run ended after round {stop.after} because of its scores "

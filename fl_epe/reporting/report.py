@@ -14,7 +14,6 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +22,7 @@ from fl_epe.reporting import sentences
 from fl_epe.reporting.chart_rounds import run_charts
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.details import details as details_of
-from fl_epe.reporting.numbers import JSON
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.still import picture, still
 from fl_epe.reporting.summary import Summary, in_words, settings_of
@@ -106,20 +105,6 @@ def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> lis
     return found
 
 
-def render_page(template: str, **values: Any) -> str:
-    """A page from one of the templates of this room.
-
-    Args:
-        template: file name, such as "report.html.j2".
-        values: what the template shows.
-    """
-    import jinja2
-
-    loader = jinja2.PackageLoader("fl_epe", "reporting/templates")
-    found = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
-    return found.get_template(template).render(**values)
-
-
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     record = summary.record
     return render_page(
@@ -145,9 +130,6 @@ def plotly_script() -> str:
 
 def _drawn(charts: Sequence[Chart]) -> str:
     """Traces and layouts as JSON that may stand between two tags."""
-    values: JSON = {
-        chart.name: {"data": chart.traces, "layout": chart.layout, "logs": dict(chart.logs)}
-        for chart in charts
-    }
+    values = {chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts}
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("&", "\\u0026")

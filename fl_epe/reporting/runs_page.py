@@ -11,15 +11,15 @@ from rich.console import Console
 from fl_epe.files import write_json, write_text
 from fl_epe.reporting.charts import SEEN, answer_chart
 from fl_epe.reporting.numbers import as_json
+from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.publish import table_text
 from fl_epe.reporting.reliability import SEES
-from fl_epe.reporting.report import render_page
 from fl_epe.reporting.report_json import answer_values, as_report
 from fl_epe.reporting.runs_compared import ComparedRun, RunsCompared
 from fl_epe.reporting.sentences import marked_cells
 from fl_epe.reporting.still import still
 from fl_epe.reporting.tables import plain_table
-from fl_epe.wording import amount
+from fl_epe.wording import amount, sentence
 
 _MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
@@ -82,7 +82,7 @@ def finding(found: RunsCompared) -> str:
         told += [f"to an adversary who sees {words}, {said}"] if leaks else []
     if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
-    return f"{told[0][:1].upper()}{'; '.join(told)[1:]}."
+    return sentence("; ".join(told))
 
 
 _HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")

@@ -6,11 +6,11 @@ from rich.console import Console
 
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.reporting.numbers import JSON, as_json, finite_numbers
+from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
 from fl_epe.reporting.reliability import ReportWarning, Status, against
 from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
-from fl_epe.wording import number
+from fl_epe.wording import number, sentence
 
 _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
 
@@ -25,11 +25,8 @@ def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     if estimate is None:
         lines.append(("not-measured", f"no estimate: {found.refused}"))
     elif (found.proved or 0.0) > estimate.high:
-        ends = f"{number(estimate.low)} – {number(estimate.high)}"
-        text = (
-            f"the least ε that is proved ({proved}) is above the interval of the estimate ({ends})"
-        )
-        lines.append(("contradicted", text))
+        above = f"the least ε that is proved ({proved}) is above the interval of the estimate"
+        lines.append(("contradicted", f"{above} ({interval(estimate)})"))
     if estimate is not None and found.refused is not None:
         lines.append(("width", found.refused))
     if _LARGE_OVERLAP <= (found.overlap or 0.0) <= 1.2:  # more cannot be in one release
@@ -63,10 +60,9 @@ def score_sentences(found: ScoreSummary) -> list[str]:
         )
     caveat = "" if estimate is None else f" {CAVEAT}."
     if status == "ok":
-        first = f"{told[:1].upper()}{told[1:]}.{caveat}"
+        first = sentence(told) + caveat
     elif status == "not measured":
-        reason = score_warnings(found)[0].text
-        first = f"{reason[:1].upper()}{reason[1:]}."
+        first = sentence(score_warnings(found)[0].text)
     else:
         first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}.{caveat}"
     return [first, _of_claim(found)]
@@ -129,21 +125,21 @@ def print_scores(console: Console, found: ScoreSummary, *, details: bool = False
     table.add_row(
         f"{found.observed} + {found.unobserved}",
         "–" if estimate is None else number(estimate.epsilon),
-        "–" if estimate is None else f"{number(estimate.low)} – {number(estimate.high)}",
+        "–" if estimate is None else interval(estimate),
         "–" if proved is None else number(proved),
         "–" if found.evidence is None else f"≤ {number(found.evidence.claimed)}",
     )
     console.print(table)
     rest = score_warnings(found)[0 if score_status(found) == "ok" else 1 :]
     for one in rest:
-        console.print(f"• {one.text[:1].upper()}{one.text[1:]}.")
+        console.print(f"• {sentence(one.text)}")
     for line in _details(found) if details else ():
         console.print(f"• {line}", style="dim")
 
 
 def _details(found: ScoreSummary) -> Iterator[str]:
     for one in found.estimates:
-        yield f"{one.method}: ε = {number(one.epsilon)} ({number(one.low)} – {number(one.high)})."
+        yield f"{one.method}: ε = {number(one.epsilon)} ({interval(one)})."
     for method, epsilon in found.bounds.items():
         bound, role = BOUNDS[method], "exploratory"
         if method == found.proof:

@@ -94,6 +94,7 @@ _ADVICE = {
     "load": "Measure again with fewer canaries, or with more clients.",
     "learning": "Train until the model learns, and measure again.",
 }
+ADVISE = "fl-epe advise noise"
 _DECIDES = "whoever answers for the data decides"
 _RELY = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
 
@@ -177,7 +178,7 @@ def _often(one: Answer, delta: float) -> str:
 def _up_to(one: Answer, estimate: EpsilonEstimate) -> str:
     most = _most(one)
     limit = "theory ≤" if most < estimate.high else "up to"
-    return f", {limit} {number(most)}" if most > estimate.epsilon else ""
+    return f", {limit} {number(most)}" if most != estimate.epsilon else ""
 
 
 def _most(one: Answer) -> float:
@@ -217,7 +218,7 @@ def _advice(summary: Summary, final: int, every: int) -> str:
     """By how much can be told: little, something or a lot."""
     z = summary.record.mechanism.noise_multiplier if summary.record else None
     noise = "raise the noise" if z else "add noise"
-    how = "" if summary.unit == "example" else " (fl-epe advise noise)"
+    how = "" if summary.unit == "example" else f" ({ADVISE})"
     if final == 2:
         return (
             f"before the model is published, {noise}{how} or let each {summary.unit} take part "
@@ -251,7 +252,7 @@ def marked_cells(one: Answer) -> tuple[str, str, str, str]:
     epsilon, ends, least, theory = answer_cells(one)
     if finite(one.analytical.epsilon) is not None:
         theory = f"≤ {theory}" + "*" * one.adversary.sees_final
-    return epsilon + "†" * one.extrapolated, ends, least if one.proved else "–", theory
+    return epsilon + "†" * one.extrapolated, ends, least, theory
 
 
 def table_title(summary: Summary) -> str:
@@ -274,7 +275,8 @@ def table_note(summary: Summary) -> str:
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
     if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
         text += " Estimates may exceed theory by chance."
-    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate, _ in found):
+    unproved = [one.estimate for one in summary.answers if not one.proved]
+    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate in unproved):
         text += " An interval from 0 shows neither a leak nor its absence."
     if marked_cells(summary.answers[0])[3].endswith("*"):
         text += " * As every round's."

@@ -107,6 +107,19 @@ class Summary:
                 found.append((name.replace("_", " "), format(float(values[-1]), form)))
         return found
 
+    def performance(self) -> list[str]:
+        """Sentences of `held_out`, without full stops.
+
+        Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
+        """
+        found = [f"The model's {name} on held-out data: {value}" for name, value in self.held_out()]
+        if not found or self.record is None:
+            return found
+        guess = self.record.design.chance_accuracy
+        if guess and self.record.metrics["eval_accuracy"][-1] < (1 + guess) / 2:
+            found[0] += f" (majority class: {guess:.1%})"
+        return found
+
 
 def summarize(record: AuditRecord, delta: float | None = None, confidence: float = 0.95) -> Summary:
     """What a record says.

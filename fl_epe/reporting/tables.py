@@ -25,11 +25,8 @@ class Terminal(Console):
     def __init__(self, **options: Any) -> None:
         # In a notebook, whose stream claims to be a terminal, rich would write HTML past any file.
         notebook = type(sys.stdout).__module__.startswith("ipykernel")
-        plain: dict[str, Any] = {
-            "force_jupyter": False,
-            "force_terminal": False if notebook else None,
-        }
-        super().__init__(markup=False, emoji=False, **plain | options)
+        options.setdefault("force_terminal", False if notebook else None)
+        super().__init__(markup=False, emoji=False, force_jupyter=False, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

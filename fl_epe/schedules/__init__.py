@@ -15,6 +15,7 @@
 | `Capped`         | another schedule, without participations beyond a cap |
 | `DropOut`        | another schedule, without those who drop out by a coin |
 
+What a schedule says of one of its clients is its `ParticipationLaw`, which theory and answers read.
 `SCHEDULES` maps the name of each kind to its class, and `make_schedule` builds one by name, from
 text that may have options.
 

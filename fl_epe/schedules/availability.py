@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import Bools, check_count, check_rate, raise_invalid
+from fl_epe.checks import Booleans, check_count, check_rate, raise_invalid
 from fl_epe.schedules.contract import Cohort, Rated, Schedule, by_round, draw, even_sizes
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
@@ -147,7 +147,7 @@ class TimeOfDay(Rated):
         is_open = self.open_zones()
         return int(np.max(days * is_open.sum(axis=0) + is_open[:rest].sum(axis=0)))
 
-    def open_zones(self) -> Bools:
+    def open_zones(self) -> Booleans:
         """Which zones are open at which round of the day, shape ``(rounds of a day, zones)``.
 
         In round r the local time of zone z is the fraction ``r / rounds_per_day + z / zones`` of

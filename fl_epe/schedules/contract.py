@@ -14,10 +14,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, Bools, Ints, check_rate, raise_invalid
+from fl_epe.checks import ArgumentError, Booleans, Integers, check_rate, raise_invalid
 from fl_epe.schedules.law import ParticipationLaw
 
-Cohort = Ints
+Cohort = Integers
 """The ids of those who take part in one round."""
 
 
@@ -117,12 +117,12 @@ class Rated(Schedule, abc.ABC):
         """Expected participations: ``rate * rounds``."""
         return self.rate * self.rounds
 
-    def _sizes(self, population: int) -> Ints:
+    def _sizes(self, population: int) -> Integers:
         """Sizes of cohorts that together have ``rate`` times the population, spread evenly."""
         return even_sizes(round(self.rate * population * self.rounds), self.rounds)
 
 
-def even_sizes(total: int, rounds: int) -> Ints:
+def even_sizes(total: int, rounds: int) -> Integers:
     """Cohort sizes that add up to ``total``, spread evenly.
 
     The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
@@ -153,7 +153,7 @@ def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
 
 def presence(
     schedule: Schedule, population: int, rng: np.random.Generator, first: int | None = None
-) -> Bools:
+) -> Booleans:
     """Who is in each round, as a boolean array of shape ``(rounds, population)``.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.checks import Bools, Floats, Ints, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
 
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 """Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
@@ -86,9 +86,9 @@ class Events:
     """
 
     shares: Floats
-    types: Ints
-    events: Ints
-    rounds: Ints
+    types: Integers
+    events: Integers
+    rounds: Integers
     chances: Floats
     counts: Floats | None = None
     keep: float = 1.0
@@ -138,7 +138,7 @@ class Events:
         )
 
     @classmethod
-    def certain(cls, units: Ints, rounds: Ints, count: int) -> Self:
+    def certain(cls, units: Integers, rounds: Integers, count: int) -> Self:
         """Each of ``count`` units is a type of its own, whose rounds are certain.
 
         Args:
@@ -182,7 +182,7 @@ class Events:
         return float(self.shares[self.types] @ self.chances) * self.keep
 
     @functools.cached_property
-    def independent(self) -> tuple[tuple[Ints, float], ...]:
+    def independent(self) -> tuple[tuple[Integers, float], ...]:
         """The rounds and the total chance of each event, if nothing else decides a unit's rounds.
 
         That is where all units are of one type, each round of an event is equally likely, and
@@ -213,7 +213,7 @@ class Events:
             for value in (getattr(self, field.name) for field in dataclasses.fields(self))
         )
 
-    def _rows(self, chosen: slice | Bools) -> Events:
+    def _rows(self, chosen: slice | Booleans) -> Events:
         return dataclasses.replace(
             self,
             types=self.types[chosen],

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import Ints, check_count, raise_invalid
+from fl_epe.checks import Integers, check_count, raise_invalid
 from fl_epe.schedules.contract import Cohort, Epochs, Rated, by_round, draw, even_sizes
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
@@ -135,7 +135,7 @@ class MinSeparation(Rated):
             events=Events.coins(sizes / np.maximum(population - resting, 1), self.separation),
         )
 
-    def _sizes(self, population: int) -> Ints:
+    def _sizes(self, population: int) -> Integers:
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
         most = population * self.rounds // self.separation
         return even_sizes(min(round(self.rate * population * self.rounds), most), self.rounds)

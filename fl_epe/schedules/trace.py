@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import Ints, raise_invalid
+from fl_epe.checks import Integers, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Events, ParticipationLaw
 from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
@@ -43,8 +43,8 @@ class Trace(Schedule):
     kind: ClassVar[str] = "trace"
 
     rounds: int = dataclasses.field(init=False)
-    round_ids: Ints = dataclasses.field(repr=False)
-    client_ids: Ints = dataclasses.field(repr=False)
+    round_ids: Integers = dataclasses.field(repr=False)
+    client_ids: Integers = dataclasses.field(repr=False)
     clients: NDArray[Any] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ def _parquet(path: Path) -> Trace:
     return _trace(_vector(ROUND, table[ROUND].to_numpy(), "iu"), np.array(clients))
 
 
-def _trace(round_ids: Ints, client_ids: NDArray[Any]) -> Trace:
+def _trace(round_ids: Integers, client_ids: NDArray[Any]) -> Trace:
     """Unless there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")

@@ -149,7 +149,7 @@ def find_task(reference: str) -> FoundTask:
     except AttributeError:
         values = vars(place).items()
         tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
-        has = f"it has {', '.join(tasks)}" if tasks else "it has no task"
+        has = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}" if tasks else "it has no task"
         raise_invalid(
             "task name", reference, f"to name something in {module}: there is no {name!r}, {has}"
         )

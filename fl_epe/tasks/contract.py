@@ -118,10 +118,11 @@ class Task(abc.ABC):
         """
         return None
 
-    @property
+    @functools.cached_property
     def dim(self) -> int:
         """Number of trainable parameters of the model."""
-        return _dim(self)
+        parameters = models.trainable(models.prepared(self.model))
+        return sum(parameter.numel() for parameter in parameters)
 
     def initial(self, seed: int) -> np.ndarray:
         """The initial model: the values that `model` comes with, drawn from ``seed``.
@@ -278,11 +279,6 @@ class Task(abc.ABC):
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
         if not 0 <= client_id < self.num_clients:
             raise_invalid("client_id", client_id, f"in [0, {self.num_clients})")
-
-
-@functools.lru_cache(maxsize=16)
-def _dim(task: Task) -> int:
-    return sum(parameter.numel() for parameter in models.trainable(models.prepared(task.model)))
 
 
 def _loss_notes(loss: torch.Tensor) -> list[str]:

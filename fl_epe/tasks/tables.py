@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from fl_epe.checks import ArgumentError, raise_invalid
+from fl_epe.checks import ArgumentError, did_you_mean, raise_invalid
 from fl_epe.models import Inputs
 
 if TYPE_CHECKING:
@@ -141,8 +141,10 @@ def _read_path(text: str) -> Any:
         return datasets.load_from_disk(str(path))
     local = path.is_absolute() or text.startswith((".", "~")) or path.suffix in readers
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
+        beside = [one.name for one in path.parent.glob(f"*{path.suffix}")]
         raise FileNotFoundError(
-            f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)."
+            f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)"
+            f"{did_you_mean(path.name, beside)}."
         )
     return datasets.load_dataset(text if not path.is_dir() else str(path))
 

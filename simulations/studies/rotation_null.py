@@ -179,7 +179,7 @@ def null_row(name: str, dim: int, count: int, seed: int) -> str:
     kurtosis = float(scipy.stats.kurtosis(scores))
     p_value = float(scipy.stats.kstest(scores, "norm").pvalue)
     tails = [np.mean(np.abs(scores) > edge) / (2 * scipy.special.ndtr(-edge)) for edge in TAILS]
-    q, largest = dependence(Rotation(dim, seed, 0), x)
+    q, largest = dependence(Rotation(dim, seed), x)
     return (
         f"{name:22}{scores.std():>8.4f}{kurtosis:>+9.4f}{p_value:>7.3f}{anderson(scores):>7.2f}"
         + "".join(f"{tail:>7.3f}" for tail in tails)
@@ -197,7 +197,7 @@ def sample_row(name: str, dim: int, count: int, seeds: int) -> str:
         squares.append(np.mean(scores**2))
         far += scipy.stats.kstest(scores, "norm").pvalue < 0.05
         odd += anderson(scores) > AD_5_PERCENT
-    size = Rotation(dim, 0, 0).size
+    size = Rotation(dim, 0).size
     predicted = np.sqrt(max(0.0, 1 - (count - 1) / (size - 1)))
     return (
         f"{name:22}{dim:>7}{count:>7}{np.std(means) * np.sqrt(count):>8.2f}"
@@ -209,7 +209,7 @@ def sample_row(name: str, dim: int, count: int, seeds: int) -> str:
 @functools.cache
 def shuffled(seed: int, count: int) -> NDArray[np.int64]:
     """Rows of the first canaries of a family of 2^16."""
-    return Rotation(1000, seed, 0).rows(np.arange(count))
+    return Rotation(1000, seed).rows(np.arange(count))
 
 
 def pairs_row(difference: int, seeds: int, count: int = 500) -> str:
@@ -274,7 +274,7 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
             cosines = canaries.dot(mixed, numbers=others, threads=1) / np.linalg.norm(mixed)
             squares.append(dim * np.mean(cosines**2))
         widths.append(float(np.sqrt(np.mean(squares))))
-    size = Rotation(dim, 0, 0).size
+    size = Rotation(dim, 0).size
     predicted = np.sqrt(1 - share * dim / size)
     head = f"{dim:>8}{dim / size:>6.2f}{share:>7.2f}"
     return f"{head}{widths[0]:>10.3f}{predicted:>10.3f}{widths[1]:>8.3f}"

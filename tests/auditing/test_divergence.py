@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from records import make_record
 
-from fl_epe.auditing import divergence
+from fl_epe.auditing import answers, divergence
 from fl_epe.auditing.measured import at_chance, share_lost, updates_lost
+from fl_epe.reporting import summarize
+from fl_epe.reporting.reliability import warnings_of
 
 EVALUATED = {"eval_round": np.array([0.0, 5, 10, 15, 20])}
 
@@ -106,6 +108,34 @@ def test_the_loss_decides_where_one_class_is_rare(accuracies, losses, reason):
     assert "no better than that of the same prediction for everybody (0.168)" in str(
         divergence(record)
     )
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "area", "loss", "learned", "said"),
+    [
+        pytest.param(0.922, 0.956, 17.6, True, True, id="right-and-much-too-sure"),
+        pytest.param(0.833, 0.94, 12.8, True, True, id="ranks-well"),
+        pytest.param(0.856, 0.956, 0.502, True, True, id="a-little-worse-than-constant"),
+        pytest.param(0.845, 0.54, 0.502, False, True, id="one-example-more-is-chance"),
+        pytest.param(0.833, np.nan, 0.46, False, True, id="constant"),
+        pytest.param(0.833, 0.5, 0.44, True, False, id="a-better-loss"),
+    ],
+)
+def test_a_large_loss_is_no_failure_where_examples_are_told_apart(
+    accuracy, area, loss, learned, said
+):
+    last = {"eval_accuracy": accuracy, "eval_auc": area, "eval_loss": loss}
+    series = EVALUATED | {name: np.full(5, value) for name, value in last.items()}
+    record = make_record(metrics=series, chance_accuracy=0.833, chance_loss=0.451)
+    assert (at_chance(record) is None) is learned
+    assert (divergence(record) == ()) is learned
+    found = [one for one in warnings_of(record, answers(record)) if "held-out" in one.text]
+    codes = ["caveat" if learned else "diverged"] if said else []
+    assert [one.code for one in found] == codes
+    if said and learned:
+        assert "0.451), but it tells examples apart" in found[0].text
+    close = "(majority class: 83.3%)"
+    assert (close in summarize(record).performance()[0]) is (accuracy < 0.9165)
 
 
 def test_a_training_loss_that_explodes_while_the_model_stays_as_it_was():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.auditing import EVERY_ROUND, Scores, seen_by
-from fl_epe.auditing.ladder_fit import ladder_fit
+from fl_epe.auditing import EVERY_ROUND, AuditedClient, Scores, answers, seen_by
+from fl_epe.auditing.ladder_fit import client_fit, ladder_fit
 from fl_epe.limit import limit_record
+from fl_epe.reporting.reliability import warnings_of
 from fl_epe.schedules import ShuffledEpochs
 
 
@@ -91,3 +92,51 @@ def test_a_common_norm_of_the_residual_widens_it():
     scores = seen_by(record, EVERY_ROUND).scores()
     shared = fit_of(record, dataclasses.replace(scores, spread=3.0))
     assert shared.high - shared.low > 2.5 * (fit_of(record).high - fit_of(record).low)
+
+
+def growing_less(seed, taken_back):
+    """The view of a small model: canaries show up the less, the oftener they take part."""
+    schedule = ShuffledEpochs(60, 30)
+    record = limit_record(schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed)
+    view = seen_by(record, EVERY_ROUND)
+    sizes, scores = view.sizes.observed, view.scores()
+    lost = taken_back * sizes * (sizes - sizes.min()) / np.ptp(sizes)
+    view._scores["matched-filter"] = dataclasses.replace(scores, observed=scores.observed - lost)
+    return view, AuditedClient.of(record, EVERY_ROUND)
+
+
+def test_a_client_has_the_scale_of_canaries_that_took_part_as_often():
+    """Training takes back 25% of what a frequent client adds, and nothing of a rare one."""
+    inside, pooled_inside, truth = 0, 0, 0.75
+    for seed in range(100):
+        view, client = growing_less(seed, 1 - truth)
+        pooled, fit = ladder_fit(view), client_fit(view, client)
+        inside += fit.low < truth < fit.high
+        pooled_inside += pooled.low < truth < pooled.high
+    assert inside >= 88  # of 100 at 95%: fewer has a chance of 0.2%
+    assert pooled_inside < inside
+
+
+def test_where_one_scale_fits_it_is_that_of_all_canaries():
+    for seed in range(20):
+        view, client = growing_less(seed, 0.0)
+        pooled = ladder_fit(view)
+        assert (client_fit(view, client) == pooled) == (pooled.number.p_value > 0.05)
+
+
+def test_beyond_the_canaries_no_line_is_followed():
+    view, client = growing_less(0, 0.5)
+    assert client_fit(view, client).ratio < 1
+    farther = dataclasses.replace(client, patterns=2 * client.patterns)
+    assert client_fit(view, farther).ratio == 1
+
+
+def test_a_report_follows_those_canaries_with_a_caveat():
+    """Neither the number, nor the time, nor the width of the scores is then a reason for doubt."""
+    named = 0
+    for seed in range(10):
+        view, _ = growing_less(seed, 0.3)
+        warnings = warnings_of(view.record, answers(view.record))
+        assert {one.code for one in warnings} == {"caveat"}
+        named += any("as often as a client show up 0.9" in one.text for one in warnings)
+    assert named >= 3  # where scores differ enough from one κ

@@ -10,6 +10,7 @@ from limit_settings import REAL, SERVERS, T, synthetic_log
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import answers
 from fl_epe.cli.main import main
+from fl_epe.config import RunConfig
 from fl_epe.limit import canary_advice, exposure, limit_like, limit_record, noise_for_epsilon
 from fl_epe.limit.client import expected_epsilon
 from fl_epe.mechanism import AdaptiveClip, strategy_matrix
@@ -102,6 +103,33 @@ class TestCommandLine:
         # A report of that very run says the same.
         run = record.with_values(noise_multiplier=whole, sum_noise_multiplier=z)
         assert answers(run)[0].analytical.epsilon == pytest.approx(allowed)
+
+    def test_what_is_advised_can_be_run(self, tmp_path, capsys):
+        """Eight hospitals, four a round; with the clip norm of a run too."""
+        few = {"clients": 8, "clients_per_round": 4}
+        common = ["noise", "--participations", 30, "--clients", 8, "--target-epsilon", 8]
+        advised = self._json(capsys, *common, "--delta", 0.1)["noise_multiplier"]
+        run = RunConfig(**few, noise_multiplier=advised)
+        assert advised < run.sum_noise_multiplier() < 1.16 * advised
+        clip = RunConfig(**few).clip_rule()
+        record = limit_record(
+            ShuffledEpochs(T, 3),
+            clip.sum_noise_multiplier(0.25),
+            0.1,
+            num_canaries=13,
+            beside=8,
+            of_count=(2 * clip.count_std) ** -2,
+        )
+        record.save(tmp_path / "record.npz")
+        asked = ["noise", "--like", tmp_path, "--target-epsilon", 0.5]
+        wanted = self._json(capsys, *asked)["noise_multiplier"]
+        assert main(["advise", *map(str, asked)]) == 0
+        words = capsys.readouterr().out.split()
+        typed = {
+            name: float(words[words.index(f"--{name.replace('_', '-')}") + 1])
+            for name in ("noise_multiplier", "clip_count_std")
+        }
+        assert RunConfig(**few, **typed).sum_noise_multiplier() == pytest.approx(wanted, rel=1e-2)
 
     def test_noise_of_a_mechanism(self, capsys):
         common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--clients", 300)

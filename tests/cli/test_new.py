@@ -274,6 +274,17 @@ def test_what_it_writes_is_formatted(own_modules):
             "--by='who' to be a column of t.csv: a b, count, colour, whose, goal",
             id="by",
         ),
+        pytest.param(
+            ["--data", "t.csv", "--targets", "Goal"], "goal (did you mean goal?)", id="capital"
+        ),
+        pytest.param(
+            ["--data", "ts.csv", "--targets", "goal"], "(did you mean t.csv?)", id="file-beside"
+        ),
+        pytest.param(
+            ["--data", "t.csv", "--targets", "whose", "--by", "whose"],
+            "--by='whose' to be another column than --targets",
+            id="by-its-target",
+        ),
     ],
 )
 def test_errors_name_what_was_typed(words, says, own_modules, capsys):
@@ -282,6 +293,13 @@ def test_errors_name_what_was_typed(words, says, own_modules, capsys):
     assert says in capsys.readouterr().err
     assert not list(own_modules.glob("*.py"))
     assert not (own_modules / "no").exists()
+
+
+def test_a_space_needs_quotes(own_modules, capsys):
+    table(own_modules / "t.csv", lambda i: i % 2)
+    with pytest.raises(SystemExit):
+        main(["new", "mine.py", "--data", "t.csv", "--targets", "a", "b"])
+    assert "arguments: b (a value with a space needs quotes)" in capsys.readouterr().err
 
 
 def test_a_file_that_exists_is_left_alone(own_modules, capsys):

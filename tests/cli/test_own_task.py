@@ -133,7 +133,7 @@ def test_notes_are_printed_before_training(capsys: pytest.CaptureFixture[str]):
 
 ERRORS = {
     "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
-    "name": (("owntask:tsk",), "there is no 'tsk', it has task, normal, rounds"),
+    "name": (("owntask:tsk",), "broken, stops (did you mean task?)"),
     "short": (("owntask",), "to be one of digits"),
     "file": (("owntask.py:task",), "with dots and without .py"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),

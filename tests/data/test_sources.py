@@ -12,6 +12,7 @@ from pyarrow import parquet
 from text_sources import tagged_sentences, write_text_source, write_vocabulary
 
 from fl_epe import data
+from fl_epe.cli import main
 
 pytestmark = pytest.mark.usefixtures("small_batches")
 
@@ -209,12 +210,15 @@ def test_what_happens_meanwhile_is_not_overwritten(
         data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
 
 
-def test_what_a_task_needs_besides_is_named(monkeypatch: pytest.MonkeyPatch):
-    from fl_epe.data.examples import optional
-
+def test_what_a_source_needs_besides_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "a.h5").touch()
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(RuntimeError, match=r"needs h5py: pip install 'fl-epe\[data\]'"):
-        optional("h5py")
+    assert main(["data", "convert", "emnist", str(tmp_path / "a.h5"), str(tmp_path / "store")]) == 2
+    assert (
+        "needs h5py, which is not installed: pip install 'fl-epe[data]'" in capsys.readouterr().err
+    )
 
 
 def test_hub_ids_and_paths_are_told_apart(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -40,6 +42,16 @@ def test_the_median_client_has_the_answer():
     for one in summary.answers:
         same = found.epsilon[one.adversary.sees][found.participations == one.participations]
         assert one.estimate.epsilon == pytest.approx(np.mean(same), rel=1e-3)
+
+
+def test_the_advice_to_raise_the_noise_can_be_pasted(tmp_path, capsys):
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    limit_with_clients().save(folder / "record.npz")
+    assert main(["report", str(folder)]) == 0
+    (command,) = re.findall(r"Noise: fl-epe (.*)", capsys.readouterr().out)
+    assert main(shlex.split(command)) == 0
+    assert "Noise multiplier z = " in capsys.readouterr().out
 
 
 def test_the_file(tmp_path, capsys, monkeypatch):

@@ -11,7 +11,8 @@ from records import make_record, record_of
 from fl_epe.auditing import answers
 from fl_epe.limit import limit_record
 from fl_epe.reporting import summarize
-from fl_epe.reporting.publish import escaped, latex_table
+from fl_epe.reporting.pages import escaped
+from fl_epe.reporting.publish import latex_table
 from fl_epe.reporting.reliability import ReportWarning
 from fl_epe.schedules import make_schedule
 

@@ -57,7 +57,7 @@ def wrong_places(record, entries):
             right.estimate.epsilon,
             right.estimate.low,
             right.estimate.high,
-            right.proved,
+            right.proved or None,
             right.analytical.epsilon,
         )
         alike = (

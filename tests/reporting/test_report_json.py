@@ -1,5 +1,6 @@
 """report.json is as its schema says, whatever the run was."""
 
+import dataclasses
 import importlib.resources
 import json
 import math
@@ -10,6 +11,9 @@ from records import limit_with_clients, make_record, record_of
 
 from fl_epe.auditing import EarlyStop, EpsilonEstimate
 from fl_epe.reporting import as_report, summarize, summarize_unmeasured, write_report
+from fl_epe.reporting.charts import answer_cells
+from fl_epe.reporting.report_json import answer_values
+from fl_epe.reporting.sentences import marked_cells
 
 STOP = EarlyStop(3, EpsilonEstimate(1.0, 0.5, 2.0, 1e-3, 0.95, "m"))
 RECORDS = {
@@ -73,6 +77,16 @@ def test_an_unmeasured_answer_has_a_reason_and_no_number(report):
         assert (entry["epsilon"] is None) is missing
         if missing:
             assert entry["low"] is entry["high"] is entry["proved"] is None
+
+
+def test_where_nothing_is_proved_there_is_no_number():
+    """As in the table, where ε ≥ 0 would say nothing."""
+    summary = summarize(limit_with_clients())
+    one = dataclasses.replace(summary.answers[0], proved=0.0, proof="simultaneous")
+    assert answer_values(one, 1e-3, 0.95)["proved"] is None
+    assert answer_cells(one)[2] == marked_cells(one)[2] == "–"
+    two = dataclasses.replace(one, proved=0.5)
+    assert answer_values(two, 1e-3, 0.95)["proved"] == 0.5
 
 
 def test_what_is_infinite_is_named(report):

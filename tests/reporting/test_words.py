@@ -1,5 +1,6 @@
 """What everybody reads: whose privacy it is, and that one attack is no bound."""
 
+import dataclasses
 import html
 import re
 
@@ -74,6 +75,21 @@ def test_scores_have_the_caveat_too():
     found = summarize_scores(bare_scores(drawn[:200] + 1, drawn[200:], None), 1e-5)
     assert found.estimate is not None
     assert CAVEAT in score_sentences(found)[0]
+
+
+def test_a_limit_by_theory_is_called_one():
+    """Also where the estimate is above it, by chance."""
+    summary = summarize(limit_with_clients())
+    every = summary.answers[1]
+    limit = dataclasses.replace(every.analytical, epsilon=every.estimate.epsilon * 0.99)
+    answers = summary.answers[0], dataclasses.replace(every, analytical=limit)
+    told = first_sentence(dataclasses.replace(summary, answers=answers))
+    assert f"ε ≈ {number(every.estimate.epsilon)}, theory ≤ {number(limit.epsilon)}" in told
+
+
+def test_clients_that_differ_by_their_rounds_alone_are_said_to():
+    (line, *_) = dict(details(summarize(limit_with_clients())))["Which clients are worst off?"]
+    assert "rounds each. Their ε differ by" in line
 
 
 @pytest.mark.parametrize("run", RUNS)

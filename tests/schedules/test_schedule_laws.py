@@ -4,6 +4,7 @@ import math
 import tempfile
 from pathlib import Path
 
+import every_schedule
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,17 +12,7 @@ from hypothesis import strategies as st
 
 from fl_epe.schedules import SCHEDULES, Trace, make_schedule, presence
 
-SIMPLE = (
-    "epochs",
-    "poisson",
-    "fixed-size",
-    "min-separation",
-    "device-classes",
-    "cyclic",
-    "balls-in-bins",
-    "check-in",
-    "time-of-day",
-)
+SIMPLE = sorted({schedule.kind for schedule in every_schedule.SIMPLE} - {"trace"})
 clients = st.integers(1, 30)
 seeds = st.integers(0, 2**32)
 

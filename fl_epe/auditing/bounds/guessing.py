@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
-from fl_epe.checks import Floats, Ints
+from fl_epe.checks import Floats, Integers
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
@@ -101,14 +101,14 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     return math.inf
 
 
-def tied_groups(sample: Sample) -> tuple[Ints, Ints]:
+def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
     """How many scores have each value, and how many of them are observed; from the highest."""
     observed, unobserved = sample.both()
     values, sizes = np.unique(-np.concatenate([observed, unobserved]), return_counts=True)
     return sizes, np.bincount(np.searchsorted(values, -observed), minlength=values.size)
 
 
-def guesses_on_groups(sizes: Ints, members: Ints, wanted: int) -> tuple[int, int]:
+def guesses_on_groups(sizes: Integers, members: Integers, wanted: int) -> tuple[int, int]:
     """Number of guesses, and of right ones: half are "in" from the top, half "out" from the bottom.
 
     Tied scores get the same guess or none, so that guesses depend on the scores alone: there are
@@ -341,12 +341,12 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     return np.maximum(shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0)
 
 
-def _binomial(tosses: int, chance: float) -> tuple[Ints, Floats]:
+def _binomial(tosses: int, chance: float) -> tuple[Integers, Floats]:
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
-def _tail_of_sum(laws: list[Law], values: Ints) -> Floats:
+def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
     Computed by Fourier transform, on a window around the mean that S leaves with probability below

@@ -3,10 +3,10 @@
 Examples:
     >>> import numpy as np
     >>> from fl_epe.schedules import Poisson
-    >>> round(client_epsilon(np.array([1.0]), 1e-5), 3)  # one round, which is known
+    >>> round(epsilon_of_signals(np.array([1.0]), 1e-5), 3)  # one round, which is known
     4.377
     >>> events = Poisson(rounds=4, rate=0.5).law(100).events
-    >>> client_epsilon(np.ones(4), 1e-5, events) < client_epsilon(np.ones(4), 1e-5)
+    >>> epsilon_of_signals(np.ones(4), 1e-5, events) < epsilon_of_signals(np.ones(4), 1e-5)
     True
 """
 
@@ -22,7 +22,7 @@ from fl_epe.schedules import Events
 _LEAST = 1e-9  # of a round's expected score, as logarithms are taken
 
 
-def client_epsilon(
+def epsilon_of_signals(
     signals: Floats, delta: float, events: Events | None = None, *, final_only: bool = False
 ) -> float:
     """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
