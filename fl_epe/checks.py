@@ -239,6 +239,11 @@ def check_count(name: str, value: float) -> None:
         raise_invalid(name, value, "to be an integer >= 1")
 
 
+def tail_sums(values: Floats) -> Floats:
+    """The sum of each value and all after it, and 0 after the last: shape ``(n + 1,)``."""
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+
+
 def finite(value: float | None) -> float | None:
     """``value``, or ``None`` if it is infinite or NaN, which JSON cannot hold."""
     return value if value is not None and math.isfinite(value) else None

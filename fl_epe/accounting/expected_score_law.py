@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
@@ -82,7 +82,7 @@ class ExpectedScoreLaw:
         """
         if self.drawn:
             return float(self.expected_scores[-1]) if self.whole else None
-        beyond = np.append(np.cumsum(self.shares[:0:-1])[::-1], 0.0)  # P[expected score > value]
+        beyond = tail_sums(self.shares[1:])  # P[expected score > value]
         return float(self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)])
 
 

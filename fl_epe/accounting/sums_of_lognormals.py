@@ -13,7 +13,7 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, tail_sums
 
 _POINTS = 512  # of a grid, about: up to twice as many
 _LOOK = 200  # points of the coarse grid on which the range of a sum is found
@@ -242,14 +242,14 @@ def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     """Without the largest values, and with the smallest raised to the smallest that is kept."""
     below = np.cumsum(law.null)
-    beyond = np.cumsum(law.mean[::-1])[::-1]
+    beyond = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))
     stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
     masses = law.masses[:, start:stop].copy()
     if start:
         smallest = math.exp(law.step * (law.first + start))
         masses[:, 0] += below[start - 1] * np.array([1.0, smallest])
-    lost = law.lost + (float(beyond[stop]) if stop < len(beyond) else 0.0)
+    lost = law.lost + float(beyond[stop])
     return LogLaw(law.first + start, law.step, masses, lost)
 
 

@@ -23,7 +23,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
 from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.checks import Booleans, Floats
+from fl_epe.checks import Booleans, Floats, tail_sums
 from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
@@ -165,8 +165,8 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
     above = count - np.searchsorted(null, ratios, side="left")
     direct = (above + _SAFE * np.sqrt(above) + 1) / (count + 1)
     weights = np.exp(-np.maximum(members, -50.0))
-    first = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
-    second = np.append(np.cumsum(weights[::-1] ** 2)[::-1], 0.0)
+    first = tail_sums(weights)
+    second = tail_sums(weights**2)
     at = np.searchsorted(members, ratios, side="left")
     far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
     drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far

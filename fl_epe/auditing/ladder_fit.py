@@ -128,18 +128,9 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     deviation = np.sqrt((width if wide else min(scores.spread, 1.0)) ** 2 / energy + common)
     quantile = half_width(confidence)
     low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
-    error = quantile * scores.unit_error * scale
-    below = np.hypot(scale - low, error)
-    above = np.hypot(high - scale, error)
-    return LadderFit(
-        scale,
-        float(scale - below),
-        float(scale + above),
-        width,
-        bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes))),
-        number,
-        time,
-    )
+    rough = bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes)))
+    fit = LadderFit(scale, low, high, width, rough, number, time)
+    return _widened(fit, scores.unit_error * scale, confidence)
 
 
 def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:

@@ -106,9 +106,9 @@ def _cell(name: str, value: Any, place: str) -> float:
         if (word := str(value).strip().lower().removesuffix(".0")) not in _MEMBER:
             raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
         return _MEMBER[word]
-    if isinstance(value, bool | np.bool_ | bytes) or (isinstance(value, str) and "_" in value):
-        raise ValueError(f"{place}: {name}={shown(value)} is not a number")
     try:
+        if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
+            raise TypeError  # though `float` takes them
         number = float(value)
     except OverflowError:
         number = math.inf

@@ -29,7 +29,7 @@ import numpy as np
 import scipy
 
 from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
-from fl_epe.checks import Floats, Integers
+from fl_epe.checks import Floats, Integers, tail_sums
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
@@ -361,5 +361,5 @@ def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
     for law, count in laws:
         transform *= scipy.fft.rfft(law, size) ** count
     density = np.roll(scipy.fft.irfft(transform, size), -first)
-    tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
+    tail = tail_sums(density)
     return tail[np.clip(values - first, 0, size)] + _ROUNDING
