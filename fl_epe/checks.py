@@ -17,7 +17,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,6 +27,7 @@ Booleans = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Integers = NDArray[np.int64]
+NamedArrays = Mapping[str, NDArray[Any]]
 Reals = NDArray[np.floating]
 Vector = Reals
 

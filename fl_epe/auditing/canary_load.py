@@ -160,11 +160,12 @@ class CanaryLoad:
         count = math.ceil(self.clients - _ROUNDING)
         beside = f"beside {counted(count, 'client')}"
         if not self.places:
-            text = (
-                f"No two canaries fit {beside} in {counted(self.rounds, 'round')}, and ε needs "
-                f"two. {self.advice}"
-            )
-            return [text.rstrip()]
+            return [
+                (
+                    f"No two canaries fit {beside} in {counted(self.rounds, 'round')}, and ε needs "
+                    f"two. {self.advice}"
+                ).rstrip()
+            ]
         whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""

@@ -139,9 +139,14 @@ def epsilon_of_thresholds(
             f"without a law, an ε at δ = {delta:.2g} needs at least "
             f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
         )
-    method = f"{scores.statistic}, {ANY_LAW}"
     return EpsilonEstimate(
-        min(max(value, low), high), low, high, delta, confidence, method, scores.adversary
+        min(max(value, low), high),
+        low,
+        high,
+        delta,
+        confidence,
+        f"{scores.statistic}, {ANY_LAW}",
+        scores.adversary,
     )
 
 

@@ -246,8 +246,11 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
         return found
     scores = scores_for_claim(found, adversary)
     if not scores.boundable:
-        wanted = f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}"
-        raise_invalid("unobserved", found.unobserved.count, wanted)
+        raise_invalid(
+            "unobserved",
+            found.unobserved.count,
+            f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}",
+        )
     return scores
 
 

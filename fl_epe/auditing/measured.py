@@ -126,15 +126,16 @@ def _loss_not_finite(record: AuditRecord) -> str | None:
     A round in which no client trained has no training loss, which is NaN in a record; such rounds
     are passed over.
     """
-    held_out = _series(record, "eval_loss")
-    if len(held_out) and not math.isfinite(held_out[-1]):
-        return f"the loss on held-out data is {held_out[-1]} at the end"
     training = _series(record, "train_loss")
     cohort = _series(record, "cohort")
     if len(cohort) == len(training):
         training = training[cohort > 0]
-    if len(training) and not math.isfinite(training[-1]):
-        return f"the training loss is {training[-1]} at the end"
+    for name, losses in (
+        ("loss on held-out data", _series(record, "eval_loss")),
+        ("training loss", training),
+    ):
+        if len(losses) and not math.isfinite(losses[-1]):
+            return f"the {name} is {losses[-1]} at the end"
     return None
 
 

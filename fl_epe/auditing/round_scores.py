@@ -18,7 +18,7 @@ from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, Server
 from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
 from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import Floats, Integers, Vector, raise_invalid
+from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
@@ -216,11 +216,11 @@ class SeenRounds:
             canary_weights=None if np.all(weights == 1) else weights[:, ids],
         )
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """Named arrays, from which `restore` goes on."""
         return {name: self[name] for name in self._rows}
 
-    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+    def restore(self, state: NamedArrays, rounds: int) -> None:
         """Take up the first ``rounds`` rounds in what `state` returned, among other arrays.
 
         Raises:

@@ -39,6 +39,7 @@ from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whiten
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import (
     Integers,
+    NamedArrays,
     Vector,
     check_count,
     check_not_negative,
@@ -295,7 +296,7 @@ class RunAuditor:
 
     def restore(
         self,
-        state: Mapping[str, NDArray[Any]],
+        state: NamedArrays,
         rounds: int,
         *,
         start: Vector,
