@@ -24,7 +24,7 @@ from fl_epe.accounting.composed_gaussians import poisson_epsilon
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
-from fl_epe.schedules import Events
+from fl_epe.schedules import Event, Events
 
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
@@ -34,6 +34,8 @@ _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
 _MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
+_LARGEST_SCORE = 37.0  # beyond which a normal's probability is no float64
+_CELLS_OF_A_ROUND = 2000  # of the grid of a round's score, on each side
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
 
@@ -63,34 +65,37 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     used = signals[events.rounds]
     if not np.all(np.isfinite(used) & (used > 0)):
         raise_invalid("signals", signals, "positive and finite")
-    largest = math.hypot(*(float(np.max(signals[rounds])) for rounds, _ in events.independent))
+    drawn = events.independent
+    largest = math.hypot(*(float(np.max(signals[e.rounds] * e.counts)) for e in drawn))
     most = float(epsilon_of_shift(largest, delta))
     if most == 0:
         return most
-    tail = _tail(delta, len(events.independent))
+    tail = _tail(delta, len(drawn))
     losses: list[tuple[_Loss, int]] = []
     known: list[float] = []
-    by_rate: dict[float, list[float]] = {}
-    for rounds, chance in events.independent:
-        if len(rounds) > 1:
-            losses.append((_drawn(_loss(_groups(signals[rounds]), tail), chance), 1))
-        elif chance < 1:
-            by_rate.setdefault(chance, []).append(float(signals[rounds[0]]))
+    alike: dict[tuple[bytes, bytes], tuple[Event, list[float]]] = {}
+    for event in drawn:
+        each = signals[event.rounds]
+        if event.is_uniform:
+            losses.append((_drawn(_loss(_groups(each), tail), event.chance), 1))
+        elif event.is_coin and event.chance == 1:
+            known.append(float(each[0]))
         else:
-            known.append(float(signals[rounds[0]]))
-    coins = [(rate, group) for rate, each in by_rate.items() for group in _groups(np.array(each))]
-    for rate, (signal, count) in coins:
-        losses.append((_drawn(_loss(((signal, 1),), tail), rate), count))
+            law = event.chances.tobytes(), event.counts.tobytes()
+            alike.setdefault(law, (event, []))[1].append(float(each[0]))
+    tossed = [(e, group) for e, each in alike.values() for group in _groups(np.array(each))]
+    for event, (signal, count) in tossed:
+        losses.append((_of_round(event, signal, tail), count))
     if not losses:
         return most
     if known:  # events whose round is known act as one Gaussian
         losses.append((_loss(((math.hypot(*known), 1),), tail), 1))
     alone = len(losses) == 1 and losses[0][1] == 1
     found = _solved(losses[0][0] if alone else _composed(losses, tail), delta, most)
-    if len(losses) > 1 or not coins or found > _MOST_EXPONENT:
+    if len(losses) > 1 or not tossed or not tossed[0][0].is_coin or found > _MOST_EXPONENT:
         return found
-    ((rate, (signal, count)),) = coins
-    return min(found, poisson_epsilon(1 / signal, rate, count, delta))
+    ((event, (signal, count)),) = tossed
+    return min(found, poisson_epsilon(1 / signal, event.chance, count, delta))
 
 
 def partly_known_epsilon(
@@ -199,6 +204,43 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
     members = (1 - chance) * loss.others + chance * loss.members
     return _Loss(np.asarray(losses, np.float64), loss.others, members, chance * loss.lost)
+
+
+def _of_round(event: Event, signal: float, tail: float) -> _Loss:
+    """Of a round in which the client may be several times: Σ_j p_j exp(j·a·s − (j·a)²/2).
+
+    The ratio rises with the round's score s. Each cell of a grid of scores is split between its
+    ends so that its probability and its mean ratio stay, as in `sums_of_lognormals`.
+    """
+    if event.is_coin:
+        return _drawn(_loss(((signal, 1),), tail), event.chance)
+    shifts = signal * event.counts
+    absent = 1 - event.chance
+    far = -float(scipy.special.ndtri(tail))
+    end = min(far + float(shifts.max()), _LARGEST_SCORE)
+    edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
+    logs = scipy.special.logsumexp(
+        np.append(shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1),
+        axis=1,
+        b=np.append(event.chances, max(absent, 0.0)),
+    )
+    others = _masses(edges)
+    members = absent * others
+    for shift, chance in zip(shifts, event.chances, strict=True):
+        members = members + chance * _masses(edges - shift)
+    low = np.exp(logs[:-1])
+    high = np.exp(logs[1:])
+    above = np.clip((members - others * low) / np.maximum(high - low, 1e-300), 0.0, others)
+    placed = np.append(others - above, 0.0) + np.append(0.0, above)
+    found = placed * np.exp(logs)
+    return _Loss(np.asarray(logs), placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
+
+
+def _masses(edges: Floats) -> Floats:
+    """Probabilities of a standard normal between edges, precise in both tails."""
+    lower = scipy.special.ndtr(edges)
+    upper = scipy.special.ndtr(-edges)
+    return np.asarray(np.where(edges[:-1] > 0, -np.diff(upper), np.diff(lower)))
 
 
 def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:

@@ -127,7 +127,7 @@ class AuditedClient:
         record = view.record
         if self.secret is None or view.adversary.sees == "final":
             return 0.0
-        chances = np.array([chance for _, chance in self.secret.independent])
+        chances = np.array([event.chance for event in self.secret.independent])
         tossed = chances[chances < 1]
         most = float(len(chances) - len(tossed))
         if len(tossed):
@@ -153,7 +153,7 @@ def hidden_events(record: AuditRecord) -> Events:
     events = record.mechanism.participation.first(record.rounds).events
     drawn = () if events is None else events.independent
     taken = record.presence.sum(axis=0)
-    certain = bool(drawn) and all(chance == 1 for _, chance in drawn)
+    certain = bool(drawn) and all(event.chance == 1 for event in drawn)
     on_ladder = certain and taken.any() and np.median(taken) != len(drawn)
     if events is None or not drawn or on_ladder or record.mechanism.canary_weights is not None:
         raise NotMeasured("the law of a client's secret rounds is not known")

@@ -182,11 +182,11 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     presence = record.presence
     members = members_of(record, events)
     drawn = events.independent
-    for block, chance in drawn:
-        taken = presence[block].sum(axis=0)
-        if np.any(taken > 1) or (chance == 1 and np.any(taken == 0)):
+    for event in drawn:
+        taken = presence[np.unique(event.rounds)].sum(axis=0)
+        if np.any(taken > 1) or (event.chance == 1 and np.any(taken == 0)):
             return 0.0
-    chances = [chance for block, chance in drawn if len(block) == 1 and chance < 1]
+    chances = [event.chance for event in drawn if event.in_one_round and event.chance < 1]
     if not chances:
         return 1.0
     total = int(presence.sum())

@@ -136,7 +136,7 @@ def members_of(record: AuditRecord, events: Events) -> int:
     """Number of canaries that are members, with those that were drawn for no round."""
     count = record.num_canaries
     planned = record.design.num_canaries
-    chances = np.array([chance for _, chance in events.independent])
+    chances = np.array([event.chance for event in events.independent])
     if not record.presence.any(axis=0).all() or np.any(chances == 1):
         return count
     if record.mechanism.inclusion == "fixed" and planned is not None:
@@ -194,15 +194,14 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
 
 def _presence(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Booleans:
     found = np.zeros((rounds, count), bool)
-    drawn = events.independent
     chances = np.zeros((rounds, 1), np.float32)
-    for block, chance in drawn:
-        if len(block) == 1:
-            chances[block] = chance
+    for event in events.independent:
+        if event.in_one_round:
+            chances[event.rounds[0]] = event.chance
     if chances.any():
         found |= rng.random((rounds, count), np.float32) < chances
-    for block, chance in drawn:
-        if len(block) > 1:
-            taken = rng.random(count) < chance if chance < 1 else True
-            found[rng.choice(block, count), np.arange(count)] = taken
+    for event in events.independent:
+        if not event.in_one_round:
+            taken = rng.random(count) < event.chance if event.chance < 1 else True
+            found[rng.choice(event.rounds, count), np.arange(count)] = taken
     return found

@@ -8,6 +8,7 @@ the means `View.sizes`, up to a factor.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, quotients
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
-from fl_epe.schedules import Events
+from fl_epe.schedules import Event, Events
 
 if TYPE_CHECKING:
     from fl_epe.auditing.view import View
@@ -130,23 +131,30 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
         signal: means in the rounds of those who did, ``(T, 1)``.
     """
     terms = signal * scores - signal**2 / 2
-    drawn = events.independent
-    coins = [(int(rounds[0]), chance) for rounds, chance in drawn if len(rounds) == 1]
+    coins = [event for event in events.independent if event.is_coin]
     total = np.zeros(terms.shape[1])
     if coins:
-        rounds, chances = zip(*coins, strict=True)
-        rate = np.minimum(chances, 1 - 1e-12)[:, None]
-        most, tossed = 80.0, terms[list(rounds)]  # float32 has no larger exponentials
+        rate = np.minimum([event.chance for event in coins], 1 - 1e-12)[:, None]
+        tossed = terms[[event.rounds[0] for event in coins]]
+        most = 80.0  # float32 has no larger exponentials
         present = rate.astype(terms.dtype)
         absent = (1 - rate).astype(terms.dtype)
         logs = np.log(absent + present * np.exp(np.minimum(tossed, most)))
         total += np.sum(logs + np.maximum(tossed - most, 0), axis=0, dtype=np.float64)
-    for block, chance in drawn:
-        if len(block) > 1:
-            mean = scipy.special.logsumexp(terms[block], axis=0) - np.log(len(block))
-            with np.errstate(divide="ignore"):  # nobody is absent from a whole block
-                total += np.logaddexp(np.log1p(-chance), np.log(chance) + mean)
+    for event in events.independent:
+        if not event.is_coin:
+            total += _ratio_of(event, scores[event.rounds], signal[event.rounds])
     return total
+
+
+def _ratio_of(event: Event, scores: Vector, signal: Vector) -> Floats:
+    """Logarithm of the likelihood ratio of one event, by its rows: ``(rows, k)``, ``(rows, 1)``."""
+    moved = signal * event.counts[:, None]
+    parts = moved * scores - moved**2 / 2
+    ratio = scipy.special.logsumexp(parts, axis=0, b=event.chances[:, None])
+    if event.chance == 1:
+        return np.asarray(ratio)
+    return np.asarray(np.logaddexp(math.log1p(-event.chance), ratio))
 
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {

@@ -20,9 +20,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
+
+_LEAST_CHANCE = 1e-250  # of a number of steps, below which nobody is so often in a release
 
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 """Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
@@ -60,6 +63,42 @@ class FixedCohorts:
     available: int
     size: int
     condition: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Event:
+    """One event of a unit: what it may do, of which at most one thing happens.
+
+    Attributes:
+        rounds: in which it takes part, ``(rows,)``.
+        chances: the probability of each row, ``(rows,)``.
+        counts: how many times it then is in the round's release, ``(rows,)``.
+    """
+
+    rounds: Integers
+    chances: Floats
+    counts: Floats
+
+    @property
+    def chance(self) -> float:
+        """The probability that the unit takes part at all."""
+        return min(float(self.chances.sum()), 1.0)
+
+    @property
+    def in_one_round(self) -> bool:
+        """Whether the round is known, if the unit takes part."""
+        return bool(np.all(self.rounds == self.rounds[0]))
+
+    @property
+    def is_coin(self) -> bool:
+        """Whether the unit is in a certain round once, or not at all."""
+        return len(self.rounds) == 1 and bool(self.counts[0] == 1)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the unit is once in one of several rounds, each as likely as any other."""
+        equal = np.ptp(self.chances) <= 1e-12 * self.chances[0]
+        return len(self.rounds) > 1 and bool(equal and np.all(self.counts == 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,6 +154,22 @@ class Events:
         events = np.arange(len(rounds)) if rest == 1 else rounds
         only = np.zeros(len(rounds), np.int64)
         return cls(np.ones(1), only, events, rounds, given[rounds], rest=rest)
+
+    @classmethod
+    def steps(cls, rounds: int, steps: int, rate: float) -> Self:
+        """A record that is in each of ``steps`` steps of a round with probability ``rate``.
+
+        A round's release is the sum of its steps, in which the record is a binomial number of
+        times.
+        """
+        taken = np.arange(1, steps + 1)
+        chances = scipy.stats.binom.pmf(taken, steps, rate)
+        taken = taken[chances > _LEAST_CHANCE]
+        chances = chances[chances > _LEAST_CHANCE]
+        of_round = np.repeat(np.arange(rounds), len(taken))
+        counts = np.tile(taken.astype(np.float64), rounds)
+        only = np.zeros(len(of_round), np.int64)
+        return cls(np.ones(1), only, of_round, of_round, np.tile(chances, rounds), counts)
 
     @classmethod
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
@@ -182,22 +237,23 @@ class Events:
         return float(self.shares[self.types] @ self.chances) * self.keep
 
     @functools.cached_property
-    def independent(self) -> tuple[tuple[Integers, float], ...]:
-        """The rounds and the total chance of each event, if nothing else decides a unit's rounds.
+    def independent(self) -> tuple[Event, ...]:
+        """The events one by one, if nothing else decides a unit's rounds; else it is empty.
 
-        That is where all units are of one type, each round of an event is equally likely, and
-        neither a cap nor a rest makes events depend on each other; else it is empty.
+        That is where all units are of one type, neither a cap nor a rest makes events depend on
+        each other, and the rows of an event are either one round's, with counts, or equally likely.
         """
         if len(self.shares) > 1 or self.keep < 1 or self.most is not None or self.rest > 1:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
+        counts = np.ones(len(self.rounds)) if self.counts is None else self.counts
         found = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            chances = self.chances[start:end]
-            if np.ptp(chances) > 1e-12 * chances[0]:
+            event = Event(self.rounds[start:end], self.chances[start:end], counts[start:end])
+            if not (event.in_one_round or event.is_uniform):
                 return ()
-            found.append((self.rounds[start:end], min(float(chances.sum()), 1.0)))
+            found.append(event)
         return tuple(found)
 
     def __eq__(self, other: object) -> bool:
