@@ -216,6 +216,12 @@ def check_not_negative(name: str, value: float) -> None:
         raise_invalid(name, value, ">= 0")
 
 
+def check_fraction(name: str, value: float) -> None:
+    """Raise an `ArgumentError` unless ``value`` is in [0, 1)."""
+    if not 0 <= value < 1:
+        raise_invalid(name, value, "in [0, 1)")
+
+
 def check_positive(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is positive and finite."""
     if not 0 < value < math.inf:
@@ -232,6 +238,11 @@ def check_count(name: str, value: float) -> None:
     """Raise an `ArgumentError` unless ``value`` is a whole number from 1."""
     if not 1 <= value < math.inf or value != int(value):
         raise_invalid(name, value, "to be an integer >= 1")
+
+
+def tail_sums(values: Floats) -> Floats:
+    """The sum of each value and all after it, and 0 after the last: shape ``(n + 1,)``."""
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
 
 
 def finite(value: float | None) -> float | None:

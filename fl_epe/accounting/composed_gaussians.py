@@ -16,7 +16,7 @@ import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
-from fl_epe.checks import Floats, check_probability, raise_invalid
+from fl_epe.checks import Floats, check_not_negative, check_probability, raise_invalid, tail_sums
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
@@ -59,7 +59,7 @@ def random_participations_epsilon(
         delta: in (0, 1).
         probabilities: of 0, 1, 2, … participations, shape ``(most + 1,)``; they add up to 1.
     """
-    beyond = np.cumsum(probabilities[::-1])[::-1]  # at least 0, 1, 2, …
+    beyond = tail_sums(probabilities)[:-1]  # at least 0, 1, 2, …
     shifts = np.sqrt(np.arange(len(probabilities))) / max(noise_multiplier, _NO_NOISE)
     shifts[beyond <= delta / 1000] = math.inf
     return known_expected_score_epsilon(shifts, delta, weights=probabilities)
@@ -192,5 +192,4 @@ def _check(noise_multiplier: float, delta: float, **counts: int) -> None:
         raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
     check_probability("delta", delta)
     for name, count in counts.items():
-        if count < 0:
-            raise_invalid(name, count, ">= 0")
+        check_not_negative(name, count)

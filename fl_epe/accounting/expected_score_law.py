@@ -23,12 +23,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.accounting.mixtures import rounded_up
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
 from fl_epe.schedules import Events, Schedule, presence
 from fl_epe.seeding import generator
 
@@ -59,11 +60,10 @@ class ExpectedScoreLaw:
     whole: bool = True
 
     @classmethod
-    def of(cls, expected_scores: ArrayLike, shares: ArrayLike | None = None) -> ExpectedScoreLaw:
+    def of(cls, expected_scores: NDArray[Any], shares: Floats | None = None) -> ExpectedScoreLaw:
         """From values in any order; without ``shares`` all are equally likely."""
-        given = np.asarray(expected_scores, np.float64).ravel()
-        weights = np.ones(len(given)) if shares is None else np.asarray(shares, np.float64).ravel()
-        values, places = np.unique(given, return_inverse=True)
+        weights = np.ones(len(expected_scores)) if shares is None else shares
+        values, places = np.unique(expected_scores, return_inverse=True)
         summed = np.asarray(np.bincount(places, weights / weights.sum()), np.float64)
         return cls(values[summed > 0], summed[summed > 0])
 
@@ -82,7 +82,7 @@ class ExpectedScoreLaw:
         """
         if self.drawn:
             return float(self.expected_scores[-1]) if self.whole else None
-        beyond = np.append(np.cumsum(self.shares[:0:-1])[::-1], 0.0)  # P[expected score > value]
+        beyond = tail_sums(self.shares[1:])  # P[expected score > value]
         return float(self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)])
 
 
@@ -132,15 +132,13 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
 
 def drawn_law(
     schedule: Schedule,
-    expected_scores: Callable[[NDArray[np.bool_]], Floats],
+    expected_scores: Callable[[Booleans], Floats],
     clients: int,
     *,
     confidence: float,
     seed: int,
-) -> ExpectedScoreLaw:
-    """The law of an expected score that is no sum over a client's rounds.
-
-    Of all clients of several populations; of some clients of one where these are too many.
+) -> ExpectedScoreLaw | None:
+    """The law of an expected score that is no sum over a client's rounds, of drawn populations.
 
     Args:
         schedule: the participation schedule.
@@ -148,14 +146,17 @@ def drawn_law(
         clients: how many clients there are.
         confidence: as in `clients_law`.
         seed: of the draws.
+
+    Returns:
+        ``None`` if it would take too much memory.
     """
-    runs, rng = _populations(confidence), generator(seed, 0)
-    most = max(_MOST_CELLS // schedule.rounds, 2)
-    whole = runs * clients <= most
-    shown, times = min(clients, most), runs if whole else 1
-    found = [expected_scores(presence(schedule, clients, rng, shown)) for _ in range(times)]
+    populations = _populations(confidence)
+    rng = generator(seed, 0)
+    if populations * clients * schedule.rounds > _MOST_CELLS:
+        return None
+    found = [expected_scores(presence(schedule, clients, rng)) for _ in range(populations)]
     law = ExpectedScoreLaw.of(np.concatenate(found))
-    return dataclasses.replace(law, drawn=sum(map(len, found)), whole=whole)
+    return dataclasses.replace(law, drawn=populations * clients)
 
 
 def _populations(confidence: float) -> int:
@@ -164,7 +165,7 @@ def _populations(confidence: float) -> int:
 
 
 def clients_law(
-    schedule: Schedule, weights: ArrayLike, clients: int, *, confidence: float = 0.95, seed: int = 0
+    schedule: Schedule, weights: Floats, clients: int, *, confidence: float = 0.95, seed: int = 0
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
@@ -179,10 +180,10 @@ def clients_law(
     Returns:
         ``None`` if it would take minutes.
     """
-    added, events = np.asarray(weights, np.float64), schedule.law(clients).events
-    law = None if events is None else expected_score_law(events, added)
+    events = schedule.law(clients).events
+    law = None if events is None else expected_score_law(events, weights)
     return law or _law_of_clients(
-        schedule, added.tobytes(), clients, _populations(confidence), seed
+        schedule, weights.tobytes(), clients, _populations(confidence), seed
     )
 
 
@@ -191,14 +192,15 @@ def _law_of_clients(
     schedule: Schedule, weights: bytes, clients: int, populations: int, seed: int
 ) -> ExpectedScoreLaw | None:
     """Of clients that are drawn: all of each population, or 10,000 of them."""
-    added, rng = np.frombuffer(weights), generator(seed, 0)
+    added = np.frombuffer(weights)
+    rng = generator(seed, 0)
     for many in (clients, min(clients, _FEW)):
         rows = many * (1 + schedule.participations()) + _ROWS_A_ROUND * schedule.rounds
         if populations * rows <= _MOST_ROWS:
             sums = [_sums(schedule, added, many, rng) for _ in range(populations)]
             drawn = populations * many
             return dataclasses.replace(
-                ExpectedScoreLaw.of(sums), drawn=drawn, whole=many == clients
+                ExpectedScoreLaw.of(np.concatenate(sums)), drawn=drawn, whole=many == clients
             )
     return None
 
@@ -243,7 +245,7 @@ def _step(inside: Floats, chances: Floats) -> float:
     return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
 
 
-def _walk(kind: Events, places: NDArray[np.int64], rows: int) -> tuple[Floats, float]:
+def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     """Probability of each lattice point after all events, and what was cut off above."""
     free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
     free[0, 0] = 1.0
@@ -268,7 +270,7 @@ def _walk(kind: Events, places: NDArray[np.int64], rows: int) -> tuple[Floats, f
     return free.sum(axis=0), lost
 
 
-def _kernels(kind: Events, places: NDArray[np.int64]) -> Iterator[Floats | None]:
+def _kernels(kind: Events, places: Integers) -> Iterator[Floats | None]:
     """For each event the chance of each step on the lattice; ``None`` for an event without any."""
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
     for start, end in itertools.pairwise(ends.tolist()):

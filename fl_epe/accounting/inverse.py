@@ -16,7 +16,8 @@ from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
 _CLOSE = 1e-7  # relative error of the noise
 _FARTHEST = 256.0  # logarithm of noise from which on there is no more to try than its double
-_LEAST, _MOST = 1e-300, 1e300
+_LEAST = 1e-300
+_MOST = 1e300
 _ROUNDING = 4 * np.finfo(float).eps
 
 
@@ -38,7 +39,8 @@ def noise_at(
         ratio = epsilon_of(math.exp(log_noise)) / max(epsilon, _LEAST)
         return math.log1p(min(ratio, _MOST)) - math.log(2)
 
-    low, high = -1.0, 1.0
+    low = -1.0
+    high = 1.0
     while miss(low) < 0:
         if low < -_FARTHEST:
             return 0.0
@@ -46,7 +48,8 @@ def noise_at(
     while miss(high) > 0:
         if high > _FARTHEST:
             return math.inf
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     noise = math.exp(scipy.optimize.brentq(miss, low, high, xtol=close, rtol=_ROUNDING))
     while epsilon_of(noise) > epsilon:
         noise *= 1 + close

@@ -61,7 +61,12 @@ def known_expected_score_epsilon(
         ValueError: for negative or NaN expected scores, weights that cannot be normalised, or a
             ``delta`` outside (0, 1).
     """
-    return _epsilon(_solve_known, expected_scores, delta, weights)
+    return _epsilon(
+        lambda clients, goal: _first(clients.log_delta_known, goal, 0.0, 1.0),
+        expected_scores,
+        delta,
+        weights,
+    )
 
 
 def unknown_expected_score_epsilon(
@@ -123,12 +128,12 @@ class _Clients:
     def log_delta_added(self, score: float) -> float:
         """Logarithm of Q[x < s] − e^ε P[x < s], with −ε the log ratio at s."""
         gain = scipy.special.log_ndtr(score) + self.sizes * (score - self.sizes / 2)
-        gain = gain + _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
+        gain += _log_one_less(_fall(np.full_like(self.sizes, -score), self.sizes))
         return _log_sum(self.log_shares + gain) - self.log_ratio(score)
 
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
-        after = np.asarray(scores - self.sizes)
+        after = scores - self.sizes
         return np.asarray(scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes)))
 
     def log_ratio(self, score: float) -> float:
@@ -137,7 +142,8 @@ class _Clients:
         return _log_sum(np.append(terms, self.log_silent))
 
     def score_of(self, log_ratio: float) -> float:
-        low, high = -1.0, 1.0
+        low = -1.0
+        high = 1.0
         while self.log_ratio(high) < log_ratio:
             high *= 2
         while self.log_ratio(low) > log_ratio:
@@ -158,10 +164,6 @@ def _epsilon(
     if left <= 0:
         return math.inf
     return solve(clients, math.log(left) - _ROUNDING) if len(clients.sizes) else 0.0
-
-
-def _solve_known(clients: _Clients, goal: float) -> float:
-    return _first(clients.log_delta_known, goal, 0.0, 1.0)
 
 
 def _solve_unknown(clients: _Clients, goal: float) -> float:
@@ -185,14 +187,17 @@ def _first(value: Callable[[float], float], goal: float, start: float, step: flo
     """
     if value(start) <= goal:
         return start
-    near, far = start, start + step
+    near = start
+    far = start + step
     while value(far) > goal:
         step *= 2
-        near, far = far, far + step
+        near = far
+        far += step
     found = _root(lambda x: max(value(x), goal - 1e3) - goal, near, far)
     nudge = math.copysign(max(abs(found), 1e-3) * 1e-15, step)
     while value(found) > goal:
-        found, nudge = found + nudge, 2 * nudge
+        found += nudge
+        nudge = 2 * nudge
     return found
 
 
@@ -217,7 +222,7 @@ def _log_sum(terms: Floats) -> float:
 
 def _log_one_less(fall: Floats) -> Floats:
     with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
-        return np.asarray(np.log(-np.expm1(-fall)))
+        return np.log(-np.expm1(-fall))
 
 
 def _fall(start: Floats, gap: Floats) -> Floats:

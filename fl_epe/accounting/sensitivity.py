@@ -40,15 +40,18 @@ def strategy_bounds(
         delta: in (0, 1).
     """
     size = max(sensitivity(strategy, law), math.sqrt(law.limit))
-    times = f"add up to {size:.3g} times one round's"
-    words = f"the rounds of a client {times}, by the noise's correlation"
-    found = UpperBound(gaussian_epsilon(noise_multiplier / size, delta), True, "zero-out", words)
+    found = UpperBound(
+        gaussian_epsilon(noise_multiplier / size, delta),
+        True,
+        "zero-out",
+        f"the rounds of a client add up to {size:.3g} times one round's, by the noise's "
+        "correlation",
+    )
     if not 0 < found.epsilon < math.inf:
         return (found,)
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    overlap = _overlap(strategy, law, bands)
-    return found, *amplified_bounds(law, z, delta, bands, overlap)
+    return found, *amplified_bounds(law, z, delta, bands, _overlap(strategy, law, bands))
 
 
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
@@ -73,7 +76,8 @@ def sensitivity(strategy: Floats, law: ParticipationLaw) -> float:
         strategy: C, lower triangular, shape ``(T, T)``.
         law: which rounds a client may have.
     """
-    rounds, apart = len(strategy), law.separation
+    rounds = len(strategy)
+    apart = law.separation
     most = min(law.limit, -(-rounds // apart))
     if most <= 1:
         return float(np.linalg.norm(strategy, axis=0).max())
@@ -94,7 +98,8 @@ def _of_rounds(strategy: Floats, rounds: Iterable[int], most: int) -> float:
     products = np.pad(np.abs(columns.T @ columns), ((1, 0), (1, 0)))
     sums = products.cumsum(axis=0).cumsum(axis=1)
     size = min(most, columns.shape[1])
-    after, before = sums[size:, size:], sums[:-size, :-size]
+    after = sums[size:, size:]
+    before = sums[:-size, :-size]
     square = after - sums[size:, :-size] - sums[:-size, size:] + before
     return math.sqrt(float(np.diag(square).max()))
 
@@ -106,7 +111,7 @@ def _best_sum(values: Floats, separation: int, most: int) -> Floats:
     for _ in range(most):
         best[:, :rounds] = values + best[:, separation:]
         best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1].copy()
-    return np.asarray(best[:, 0])
+    return best[:, 0]
 
 
 def _is_decreasing_toeplitz(strategy: Floats) -> bool:

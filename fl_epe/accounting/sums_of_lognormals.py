@@ -13,7 +13,7 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, tail_sums
 
 _POINTS = 512  # of a grid, about: up to twice as many
 _LOOK = 200  # points of the coarse grid on which the range of a sum is found
@@ -61,12 +61,14 @@ def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
     """
     high = float(np.max(signals * (signals / 2 - float(scipy.special.ndtri(tail)))))
     step = 2 * high / (2 * _POINTS - 4)
-    first, last = math.floor(-high / step), math.ceil(high / step)
+    first = math.floor(-high / step)
+    last = math.ceil(high / step)
     logs = step * np.arange(first, last + 1.0)
     masses = np.zeros((2, len(logs)))  # probabilities, and values times these
     for a, share in zip(signals, shares, strict=True):
         edges = logs / a + a / 2
-        inside, part = _log_between(edges), _log_between(edges - a)
+        inside = _log_between(edges)
+        part = _log_between(edges - a)
         # Of E[X] in a cell, what goes to its upper end; and of the probability.
         up = (np.exp(part) - np.exp(inside + logs[:-1])) / -math.expm1(-step)
         up = np.clip(up, 0.0, np.exp(part))
@@ -102,7 +104,8 @@ def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
         step = min(one.step, other.step)
         if max(law.step * len(law.null) for law in (one, other)) > 4 * _POINTS * step:
             step = max(one.step, other.step)
-        one, other = on_grid(one, step), on_grid(other, step)
+        one = on_grid(one, step)
+        other = on_grid(other, step)
     first, last = _range(one, other, tail)
     finer = 1
     while (last - first + 2) * finer < _POINTS:
@@ -155,7 +158,8 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
     alone, so all pairs at one distance are added at once. Where that amount is less than a step of
     the new grid, all distances are.
     """
-    n, m = len(one.null), len(other.null)
+    n = len(one.null)
+    m = len(other.null)
     step = one.step / finer
     end = max(one.first + n, other.first + m)
     apart = one.first - other.first
@@ -173,7 +177,8 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
             _add(out, begin * finer - origin, finer, times * lower, times * upper)
     for lag in range(0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)):
         start, stop, distance = max(0, lag), min(n, m + lag), abs(apart + lag)
-        a, b = slice(start, stop), slice(start - lag, stop - lag)
+        a = slice(start, stop)
+        b = slice(start - lag, stop - lag)
         pairs = one.masses[:, a] * other.null[b]
         pairs[1] += one.null[a] * other.mean[b]
         if lag:
@@ -229,20 +234,22 @@ def _range(one: LogLaw, other: LogLaw, tail: float) -> tuple[int, int]:
     step = one.step * coarser
     a = on_grid(one, step)
     law = _trimmed(_sum(a, a if one is other else on_grid(other, step), 1), tail)
-    low, high = (law.first - 1) * coarser, (law.first + len(law.null) + 1) * coarser
+    low = (law.first - 1) * coarser
+    high = (law.first + len(law.null) + 1) * coarser
     return math.floor(low), math.ceil(high)
 
 
 def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     """Without the largest values, and with the smallest raised to the smallest that is kept."""
-    below, beyond = np.cumsum(law.null), np.cumsum(law.mean[::-1])[::-1]
+    below = np.cumsum(law.null)
+    beyond = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))
     stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
     masses = law.masses[:, start:stop].copy()
     if start:
         smallest = math.exp(law.step * (law.first + start))
         masses[:, 0] += below[start - 1] * np.array([1.0, smallest])
-    lost = law.lost + (float(beyond[stop]) if stop < len(beyond) else 0.0)
+    lost = law.lost + float(beyond[stop])
     return LogLaw(law.first + start, law.step, masses, lost)
 
 

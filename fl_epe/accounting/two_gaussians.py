@@ -17,11 +17,9 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_epe.checks import Floats, raise_invalid
-
-_Mask = NDArray[np.bool_]
+from fl_epe.checks import Booleans, Floats, raise_invalid
 
 _LARGEST = 1e140  # of m and r − 1: much more and their squares overflow, and so does ε
 _LARGEST_EPSILON = 1e300  # δ has long vanished
@@ -129,8 +127,8 @@ class _Pair:
         far_gap: g′/(r − 1) at x = 0.
     """
 
-    identical: _Mask
-    disjoint: _Mask
+    identical: Booleans
+    disjoint: Booleans
     shift: Floats
     excess: Floats
     square: Floats
@@ -147,12 +145,15 @@ class _Pair:
         std0 = _checked("null_std", null_std, "in [0, inf)", _is_length)
         std1 = _checked("alt_std", alt_std, "in [0, inf)", _is_length)
         narrow = np.minimum(std0, std1)
-        shift, excess = np.abs(mean1 - mean0) / narrow, np.abs(std1 - std0) / narrow
+        shift = np.abs(mean1 - mean0) / narrow
+        excess = np.abs(std1 - std0) / narrow
         identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
         regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)  # never where they are NaN
-        shift, excess = np.where(regular, shift, 1.0), np.where(regular, excess, 0.0)
+        shift = np.where(regular, shift, 1.0)
+        excess = np.where(regular, excess, 0.0)
 
-        square, log_ratio = excess * (2 + excess), np.log1p(excess)
+        square = excess * (2 + excess)
+        log_ratio = np.log1p(excess)
         slope = np.hypot(shift, np.sqrt(2 * square * log_ratio))
         return cls(
             identical=identical,
@@ -189,7 +190,8 @@ def _solve(pair: _Pair, delta: Floats) -> Floats:
     x = high = np.where(_log_delta(pair, low)[0] <= goal, low, x)
     for _ in range(_MAX_STEPS):
         value, slope = _log_delta(pair, x)
-        low, high = np.where(value > goal, x, low), np.where(value > goal, high, x)
+        low = np.where(value > goal, x, low)
+        high = np.where(value > goal, high, x)
         newton = x + (goal - value) / slope
         usable = ((low < newton) & (newton < high)) | (newton == x)
         x, before = np.where(usable, newton, (low + high) / 2), x
@@ -204,7 +206,8 @@ def _log_delta(pair: _Pair, x: Floats) -> tuple[Floats, Floats]:
     slope = pair.slope + pair.square * x  # dε/dx
     near = np.clip(pair.start + x, _LOWEST_SCORE, _HIGHEST_SCORE)
     far = np.minimum((ratio * pair.shift + slope) / pair.square, 2 * _HIGHEST_SCORE)
-    near_gap, far_gap = (pair.shift + slope) / (1 + ratio), pair.excess * (pair.far_gap + x)
+    near_gap = (pair.shift + slope) / (1 + ratio)
+    far_gap = pair.excess * (pair.far_gap + x)
     near_tail, near_mills = _tail(near, near_gap, pair.excess)
     far_tail, far_mills = _tail(far, far_gap, pair.excess)
     weight = np.exp((near - far) * (near + far) / 2)  # φ(V)/φ(U)
@@ -235,14 +238,16 @@ def _mills(v: Floats) -> Floats:
     return np.asarray(np.sqrt(np.pi / 2) * scipy.special.erfcx(v / np.sqrt(2)))
 
 
-def _checked(name: str, value: ArrayLike, where: str, holds: Callable[[Floats], _Mask]) -> Floats:
+def _checked(
+    name: str, value: ArrayLike, where: str, holds: Callable[[Floats], Booleans]
+) -> Floats:
     values = np.asarray(value, dtype=np.float64)
     if not np.all(holds(values)):
         raise_invalid(name, values[~holds(values)][0], where)
     return values
 
 
-def _is_length(values: Floats) -> _Mask:
+def _is_length(values: Floats) -> Booleans:
     return (values >= 0) & (values < np.inf)
 
 

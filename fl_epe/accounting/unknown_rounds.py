@@ -119,8 +119,11 @@ def partly_known_epsilon(
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    most = float(epsilon_of_shift(largest, delta))
-    return _solved(_composed([(loss, 1) for loss in losses], tail), delta, most)
+    return _solved(
+        _composed([(loss, 1) for loss in losses], tail),
+        delta,
+        float(epsilon_of_shift(largest, delta)),
+    )
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -211,7 +214,8 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     """
     if event.is_coin:
         return _drawn(_loss(((signal, 1),), tail), event.chance)
-    shifts, absent = signal * event.counts, 1 - event.chance
+    shifts = signal * event.counts
+    absent = 1 - event.chance
     far = -float(scipy.special.ndtri(tail))
     end = min(far + float(shifts.max()), _LARGEST_SCORE)
     edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
@@ -224,7 +228,8 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     members = absent * others
     for shift, chance in zip(shifts, event.chances, strict=True):
         members = members + chance * _masses(edges - shift)
-    low, high = np.exp(logs[:-1]), np.exp(logs[1:])
+    low = np.exp(logs[:-1])
+    high = np.exp(logs[1:])
     above = np.clip((members - others * low) / np.maximum(high - low, 1e-300), 0.0, others)
     placed = np.append(others - above, 0.0) + np.append(0.0, above)
     found = placed * np.exp(logs)
@@ -233,7 +238,8 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
 
 def _masses(edges: Floats) -> Floats:
     """Probabilities of a standard normal between edges, precise in both tails."""
-    lower, upper = scipy.special.ndtr(edges), scipy.special.ndtr(-edges)
+    lower = scipy.special.ndtr(edges)
+    upper = scipy.special.ndtr(-edges)
     return np.asarray(np.where(edges[:-1] > 0, -np.diff(upper), np.diff(lower)))
 
 
@@ -254,7 +260,8 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
-    first, kept = 0, 1.0
+    first = 0
+    kept = 1.0
     transforms = np.ones((2, _CELLS // 2 + 1), np.complex128)
     for part, count in parts:
         law = split(part.losses, part.others, part.members, step)

@@ -133,7 +133,8 @@ def _hidden_rounds(law: ParticipationLaw, bands: int) -> list[tuple[int, float]]
     A round is told if its column shares rows with one of a neighbouring block. Empty if some block
     has no round left, or none has two.
     """
-    last, found = len(law.blocks) - 1, []
+    last = len(law.blocks) - 1
+    found = []
     for i, (start, end) in enumerate(law.blocks):
         told = (bands - 1) * ((i > 0) + (i < last))
         found.append(((end - start - told) // bands, told / (end - start)))

@@ -74,7 +74,8 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
 
 def _at_hidden_rounds(mechanism: Mechanism, z: float, delta: float) -> accounting.UpperBound:
     """By the law's theorem; ``z`` is that of a client of median weight."""
-    law, strategy = mechanism.participation.first(len(mechanism.clip_norms)), mechanism.strategy
+    law = mechanism.participation.first(len(mechanism.clip_norms))
+    strategy = mechanism.strategy
     if strategy is None:
         found = accounting.upper_bounds(law, z, delta)
     else:
@@ -96,7 +97,8 @@ def _shares(mechanism: Mechanism) -> Floats | None:
 
 def _sensitivity(mechanism: Mechanism, client: AuditedClient, shares: Floats) -> float:
     """How many clip norms the client's rounds add up to, given the noise's correlation."""
-    strategy, patterns = mechanism.strategy, client.patterns
+    strategy = mechanism.strategy
+    patterns = client.patterns
     if strategy is None:
         even = np.full(len(shares), client.participations / len(shares))
         chances = np.mean(patterns**2, axis=1) if patterns.any() else even

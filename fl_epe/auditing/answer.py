@@ -107,8 +107,11 @@ def answer_metrics(found: tuple[Answer, Answer]) -> dict[str, float]:
     What theory allows is the same against both adversaries.
     """
     final, every = found
-    proved = {"epsilon-final-proved": final.proved, "epsilon-all-proved": every.proved}
-    rest = {**proved, "epsilon-analytical": every.analytical.epsilon}
+    rest = {
+        "epsilon-final-proved": final.proved,
+        "epsilon-all-proved": every.proved,
+        "epsilon-analytical": every.analytical.epsilon,
+    }
     return {
         **epsilon_metrics("final", final.estimate),
         **epsilon_metrics("all", every.estimate),
@@ -160,7 +163,8 @@ def answer(
         return dataclasses.replace(blank, reason=str(error))
     proved, proof = _proof(view, client, delta, confidence, adversary)
     if record.findings.clients_add_noise:  # which canaries do not have
-        proved, proof = None, None
+        proved = None
+        proof = None
     most = int(record.presence.sum(axis=0).max())
     return dataclasses.replace(
         blank,
@@ -195,7 +199,8 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
         NotMeasured: if the law of the secret rounds is not known, or what hides the client in them
             is correlated.
     """
-    secret, weights = client.secret, view.sizes.weights
+    secret = client.secret
+    weights = view.sizes.weights
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:

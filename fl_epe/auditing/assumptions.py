@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores, in_moderate_units
@@ -41,7 +40,7 @@ class GaussianFit:
     p_value: float
 
 
-def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
+def gaussian_test(scores: Floats) -> GaussianFit | None:
     """Test that ``scores``, shape ``(k,)``, come from some Gaussian.
 
     The p-value is the approximation of D'Agostino and Stephens (1986), Table 4.9, for unknown
@@ -50,20 +49,21 @@ def gaussian_test(scores: ArrayLike) -> GaussianFit | None:
     Returns:
         ``None`` for fewer than eight scores or scores that are all equal.
     """
-    values = np.asarray(scores, np.float64)
-    count = len(values)
-    if count < _LEAST_FOR_TEST or np.ptp(values) == 0:
+    count = len(scores)
+    if count < _LEAST_FOR_TEST or np.ptp(scores) == 0:
         return None
-    statistic = anderson_darling(*in_moderate_units(values))
+    statistic = anderson_darling(*in_moderate_units(scores))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
 
 
 def anderson_darling(scores: Floats) -> float:
     """The statistic A² of scores that are not all equal, with fitted mean and variance."""
-    values, count = np.sort(scores), len(scores)
+    values = np.sort(scores)
+    count = len(scores)
     standard = (values - values.mean()) / values.std(ddof=1)
     weights = 2 * np.arange(1, count + 1) - 1
-    below, above = scipy.special.log_ndtr(standard), scipy.special.log_ndtr(-standard[::-1])
+    below = scipy.special.log_ndtr(standard)
+    above = scipy.special.log_ndtr(-standard[::-1])
     return float(-count - np.mean(weights * (below + above)))
 
 
@@ -109,7 +109,8 @@ def null_misfit(scores: Scores) -> str | None:
     """
     if not scores.standard_null or scores.unobserved is None:
         return None
-    found, count = scores.unobserved, len(scores.unobserved)
+    found = scores.unobserved
+    count = len(scores.unobserved)
     mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
     shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
     p = min(scipy.stats.chi2.sf(count * width**2, count), shifted)
@@ -128,8 +129,9 @@ def check_known_variance(scores: Scores) -> None:
         NotMeasured: with the reason.
     """
     if scores.dim is not None and scores.dim < _LEAST_DIM:
-        least = f"an estimate needs at least {_LEAST_DIM}"
-        raise NotMeasured(f"the cosines are in {scores.dim} dimensions; {least}")
+        raise NotMeasured(
+            f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
+        )
     if reason := wider_than_known(scores):
         raise NotMeasured(reason)
 
@@ -173,8 +175,8 @@ def check_sign(scores: Scores) -> None:
         if np.ptp(np.concatenate([observed, unobserved])) > 0:
             p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
     if p < _WRONG_SIGN:
-        medians = f"median {np.median(scores.observed):.4g} against {null:.4g}"
         raise NotMeasured(
-            f"observed {scores.statistic} are far below unobserved ones ({medians}), and larger "
-            "scores must mean that a canary took part; negate them, or swap the two sides"
+            f"observed {scores.statistic} are far below unobserved ones (median "
+            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
+            "that a canary took part; negate them, or swap the two sides"
         )

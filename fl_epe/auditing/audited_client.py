@@ -66,7 +66,8 @@ class AuditedClient:
         adversary = adversary or claim_adversary(record)
         if not adversary.knows_rounds:
             law = record.mechanism.participation.first(record.rounds)
-            secret, expected = hidden_events(record), law.participations or math.nan
+            secret = hidden_events(record)
+            expected = law.participations or math.nan
             return cls(expected, np.empty((record.rounds, 0), bool), secret)
         log = record.clients
         if log.ids is not None and (added := log.sums(np.ones(record.rounds), 2)).any():
@@ -162,7 +163,8 @@ def hidden_events(record: AuditRecord) -> Events:
 
 def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
     """Number of the client with the largest expected score, as far as the record tells."""
-    by_round, power = np.ones(record.rounds), 1 if adversary.sees == "final" else 2
+    by_round = np.ones(record.rounds)
+    power = 1 if adversary.sees == "final" else 2
     with contextlib.suppress(NotMeasured):
         weights = seen_by(record, Adversary(adversary.sees)).sizes.weights
         by_round = weights if weights.any() else by_round
@@ -170,7 +172,8 @@ def _most_exposed(record: AuditRecord, adversary: Adversary) -> int:
 
 
 def _expected(record: AuditRecord) -> float:
-    design, counted = record.design, record.findings.client_participations
+    design = record.design
+    counted = record.findings.client_participations
     if counted:
         expected = float(round(counted))
     elif design.num_clients and design.clients_per_round:

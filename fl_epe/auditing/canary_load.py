@@ -24,12 +24,11 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
 from fl_epe.auditing.measured import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
-from fl_epe.checks import check_count, check_rate
+from fl_epe.checks import Booleans, check_count, check_rate
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, ShuffledEpochs
 from fl_epe.wording import counted
@@ -143,7 +142,7 @@ class CanaryLoad:
             return clients
         return ShuffledEpochs(self.rounds, self.place_participations)
 
-    def presence(self, places: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+    def presence(self, places: Booleans, rng: np.random.Generator) -> Booleans:
         """The rounds of each canary, ``(T, k)``, from those of each place, ``(T, places)``."""
         if self.secret:
             return places
@@ -161,13 +160,19 @@ class CanaryLoad:
         count = math.ceil(self.clients - _ROUNDING)
         beside = f"beside {counted(count, 'client')}"
         if not self.places:
-            where = f"{beside} in {counted(self.rounds, 'round')}"
-            return [f"No two canaries fit {where}, and ε needs two. {self.advice}".rstrip()]
+            return [
+                (
+                    f"No two canaries fit {beside} in {counted(self.rounds, 'round')}, and ε needs "
+                    f"two. {self.advice}"
+                ).rstrip()
+            ]
         whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
         whose += ", once each," if self.place_participations > self.participations else ""
-        share = f"{beside}: {100 * self.share:.2g}% of a round"
-        lines = [f"Canaries (synthetic clients) take part like {whose} {share}."]
+        lines = [
+            f"Canaries (synthetic clients) take part like {whose} {beside}: "
+            f"{100 * self.share:.2g}% of a round."
+        ]
         if self.expected:
             final, every = self.expected
             lines.append(
@@ -176,9 +181,11 @@ class CanaryLoad:
                 f"would show up to {final.high:.3g} and {every.high:.3g} (in 95% of runs). "
                 f"{REAL_UPDATES_LEFT_OUT}"
             )
-        if not all(found.narrow for found in self.expected) or not self.expected:
-            more = "Four times as many clients, or a larger share for canaries,"
-            lines.append(f"{more} would make an interval half as wide.")
+        if not (self.expected and all(found.narrow for found in self.expected)):
+            lines.append(
+                "Four times as many clients, or a larger share for canaries, would make an "
+                "interval half as wide."
+            )
         return lines
 
 
@@ -283,8 +290,9 @@ def _with_expected(
         middle = (low + high) // 2
         narrow = all(e.narrow for e in _expected(load, middle, noise_multiplier, delta))
         low, high = (low, middle) if narrow else (middle + 1, high)
-    found = _expected(load, low, noise_multiplier, delta)
-    return dataclasses.replace(load, places=low, expected=found)
+    return dataclasses.replace(
+        load, places=low, expected=_expected(load, low, noise_multiplier, delta)
+    )
 
 
 @functools.cache
@@ -296,13 +304,16 @@ def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tu
 
 def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
-    often, rounds = load.place_participations, load.rounds
+    often = load.place_participations
+    rounds = load.rounds
     if load.secret:
         squares = places * (often**2 + often * (1 - often / rounds))
     else:
-        divided, parts = divided_places(places), rungs(max(1, round(load.kept * often)))
+        divided = divided_places(places)
+        parts = rungs(max(1, round(load.kept * often)))
         squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
-    found, weights = [], sgd_weights(np.ones(rounds), load.momentum)
+    found = []
+    weights = sgd_weights(np.ones(rounds), load.momentum)
     even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
     for sees, total, mu in (
         ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
@@ -312,14 +323,17 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
         scales = [1.0, max(1 - error, 1e-6), 1 + error]
         if load.secret and sees == "all":
             least, one, most = _secret_epsilons(noise, often / rounds, rounds, delta)
-            values = np.interp(scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most])
+            values = np.interp(
+                scales, [0.0, 1 / _AROUND, 1.0, _AROUND], [0.0, least, one, most]
+            ).tolist()
             values[2] += max(scales[2] - _AROUND, 0.0) / (_AROUND - 1) * (most - one)
         elif load.secret:  # the score is the number of rounds, which coins decide
-            counts, solve = np.arange(rounds + 1), unknown_expected_score_epsilon
+            counts = np.arange(rounds + 1)
+            solve = unknown_expected_score_epsilon
             shares = scipy.stats.binom.pmf(counts, rounds, often / rounds)
             scores = counts * math.sqrt(even) / (noise * rounds)
-            values = np.array([solve(s * scores, delta, weights=shares) for s in scales])
+            values = [solve(s * scores, delta, weights=shares) for s in scales]
         else:
-            values = np.array([gaussian_epsilon(noise / (s * mu), delta) for s in scales])
-        found.append(Expected(sees, *values.tolist()))
+            values = [gaussian_epsilon(noise / (s * mu), delta) for s in scales]
+        found.append(Expected(sees, *values))
     return tuple(found)

@@ -15,11 +15,10 @@ Examples:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift, scale_at, shift_of_epsilon
 from fl_epe.auditing.answer import Answer, client_epsilon
@@ -32,13 +31,14 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half
 from fl_epe.auditing.estimators import epsilon_of
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 
 LEAST_OF_A_RECORD = 20
 """Scores of a record, observed and unobserved, that tell whether they are Gaussian."""
 
-LEAST_ASSUMED, LEAST_BARE = 200, 2000
+LEAST_ASSUMED = 200
+LEAST_BARE = 2000
 """Bare scores for the same, where the user assumes the law, and where nobody does.
 
 Of Laplace noise 200 reject the Gaussian law in 93% of runs; of logistic noise, the nearest that is
@@ -50,7 +50,8 @@ POWER = 0.8
 
 # A right run is left undecided so often. `assumptions.not_gaussian` refuses an estimate at 0.1%, as
 # that costs its number; here a false alarm costs a refutation, and a miss is a false accusation.
-_GAUSSIAN_LEVEL, _MODEL_LEVEL = 0.005, 0.001
+_GAUSSIAN_LEVEL = 0.005
+_MODEL_LEVEL = 0.001
 _SCALE_ERROR = 1e-3  # relative error of a scale that is solved for
 _POWERS = np.arange(0.95, 0.0, -0.05)
 
@@ -109,7 +110,8 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
         return epsilon_of(scores, delta, confidence=confidence)
     observed, unobserved = in_moderate_units(*scores.both())
     check_sign(scores)
-    alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+    alt = fit_gaussian(observed)
+    null = fit_gaussian(unobserved)
     student = scipy.stats.ttest_ind_from_stats(
         *dataclasses.astuple(alt), *dataclasses.astuple(null)
     )
@@ -139,7 +141,8 @@ def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) ->
     groups = [scores.deviates(fit.scale * view.sizes.observed)]
     if scores.standard_null and scores.unobserved is not None:
         groups.append(scores.unobserved)
-    p_value, sampling_p = gaussian_p_value(groups), None
+    p_value = gaussian_p_value(groups)
+    sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
     tests = [test for test in (fit.number, fit.time) if test is not None]
     if fit.wide or null_misfit(scores) or any(test.found(_MODEL_LEVEL) for test in tests):
@@ -161,7 +164,7 @@ def compared_with(scores: Scores, method: str) -> int:
     return 0 if exact or scores.unobserved is None else scores.unobserved.size
 
 
-def gaussian_p_value(groups: list[Floats] | tuple[Floats, ...]) -> float | None:
+def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
     """p-value of groups that are Gaussian with one variance, by all scores less their group's mean.
 
     ``None`` for fewer than eight scores, or scores without any spread.
@@ -176,7 +179,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     For coins three tests, Bonferroni corrected: of their total number, of how much it varies
     between canaries, and of whether it varies more than it may between rounds.
     """
-    presence, members = record.presence, members_of(record, events)
+    presence = record.presence
+    members = members_of(record, events)
     drawn = events.independent
     for event in drawn:
         taken = presence[np.unique(event.rounds)].sum(axis=0)
@@ -185,7 +189,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     chances = [event.chance for event in drawn if event.in_one_round and event.chance < 1]
     if not chances:
         return 1.0
-    total, trials = int(presence.sum()), members * record.rounds
+    total = int(presence.sum())
+    trials = members * record.rounds
     rate = float(np.mean(chances))
     law = scipy.stats.binom(trials, rate)
     by_total = 2 * min(float(law.cdf(total)), float(law.sf(total - 1)))
@@ -223,10 +228,7 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
     view, fit, estimate = found.view, found.fit, found.estimate
     if view is None or fit is None or estimate is None:
         return 0.0
-
-    def epsilon_at(scale: float) -> float:
-        return client_epsilon(view, client, scale, estimate.delta)
-
+    epsilon_at = functools.partial(client_epsilon, view, client, delta=estimate.delta)
     return power_against_twice(epsilon_at, claim, fit.high - fit.scale, estimate.confidence)
 
 
@@ -236,11 +238,9 @@ def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
         return 0.0
     delta = found.delta
     reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
-
-    def epsilon_at(shift: float) -> float:
-        return float(epsilon_of_shift(shift, delta))
-
-    return power_against_twice(epsilon_at, claim, reach, found.confidence)
+    return power_against_twice(
+        lambda shift: float(epsilon_of_shift(shift, delta)), claim, reach, found.confidence
+    )
 
 
 def power_of_bound(
@@ -264,7 +264,8 @@ def power_of_bound(
     else:
         law = scipy.stats.laplace
         shift = 2 * claim
-    count, others = scores.observed.size, compared_with(scores, method)
+    count = scores.observed.size
+    others = compared_with(scores, method)
     error = law.std() * math.sqrt(1 / count + (1 / others if others else 0.0))
     for power in _POWERS:
         observed = law.ppf(_quantiles(count)) + shift - scipy.special.ndtri(power) * error
@@ -275,7 +276,7 @@ def power_of_bound(
     return 0.0
 
 
-def _not_gaussian(groups: list[Floats] | tuple[Floats, ...], p: float | None, least: int) -> str:
+def _not_gaussian(groups: Sequence[Floats], p: float | None, least: int) -> str:
     if p is None or sum(group.size for group in groups) < least:
         return f"fewer than {least} scores cannot tell whether they are Gaussian"
     if p < _GAUSSIAN_LEVEL:
@@ -283,7 +284,7 @@ def _not_gaussian(groups: list[Floats] | tuple[Floats, ...], p: float | None, le
     return ""
 
 
-def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: float) -> float:
+def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> float:
     """By how many standard errors counts vary more than Binomial(trials, rate)."""
     square = trials * rate * (1 - rate)
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))
@@ -292,4 +293,4 @@ def _excess_variance(counts: NDArray[np.int64] | Floats, trials: int, rate: floa
 
 
 def _quantiles(count: int) -> Floats:
-    return np.asarray((np.arange(count) + 0.5) / count)
+    return (np.arange(count) + 0.5) / count

@@ -15,7 +15,6 @@ import math
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
@@ -24,7 +23,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
 from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.auditing.view import View, seen_by
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Floats32, tail_sums
 from fl_epe.schedules import Events
 from fl_epe.seeding import generator
 from fl_epe.wording import how_often
@@ -58,7 +57,8 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, most=True)
     view = seen_by(record, Adversary(adversary.sees))
-    scores, secret = view.scores(), client.secret
+    scores = view.scores()
+    secret = client.secret
     if secret is None:
         return _covered(client.view(record, adversary), client, scores)
     if adversary.sees == "all":
@@ -76,7 +76,8 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
         client: who.
         scores: of all canaries.
     """
-    record, sizes = view.record, view.sizes.observed
+    record = view.record
+    sizes = view.sizes.observed
     taken = record.presence.sum(axis=0)
     if len(sizes) < len(taken):  # those that never took part have no score
         taken = taken[taken > 0]
@@ -85,8 +86,10 @@ def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
     often = fits & (taken >= _HALF * client.participations)
     chosen = often if often.sum() >= _ENOUGH else fits
     if (count := int(chosen.sum())) < 2:
-        who = f"only {count} of {len(taken)} canaries took part at most as often as the client, "
-        raise NotMeasured(f"{who}{how_often(most)}, and with no larger weight")
+        raise NotMeasured(
+            f"only {count} of {len(taken)} canaries took part at most as often as the client, "
+            f"{how_often(most)}, and with no larger weight"
+        )
     return dataclasses.replace(
         scores,
         observed=scores.observed[chosen],
@@ -101,10 +104,12 @@ def _ratios(view: View, events: Events) -> Scores:
     They are those of independent rounds: of a round that is correlated with earlier ones counts
     what is new in it.
     """
-    record, precision = view.record, view.precision
-    factor, signal = record.correlation.factor, np.ones(record.rounds)
+    record = view.record
+    precision = view.precision
+    factor = record.correlation.factor
+    signal = np.ones(record.rounds)
     if record.signal_known():
-        signal = view.round_signal / (1.0 if factor is None else factor[:, 0])
+        signal = view.round_signal / record.correlation.innovations
     safe = 1 + 3 * view.unit_error  # the null may be as much wider
 
     def ratios(side: Floats, width: float) -> Floats:
@@ -115,7 +120,8 @@ def _ratios(view: View, events: Events) -> Scores:
     observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
     null = ratios(view.whitened_null, precision.width)
     absent = _drawn_for_none(record, events, null, observed)
-    observed, null = np.append(observed, absent), null[len(absent) :]
+    observed = np.append(observed, absent)
+    null = null[len(absent) :]
     adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=False)
     if factor is None:  # rounds may be correlated
         others = null if len(null) > 1 else None
@@ -128,7 +134,8 @@ def _ratios(view: View, events: Events) -> Scores:
 
 def members_of(record: AuditRecord, events: Events) -> int:
     """Number of canaries that are members, with those that were drawn for no round."""
-    count, planned = record.num_canaries, record.design.num_canaries
+    count = record.num_canaries
+    planned = record.design.num_canaries
     chances = np.array([event.chance for event in events.independent])
     if not record.presence.any(axis=0).all() or np.any(chances == 1):
         return count
@@ -158,8 +165,8 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
     above = count - np.searchsorted(null, ratios, side="left")
     direct = (above + _SAFE * np.sqrt(above) + 1) / (count + 1)
     weights = np.exp(-np.maximum(members, -50.0))
-    first = np.append(np.cumsum(weights[::-1])[::-1], 0.0)
-    second = np.append(np.cumsum(weights[::-1] ** 2)[::-1], 0.0)
+    first = tail_sums(weights)
+    second = tail_sums(weights**2)
     at = np.searchsorted(members, ratios, side="left")
     far = _BEYOND * np.exp(-np.maximum(ratios, -50.0)) / count
     drawn = (first[at] + _SAFE * np.sqrt(second[at])) / count + far
@@ -171,10 +178,12 @@ def _normal(ratios: Floats, members: Floats, null: Floats) -> Floats:
 def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     """The draws that `_normal` needs, of signals in a form that can be kept."""
     means = np.frombuffer(signal, "<f4")[:, None]
-    rounds, rng = len(means), generator(_SEED, len(means))
+    rounds = len(means)
+    rng = generator(_SEED, len(means))
     members: list[Floats] = []
     null: list[Floats] = []
-    draws, block = np.clip(_WORK // rounds, *_DRAWS), max(_AT_ONCE // rounds, 20)
+    draws = np.clip(_WORK // rounds, *_DRAWS)
+    block = max(_AT_ONCE // rounds, 20)
     while len(null) * block < draws:
         noise = rng.standard_normal((rounds, block), np.float32)
         null.append(mixture_ratios(noise, events, means))
@@ -183,9 +192,7 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _times(
-    events: Events, rounds: int, count: int, rng: np.random.Generator
-) -> NDArray[np.float32]:
+def _times(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Floats32:
     """How many times each of ``count`` members is in each round, ``(T, count)``."""
     found = np.zeros((rounds, count), np.float32)
     chances = np.zeros((rounds, 1), np.float32)

@@ -46,14 +46,15 @@ def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAP
     slopes = shape * tops / times
     found = (tops / times - slopes) * _density(tops, times)
     for now in range(1, steps + 1):
-        left, rise = times[now] - times[:now], tops[now] - tops[:now]
+        left = times[now] - times[:now]
+        rise = tops[now] - tops[:now]
         again = (slopes[now] - rise / left) * _density(rise, left)
         found[now] += gap * np.sum(again * found[:now] * times[:now])
     return float(gap * (np.sum(found * times) - found[-1] / 2))
 
 
 def _density(values: Floats, variances: Floats) -> Floats:
-    return np.asarray(np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances))
+    return np.exp(-(values**2) / (2 * variances)) / np.sqrt(2 * math.pi * variances)
 
 
 @functools.cache
@@ -66,7 +67,8 @@ def boundary_height(error: float) -> float:
     if not 1e-9 <= error <= 0.4:
         raise_invalid("error", error, "in [1e-9, 0.4]")
     wanted = error * (1 - _INEXACT)
-    low, high = max(0.5, -float(scipy.special.ndtri(error))), 8.0
+    low = max(0.5, -float(scipy.special.ndtri(error)))
+    high = 8.0
     found = scipy.optimize.brentq(lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6)
     return float(found) + 1e-6
 
@@ -102,7 +104,7 @@ def _mixture(known: Floats, error: float, horizon: float) -> Floats:
     log = 2 * math.log(1 / (2 * error))
     rho = horizon / (log + math.log1p(log))
     odds = np.sqrt((known + rho) / rho) / (2 * error)
-    return np.asarray(np.sqrt(2 * (known + rho) * np.log(odds + 0.5)))
+    return np.sqrt(2 * (known + rho) * np.log(odds + 0.5))
 
 
 def widening(share: float, confidence: float) -> float:

@@ -144,13 +144,14 @@ def estimate_between(
     """
     # Larger scores mean "took part". If the observed scores are smaller, the attack failed.
     mean = max(alt.mean, null.mean)
-    epsilon = float(np.asarray(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta)))
+    epsilon = float(epsilon_two_gaussians(null.mean, null.std, mean, alt.std, delta))
     if null.std == 0 or alt.std == 0:
         low, high = 0.0, epsilon  # all scores are equal
     else:
         means, stds = _plausible(null, alt, confidence)
         values = np.asarray(epsilon_two_gaussians(0.0, 1.0, means, stds, delta))
-        low, high = min(epsilon, float(values.min())), max(epsilon, float(values.max()))
+        low = min(epsilon, float(values.min()))
+        high = max(epsilon, float(values.max()))
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 
 
@@ -161,18 +162,22 @@ def _plausible(
 
     They fill an ellipse of the large-sample distribution of (mean, ln deviation).
     """
-    mean, log_std = (alt.mean - null.mean) / null.std, math.log(alt.std / null.std)
+    mean = (alt.mean - null.mean) / null.std
+    log_std = math.log(alt.std / null.std)
     null_share = 0.5 / (null.count - 1)
-    both, log_variance = mean * null_share, 0.5 / (alt.count - 1) + null_share
+    both = mean * null_share
+    log_variance = 0.5 / (alt.count - 1) + null_share
     variance = math.exp(2 * log_std) / alt.count + 1 / null.count + mean**2 * null_share
     covariance = np.array([[variance, both], [both, log_variance]])
     # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
-    chdtr, brentq = scipy.special.chdtr, scipy.optimize.brentq
+    chdtr = scipy.special.chdtr
+    brentq = scipy.optimize.brentq
     limit = float(brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3))
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
-    means, logs = mean + offsets[0].ravel(), log_std + offsets[1].ravel()
+    means = mean + offsets[0].ravel()
+    logs = log_std + offsets[1].ravel()
     kink = _chord(covariance, limit, -log_std) + mean
     logs = np.concatenate([logs, np.zeros_like(kink)])
     return np.maximum(np.concatenate([means, kink]), 0.0), np.exp(logs)
@@ -232,7 +237,8 @@ def epsilon_difference(
         ValueError: if δ or the confidence of the two differ.
     """
     for name in ("delta", "confidence"):
-        ours, theirs = getattr(first, name), getattr(second, name)
+        ours = getattr(first, name)
+        theirs = getattr(second, name)
         if ours != theirs:
             raise_invalid(f"second.{name}", theirs, f"to be that of first, {ours}")
     ends = (first.epsilon, first.low, first.high, second.epsilon, second.low, second.high)
@@ -240,7 +246,8 @@ def epsilon_difference(
     if independent and all(map(math.isfinite, ends)):
         below = math.hypot(_below(first), second.high - second.epsilon)
         above = math.hypot(first.high - first.epsilon, _below(second))
-        low, high = value - below, value + above
+        low = value - below
+        high = value + above
     else:
         low = _less(first.low, second.high, -math.inf)
         high = _less(first.high, second.low, math.inf)

@@ -100,7 +100,8 @@ class EpsilonSoFar:
         if not signals.any():
             return
         # Exact sums do not depend on the canaries' order.
-        energy, gain = math.fsum(signals**2), math.fsum(signals * scores)
+        energy = math.fsum(signals**2)
+        gain = math.fsum(signals * scores)
         variance = energy + gain**2 / (2 * self._dim)
         self._gains += gain
         self._energy += energy
@@ -146,8 +147,10 @@ class EpsilonSoFar:
             signal, scales = self._signal_and_scales(confidence)
             epsilon, low, high = (self._epsilon(scale * signal, delta) for scale in scales)
             adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
-            found = EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary)
-            self._kept[asked] = due, found
+            self._kept[asked] = (
+                due,
+                EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary),
+            )
         return self._kept[asked][1]
 
     def _epsilon(self, signal: float, delta: float) -> float:
@@ -171,7 +174,8 @@ class EpsilonSoFar:
         signal = precision.unit * math.sqrt(self._energy / int(self._counts.sum()))
         length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
         known = self._variance * precision.own**2
-        error, planned = (1 - confidence) / 2, self._planned is not None
+        error = (1 - confidence) / 2
+        planned = self._planned is not None
         half = float(boundary(known, error, length * self._first, planned)) / self._energy
         mean = self._gains / self._energy
         half = math.hypot(half, 3 * unit_error * mean)
@@ -221,13 +225,16 @@ def epsilon_by_round(
     last = answer(record, adversary, delta, confidence).estimate
     if last is None:
         return []
-    audited, view = AuditedClient.of(record, adversary), seen_by(record, EVERY_ROUND)
+    audited = AuditedClient.of(record, adversary)
+    view = seen_by(record, EVERY_ROUND)
     whole = [RoundEstimate(record.rounds, last, audited.participations)]
     if audited.extrapolated(record) and not view.noise_prevails():
         return whole  # how the others react to a client is known at the end
     secret = audited.secret
-    running, law = record.running, record.mechanism.participation
-    planned, client = running.planned, law if running.of_law else None
+    running = record.running
+    law = record.mechanism.participation
+    planned = running.planned
+    client = law if running.of_law else None
     if running.scores is None:
         if law.rate is not None:
             planned = float(record.presence.sum())

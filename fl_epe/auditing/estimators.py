@@ -135,11 +135,18 @@ def epsilon_of_thresholds(
     high = largest(lambda count, total, alpha: 1 - band_upper(total - count, total, alpha))
     value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
     if math.isinf(high):
-        need = f"at least {math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
-        raise NotMeasured(f"without a law, an ε at δ = {delta:.2g} needs {need}")
-    method = f"{scores.statistic}, {ANY_LAW}"
+        raise NotMeasured(
+            f"without a law, an ε at δ = {delta:.2g} needs at least "
+            f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
+        )
     return EpsilonEstimate(
-        min(max(value, low), high), low, high, delta, confidence, method, scores.adversary
+        min(max(value, low), high),
+        low,
+        high,
+        delta,
+        confidence,
+        f"{scores.statistic}, {ANY_LAW}",
+        scores.adversary,
     )
 
 
@@ -227,7 +234,8 @@ def epsilon_of(
                 return epsilon_of_thresholds(scores, delta, confidence)
             except NotMeasured as error:
                 raise NotMeasured(f"{reason}; {error}") from None
-        alt, null = fit_gaussian(observed), fit_gaussian(unobserved)
+        alt = fit_gaussian(observed)
+        null = fit_gaussian(unobserved)
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method, scores.adversary)
     method = f"{scores.statistic}, {variance} variance"
@@ -242,7 +250,8 @@ def epsilon_of(
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
     observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
-    null, alt = FittedGaussian(0.0, 1.0), fit_gaussian(observed)
+    null = FittedGaussian(0.0, 1.0)
+    alt = fit_gaussian(observed)
     fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
     if not wide:
         return fitted

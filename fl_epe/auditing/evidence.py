@@ -24,13 +24,12 @@ Examples:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal, assert_never
 
 import numpy as np
 
 from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.answer import Answer, answer
+from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
 from fl_epe.auditing.claim_laws import (
@@ -49,7 +48,7 @@ from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
-from fl_epe.checks import check_probability, raise_invalid
+from fl_epe.checks import check_not_negative, check_probability, raise_invalid
 from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
@@ -179,8 +178,10 @@ class Evidence:
                 unseen = "; ".join(self.unseen)
                 return f"not judged: nobody saw {unseen} (allow_unseen=True judges without)"
             case "undecided":
-                more = "use more canaries, rounds or trials, or allow_undecided=True"
-                return f"undecided: {self.undecided}{alone}; {more}"
+                return (
+                    f"undecided: {self.undecided}{alone}; use more canaries, rounds or trials, or "
+                    "allow_undecided=True"
+                )
             case "not violated":
                 return f"not violated; {self._power()}{alone}"
         assert_never(self.verdict)
@@ -199,9 +200,10 @@ class Evidence:
         found = self.estimate
         measured = "not measured"
         if found is not None:
-            share = f"{100 * self.confidence:.6g}%"
-            measured = f"ε = {found.epsilon:.4g}, {share} interval {found.low:.4g} to "
-            measured += f"{found.high:.4g} ({found.method})"
+            measured = (
+                f"ε = {found.epsilon:.4g}, {100 * self.confidence:.6g}% interval {found.low:.4g} "
+                f"to {found.high:.4g} ({found.method})"
+            )
         elif not self.delta:
             measured += f": {_NO_GAUSSIAN_EPSILON}"
         sure = f"{100 * self.proof_confidence:.6g}%"
@@ -233,16 +235,22 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
     found = _found_in(run)
     if not isinstance(found, AuditRecord):
         if not isinstance(found, Scores):
-            kinds = "Scores, an AuditRecord, an object with record(), or a callable returning these"
-            raise TypeError(f"Expected run of type {type(found).__name__} to be {kinds}.")
+            raise TypeError(
+                f"Expected run of type {type(found).__name__} to be Scores, an AuditRecord, an "
+                "object with record(), or a callable returning these."
+            )
         if adversary is not None:
-            wanted = "for a record alone: scores do not say who sees what"
-            raise_invalid("adversary", adversary, wanted)
+            raise_invalid(
+                "adversary", adversary, "for a record alone: scores do not say who sees what"
+            )
         return found
     scores = scores_for_claim(found, adversary)
     if not scores.boundable:
-        wanted = f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}"
-        raise_invalid("unobserved", found.unobserved.count, wanted)
+        raise_invalid(
+            "unobserved",
+            found.unobserved.count,
+            f">= 2, as a canary took part {how_often(found.presence.sum(axis=0).max())}",
+        )
     return scores
 
 
@@ -284,8 +292,7 @@ def find_evidence(
         NotMeasured: a `ValueError`, if all scores are equal, or have no spread and the method
             assumes Gaussian ones.
     """
-    if not epsilon >= 0:
-        raise_invalid("epsilon", epsilon, ">= 0")
+    check_not_negative("epsilon", epsilon)
     check_probability("confidence", confidence)
     valid = [name for name, bound in BOUNDS.items() if bound.valid]
     if method not in (None, *valid):
@@ -295,12 +302,18 @@ def find_evidence(
     scores = scores_of(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
-        wanted = "to be one for scores of any distribution, such as 'weighted'"
-        raise_invalid("method", method, f"{wanted}: {UNKNOWN_ROUNDS} are not Gaussian")
+        raise_invalid(
+            "method",
+            method,
+            "to be one for scores of any distribution, such as 'weighted': "
+            f"{UNKNOWN_ROUNDS} are not Gaussian",
+        )
     _check_measured(scores, method)
     sure = (1 + confidence) / 2
     lower = lower_bound(scores, delta, confidence=sure, method=method)
-    test = _NO_TEST
+    estimate: EpsilonEstimate | None = None
+    laws = LawTest(objection=_NO_GAUSSIAN_EPSILON)
+    power_at = None
     of_run: dict[str, Any] = {}
     if isinstance(run, AuditRecord):
         adversary = adversary or claim_adversary(run)
@@ -312,9 +325,14 @@ def find_evidence(
             "participations": client.participations,
         }
         if delta:
-            test = _test_by_record(run, client, answer(run, adversary, delta, confidence, client))
+            found = answer(run, adversary, delta, confidence, client)
+            estimate = found.estimate
+            laws = laws_of_record(run, client, found)
+            power_at = functools.partial(power_of_answer, found, client)
     elif delta:
-        test = _test_by_scores(scores, delta, confidence, method)
+        estimate = epsilon_of_one_variance(scores, delta, confidence)
+        laws = laws_of_scores(scores, method)
+        power_at = functools.partial(power_of_estimate, estimate)
     evidence = Evidence(
         claimed=epsilon,
         delta=delta,
@@ -322,51 +340,22 @@ def find_evidence(
         lower_bound=lower,
         method=method,
         assumption=BOUNDS[method].assumption,
-        estimate=test.estimate,
+        estimate=estimate,
         observed=scores.observed.size,
         unobserved=compared_with(scores, method),
         statistic=scores.statistic,
         ceiling=ceiling(scores, delta, sure, method),
-        laws=test.laws,
+        laws=laws,
         **of_run,
     )
     if not power or evidence.violated or math.isinf(epsilon):
         return evidence
-    found = 0.0
-    if not test.laws.objection:
-        found = test.power(epsilon)
+    share = 0.0
+    if power_at is not None and not laws.objection:
+        share = power_at(epsilon)
     elif run is scores and evidence.ceiling > epsilon and not BOUNDS[method].gaussian:
-        found = power_of_bound(scores, delta, epsilon, sure, method)
-    return dataclasses.replace(evidence, power=found)
-
-
-@dataclasses.dataclass(frozen=True)
-class _EstimateTest:
-    """The test of a claim by an estimate.
-
-    Attributes:
-        estimate: ε; ``None`` if it was not measured.
-        laws: that it rests on.
-        power: of the test, by the claimed ε.
-    """
-
-    estimate: EpsilonEstimate | None
-    laws: LawTest
-    power: Callable[[float], float]
-
-
-_NO_TEST = _EstimateTest(None, LawTest(objection=_NO_GAUSSIAN_EPSILON), lambda _: 0.0)
-
-
-def _test_by_record(record: AuditRecord, client: AuditedClient, found: Answer) -> _EstimateTest:
-    laws = laws_of_record(record, client, found)
-    return _EstimateTest(found.estimate, laws, functools.partial(power_of_answer, found, client))
-
-
-def _test_by_scores(scores: Scores, delta: float, confidence: float, method: str) -> _EstimateTest:
-    estimate = epsilon_of_one_variance(scores, delta, confidence)
-    laws = laws_of_scores(scores, method)
-    return _EstimateTest(estimate, laws, functools.partial(power_of_estimate, estimate))
+        share = power_of_bound(scores, delta, epsilon, sure, method)
+    return dataclasses.replace(evidence, power=share)
 
 
 def assert_private(
@@ -441,7 +430,8 @@ def _check_measured(scores: Scores, method: str) -> None:
     flat = np.ptp(scores.observed) == 0
     if compared_with(scores, method):
         _, others = scores.both()
-        null, flat = others[0], flat and np.ptp(others) == 0
+        null = others[0]
+        flat = flat and np.ptp(others) == 0
         rest = f" and {null:.4g} for every unobserved one"
     if not flat:
         return
@@ -451,5 +441,7 @@ def _check_measured(scores: Scores, method: str) -> None:
             "canary reached what was released, or the statistic cancels it"
         )
     if BOUNDS[method].gaussian:
-        why = f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
-        raise NotMeasured(f"{why}leave out method, for a bound without that assumption")
+        raise NotMeasured(
+            f"scores without any spread are no Gaussian ones, as method={method!r} assumes; "
+            "leave out method, for a bound without that assumption"
+        )

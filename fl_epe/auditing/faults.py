@@ -16,13 +16,12 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
+from fl_epe.checks import NamedArrays
 
 _KEPT = 100  # messages
 _LONGEST = 400  # characters of a message
@@ -139,11 +138,11 @@ class FaultBook:
         """The book under the names that a record's `Provenance` has for it."""
         return {"faults": tuple(self.messages), "fault_counts": self.counts}
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """A named array for a checkpoint, from which `restore` goes on."""
         return {"faults": np.array(json.dumps([[*self._counts.items()], self._first]))}
 
-    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+    def restore(self, state: NamedArrays, rounds: int) -> None:
         """Take up the first ``rounds`` of a `state`; what is here and not in it comes after."""
         counts, first = json.loads(str(state["faults"]))
         saved = [tuple(entry) for entry in first]

@@ -133,7 +133,8 @@ def play_game(
     if steps < 1 or (two_runs and steps != 1):
         raise_invalid("steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1")
     check_rate("sampling_rate", sampling_rate)
-    noise, sampling = generator(seed, _NOISE), generator(seed, _SAMPLING)
+    noise = generator(seed, _NOISE)
+    sampling = generator(seed, _SAMPLING)
     fixed = None if callable(canary) else _canary(canary)
 
     def step(here: bool, number: int) -> tuple[Floats, Floats]:

@@ -27,7 +27,8 @@ _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
 # Relative error of a client's expected score where it follows from a reaction; the second, if that
 # was fitted, times its share of a round: one of few is a part of what hides it and of what reacts.
-_EXTRAPOLATED, _CROWDED = 0.04, 0.25
+_EXTRAPOLATED = 0.04
+_CROWDED = 0.25
 _CLEARLY = 4.0  # standard errors of κ above 0, from which on a reaction can be fitted
 _RATES_TRIED = 6
 # Level at which κ is taken to change with the expected score: at 1% intervals of 95% would hold in
@@ -101,7 +102,8 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
         scores: its own ones, by default.
         confidence: of the interval.
     """
-    scores, sizes = scores or view.scores(), view.sizes.observed
+    scores = scores or view.scores()
+    sizes = view.sizes.observed
     energy = max(float(np.sum(sizes**2)), _LEAST)
     scale = scores.shift(0.0, sizes)
     rest = scores.deviates(scale * sizes)
@@ -126,17 +128,9 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     deviation = np.sqrt((width if wide else min(scores.spread, 1.0)) ** 2 / energy + common)
     quantile = half_width(confidence)
     low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
-    error = quantile * scores.unit_error * scale
-    below, above = np.hypot(scale - low, error), np.hypot(high - scale, error)
-    return LadderFit(
-        scale,
-        float(scale - below),
-        float(scale + above),
-        width,
-        bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes))),
-        number,
-        time,
-    )
+    rough = bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes)))
+    fit = LadderFit(scale, low, high, width, rough, number, time)
+    return _widened(fit, scores.unit_error * scale, confidence)
 
 
 def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:
@@ -164,10 +158,10 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     size = client.size(view)
     if view.reaction is None:
         return _at_size(fit, view, size, confidence)
-    if view.reaction.rate is None:
+    if (rate := view.reaction.rate) is None:
         fit = _at_size(fit, view, size, confidence)
         return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
-    moved = seen_by(view.record, view.adversary, view.reaction.moved_by(1.0))
+    moved = seen_by(view.record, view.adversary, Reaction(rate + view.reaction.error))
     shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(
@@ -216,7 +210,8 @@ def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> Ladd
 def _at_any_rate(fit: LadderFit, view: View, client: AuditedClient, confidence: float) -> LadderFit:
     """The fit with the interval that holds whatever share of a contribution is taken back."""
     size = client.size(view)
-    low, high = fit.low, fit.high
+    low = fit.low
+    high = fit.high
     for rate in np.linspace(*RATES, _RATES_TRIED):
         seen = seen_by(view.record, view.adversary, Reaction(float(rate)))
         fitted = _fit_at_any_end(seen, confidence)
@@ -242,7 +237,8 @@ def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> Ladd
     if length < 1e-6 * max(float(np.linalg.norm(regressor)), _LEAST):
         return None
     z = float(own @ rest) / length
-    limit, ndtr = float(-scipy.special.ndtri(LEVEL / 2)), scipy.special.ndtr
+    limit = float(-scipy.special.ndtri(LEVEL / 2))
+    ndtr = scipy.special.ndtr
     shift = effect * length
     return LadderTest(
         p_value=float(2 * ndtr(-abs(z))),

@@ -8,7 +8,7 @@ measurements: docs/notes/other-canaries.md.
 Examples:
     >>> dots, with_sum = np.array([3.0]), np.array([1.0])  # of a vector 3u + 3v + 2w, orthogonal
     >>> leave_others_out(dots, with_sum, np.array([1.0]), 22.0, 6.0, 2.0)
-    (array([3.]), np.float64(2.0), np.float64(3.0))
+    (array([3.]), np.float64(2.0), 3.0)
 """
 
 import math
@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
-from fl_epe.auditing.scores import cosines_of
+from fl_epe.auditing.scores import cosines_of, quotients
 from fl_epe.auditing.whitening import RoundCorrelation
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.mechanism import norm
 
 # Others with a smaller share of a vector's energy are left in; the score changes by half of it.
@@ -39,11 +39,11 @@ _PARTS = ("observed", "unobserved", "norms")
 def leave_others_out(
     dots: Floats,
     with_sum: Floats,
-    own: ArrayLike,
-    square: ArrayLike,
-    sum_dot: ArrayLike,
-    sum_square: ArrayLike,
-) -> tuple[Floats, Floats, Floats]:
+    own: Floats | float,
+    square: Floats | float,
+    sum_dot: Floats | float,
+    sum_square: Floats | float,
+) -> tuple[Floats, Floats, Floats | float]:
     """Takes the sum S of the canaries out of a vector m, and puts each canary's own part back.
 
     How much S has added is measured, not assumed: the residual is orthogonal to it. A canary that
@@ -61,10 +61,10 @@ def leave_others_out(
         The inner product of u with the residual and its own part, the norm of the residual, and
         how many times S was in m.
     """
-    share = np.asarray(sum_dot, np.float64) / np.asarray(sum_square, np.float64)
-    left = dots - share * (with_sum - np.asarray(own, np.float64))
-    rest = np.asarray(square, np.float64) - share * np.asarray(sum_dot, np.float64)
-    return left, np.sqrt(np.maximum(rest, _LEAST_HIDDEN**2 * np.asarray(square))), share
+    share = sum_dot / sum_square
+    left = dots - share * (with_sum - own)
+    rest = square - share * sum_dot
+    return left, np.sqrt(np.maximum(rest, _LEAST_HIDDEN**2 * square)), share
 
 
 def others_share(record: AuditRecord) -> Floats:
@@ -72,16 +72,13 @@ def others_share(record: AuditRecord) -> Floats:
     count = record.presence.sum(axis=1)
     of_others = np.maximum(count - 1, 0) / np.maximum(count, 1)
     others = of_others * _energies(record)
-    square = record.norms.means**2
-    share = np.divide(others, square, out=np.zeros(record.rounds), where=square > 0)
-    return np.asarray(np.minimum(share, 1.0))
+    return np.minimum(quotients(others, record.norms.means**2), 1.0)
 
 
 def _measured(record: AuditRecord) -> Floats:
     """The contribution of a round by what its canaries added along their directions, ``(T,)``."""
     dots = np.sum(record.shares() * record.observed.means, axis=1) * record.norms.means
-    squares = np.sum(record.shares() ** 2.0, axis=1)
-    return np.asarray(np.divide(dots, squares, out=np.zeros(record.rounds), where=squares > 0))
+    return quotients(dots, np.sum(record.shares() ** 2.0, axis=1))
 
 
 def _energies(record: AuditRecord) -> Floats:
@@ -127,16 +124,16 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     return record.with_values(**values)
 
 
-def _round_sums(
-    record: AuditRecord, canaries: CanarySet, ids: NDArray[np.int64]
-) -> tuple[Floats, Any]:
+def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Integers) -> tuple[Floats, Any]:
     """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
-    found, lengths = np.zeros((record.rounds, len(ids))), np.zeros(record.rounds)
+    found = np.zeros((record.rounds, len(ids)))
+    lengths = np.zeros(record.rounds)
     energy = _energies(record)
     wanted = (energy >= SMALLEST_SHARE * record.norms.means**2) & (energy > 0)
     if record.norms.residuals is not None:  # there is nothing but noise beside them
         wanted |= record.presence.sum(axis=1) >= 2
-    rounds, count = np.flatnonzero(wanted), record.num_canaries
+    rounds = np.flatnonzero(wanted)
+    count = record.num_canaries
     rows = 1 if canaries.fast else max(1, _MEMORY // (4 * record.dim))
     for first in range(0, len(rounds), rows):
         block = rounds[first : first + rows]
@@ -152,7 +149,7 @@ def _round_sums(
 
 
 def _final_part(
-    record: AuditRecord, canaries: CanarySet, own: Floats, ids: NDArray[np.int64]
+    record: AuditRecord, canaries: CanarySet, own: Floats, ids: Integers
 ) -> tuple[Floats, Any]:
     square = record.norms.displacement**2
     fits = np.max(np.abs(own), initial=0.0) < _LARGEST  # else float32 cannot hold their sum
@@ -192,7 +189,8 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
     norms, mine, theirs = record.norms.sums, record.observed.sums, record.unobserved.sums
     if norms is None or mine is None or theirs is None:
         raise_invalid("canary_sum_norms", norms, "known, for an adversary with full knowledge")
-    lengths, added = norms[:, None], _added(record)[:, None]
+    lengths = norms[:, None]
+    added = _added(record)[:, None]
     own = np.where(lengths > 0, record.shares(), 0.0)
     return added * (lengths * mine - own), added * (lengths * theirs)
 
@@ -234,11 +232,14 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
 
 
 def _displacement_alone(record: AuditRecord) -> AuditRecord:
-    norms, own = record.norms, _own_parts(record)
-    observed, unobserved = record.observed, record.unobserved
+    norms = record.norms
+    own = _own_parts(record)
+    observed = record.observed
+    unobserved = record.unobserved
     if not norms.part or own is None or observed.part is None or unobserved.part is None:
         return record
-    length, whole = norms.displacement, norms.part
+    length = norms.displacement
+    whole = norms.part
     # Of a sum of canaries each has its own part, and by chance that of the others over √d.
     error = float(np.sum((observed.part * whole - own) ** 2)) * record.dim / float(own @ own)
     if error > scipy.special.chdtri(len(own), _BY_CHANCE):

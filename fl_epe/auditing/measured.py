@@ -14,11 +14,10 @@ Examples:
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import Adversary
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.checks import Floats
+from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 
 LEAST_CANARIES = 2  # that must have taken part for an ε
@@ -54,12 +53,11 @@ def not_measured(
         adversary: what is seen.
         statistic: "model" looks at the final model instead of its displacement.
     """
-    reason = _nobody(record)
-    if reason is None and adversary.sees_final:
+    if (reason := _nobody(record)) is not None:
+        return reason
+    if adversary.sees_final:
         return _no_final_model(record, statistic)
-    if reason is None:  # what ran the audit may have seen no noise
-        return _no_rounds(record) or record.findings.unbounded
-    return reason
+    return _no_rounds(record) or record.findings.unbounded  # what ran it may have seen no noise
 
 
 def _nobody(record: AuditRecord) -> str | None:
@@ -93,12 +91,11 @@ def _no_final_model(record: AuditRecord, statistic: str | None) -> str | None:
 def _no_rounds(record: AuditRecord) -> str | None:
     if _count(record.presence & (record.norms.means > 0)[:, None]) >= LEAST_CANARIES:
         return None
-    rounds = int(record.presence.any(axis=1).sum())
-    which = counted(rounds, "round")
+    which = counted(int(record.presence.any(axis=1).sum()), "round")
     return f"the model did not move in the {which} in which canaries took part"
 
 
-def _count(presence: NDArray[np.bool_]) -> int:
+def _count(presence: Booleans) -> int:
     return int(presence.any(axis=0).sum())
 
 
@@ -129,14 +126,16 @@ def _loss_not_finite(record: AuditRecord) -> str | None:
     A round in which no client trained has no training loss, which is NaN in a record; such rounds
     are passed over.
     """
-    held_out = _series(record, "eval_loss")
-    if len(held_out) and not math.isfinite(held_out[-1]):
-        return f"the loss on held-out data is {held_out[-1]} at the end"
-    training, cohort = _series(record, "train_loss"), _series(record, "cohort")
+    training = _series(record, "train_loss")
+    cohort = _series(record, "cohort")
     if len(cohort) == len(training):
         training = training[cohort > 0]
-    if len(training) and not math.isfinite(training[-1]):
-        return f"the training loss is {training[-1]} at the end"
+    for name, losses in (
+        ("loss on held-out data", _series(record, "eval_loss")),
+        ("training loss", training),
+    ):
+        if len(losses) and not math.isfinite(losses[-1]):
+            return f"the {name} is {losses[-1]} at the end"
     return None
 
 
@@ -146,10 +145,12 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     The loss on held-out data itself, or that of the clients as they train, while the one on
     held-out data fell by less than a tenth.
     """
-    losses, rounds = _series(record, "eval_loss"), _series(record, "eval_round")
+    losses = _series(record, "eval_loss")
+    rounds = _series(record, "eval_round")
     if len(losses) < 2 or len(rounds) != len(losses) or rounds[0] != 0:
         return None
-    first, last = float(losses[0]), float(losses[-1])
+    first = float(losses[0])
+    last = float(losses[-1])
     if not 0 < first < math.inf or not math.isfinite(last):
         return None
     if last > _EXPLODED * first:
@@ -157,8 +158,10 @@ def _loss_exploded(record: AuditRecord) -> str | None:
     training = _series(record, "train_loss")
     most = float(np.max(training[np.isfinite(training)][-_LAST:], initial=0.0))
     if most > _EXPLODED * first and last > _FELL * first:
-        after = f"that on held-out data is {last:.3g}, after {first:.3g} before the training"
-        return f"the training loss rose to {most:.3g}, and {after}"
+        return (
+            f"the training loss rose to {most:.3g}, and that on held-out data is {last:.3g}, after "
+            f"{first:.3g} before the training"
+        )
     return None
 
 
@@ -187,12 +190,17 @@ def no_better_than_constant(record: AuditRecord, evaluations: int = 1) -> str | 
     The chance levels stand in the design of a run, see `fl_epe.tasks.Task`; that of R² is 0. Early
     rounds do not count, so that a short run says nothing. Arguments are as for `at_chance`.
     """
-    least, losses = record.design.chance_loss, _late(record, "eval_loss", evaluations)
+    least = record.design.chance_loss
+    losses = _late(record, "eval_loss", evaluations)
     if least is not None and len(losses):
-        same = f"that of the same prediction for everybody ({least:.3g})"
-        text = f"the loss on held-out data is {losses[-1]:.3g}, no better than {same}"
-        return None if np.any(losses < least) else text
-    guess, scores = _guess(record), _late(record, "eval_accuracy", evaluations)
+        if np.any(losses < least):
+            return None
+        return (
+            f"the loss on held-out data is {losses[-1]:.3g}, no better than that of the same "
+            f"prediction for everybody ({least:.3g})"
+        )
+    guess = _guess(record)
+    scores = _late(record, "eval_accuracy", evaluations)
     if guess is None or not len(scores) or np.any(scores > guess):
         return None
     if _has_r_square(record):
@@ -225,7 +233,8 @@ def _has_r_square(record: AuditRecord) -> bool:
 
 def _late(record: AuditRecord, name: str, count: int) -> Floats:
     """The last values of an evaluation, if there are so many after the early rounds, else none."""
-    values, late = _series(record, name), _series(record, "eval_round") >= _EARLY
+    values = _series(record, name)
+    late = _series(record, "eval_round") >= _EARLY
     enough = len(values) == len(late) and late.sum() >= count
     return values[late][-count:] if enough else np.empty(0)
 
@@ -235,7 +244,8 @@ def updates_lost(record: AuditRecord) -> str | None:
 
     It says nothing of the training: clients may have been switched off.
     """
-    absent, arrived = record.clients.absent, _arrived(record)
+    absent = record.clients.absent
+    arrived = _arrived(record)
     if absent is None or arrived is None or not len(absent):
         return None
     if (text := share_lost(int(absent.sum()), round(float(arrived.sum())))) is not None:
@@ -255,7 +265,8 @@ def share_lost(lost: int, arrived: int) -> str | None:
 def _arrived(record: AuditRecord) -> Floats | None:
     """Updates of clients and canaries that arrived in each round, ``(T,)``; ``None`` if unknown."""
     canaries = record.presence.sum(axis=1)
-    cohort, offsets = _series(record, "cohort"), record.clients.offsets
+    cohort = _series(record, "cohort")
+    offsets = record.clients.offsets
     if len(cohort) == record.rounds:
         return np.asarray(cohort + canaries, np.float64)
     if offsets is not None and len(offsets) == record.rounds + 1:

@@ -57,11 +57,6 @@ class Reaction:
     rate: float | None = None
     error: float = 0.0
 
-    def moved_by(self, errors: float) -> Reaction:
-        """With a ρ that is so many standard errors larger."""
-        assert self.rate is not None  # noqa: S101 - asked for fitted rates alone
-        return dataclasses.replace(self, rate=self.rate + errors * self.error)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moved:
@@ -113,10 +108,10 @@ def fit_reaction(view: View) -> Reaction:
             f" {record.dim} parameters"
         )
     often = np.argsort(-record.presence.sum(axis=0), kind="stable")[:_MOST]
-    scores, shares = view.whitened_scores[:, often], record.shares()[:, often] * 1.0
+    scores = view.whitened_scores[:, often]
+    shares = record.shares()[:, often] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    alone = np.where(shares > 0, 0.0, view.round_scores[:, often])
-    own = record.correlation.whiten(alone)
+    own = record.correlation.whiten(np.where(shares > 0, 0.0, view.round_scores[:, often]))
     rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
 
     def product(first: Floats, second: Floats) -> float:
@@ -135,7 +130,8 @@ def fit_reaction(view: View) -> Reaction:
         return product(residual, residual)
 
     found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
-    rate, means = float(found.x), expected(float(found.x))
+    rate = float(found.x)
+    means = expected(float(found.x))
     slope = (expected(rate + _STEP) - expected(rate - _STEP)) / (2 * _STEP)
     slope -= product(means, slope) / product(means, means) * means  # what κ explains
     information = scale(means) ** 2 * product(slope, slope)

@@ -32,8 +32,16 @@ from fl_epe.auditing.record_parts import (
     Provenance,
     RunningScores,
 )
+from fl_epe.auditing.scores import quotients
 from fl_epe.auditing.whitening import RoundCorrelation
-from fl_epe.checks import ArgumentError, Floats, check_count, check_probability, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Booleans,
+    Floats,
+    check_count,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
@@ -83,7 +91,7 @@ class AuditRecord:
     delta: float
     observed: CanaryCosines
     unobserved: CanaryCosines
-    presence: NDArray[np.bool_]
+    presence: Booleans
     norms: Norms
     mechanism: Mechanism
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)
@@ -139,8 +147,7 @@ class AuditRecord:
 
     def signal_known(self) -> bool:
         """Whether it is known how much the canaries added in each of their rounds."""
-        added = self.mechanism.added[self.presence.any(axis=1)]
-        return bool(np.all(np.isfinite(added)))
+        return bool(np.all(np.isfinite(self.mechanism.added[self.presence.any(axis=1)])))
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
@@ -166,13 +173,14 @@ class AuditRecord:
             return self.observed.deltas, self.unobserved.deltas
         if not (server := self.mechanism.server).linear:
             raise_invalid("server", server.name, "to be sgd, or cosines with deltas")
-        norms, found = self.norms.deltas[:, None], []
+        norms = self.norms.deltas[:, None]
+        found = []
         for side in (self.observed, self.unobserved):
             step = side.means * self.norms.means[:, None]
             for t in range(1, len(step)):
                 step[t] += server.momentum * step[t - 1]
             step *= np.asarray(server.learning_rates)[:, None]  # SGD has them
-            found.append(np.divide(step, norms, out=np.zeros_like(step), where=norms > 0))
+            found.append(quotients(step, norms))
         return found[0], found[1]
 
     def by_name(self) -> dict[str, Any]:
@@ -193,7 +201,8 @@ class AuditRecord:
         Raises:
             ArgumentError: for what is not the name of one value.
         """
-        known, given = [name for name, _ in _values(self)], {}
+        known = [name for name, _ in _values(self)]
+        given = {}
         for name, value in values.items():
             found = [name] if name in known else [n for n in known if n.endswith(f".{name}")]
             if len(found) != 1:
@@ -247,7 +256,8 @@ def _check_lengths(record: AuditRecord) -> None:
         if len(found) > 1:
             listed = ", ".join(names)
             raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
-    mechanism, clients = record.mechanism, record.clients
+    mechanism = record.mechanism
+    clients = record.clients
     if mechanism.server.linear and mechanism.server.learning_rates is None:
         raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
     factor = record.correlation.factor
@@ -259,8 +269,10 @@ def _check_lengths(record: AuditRecord) -> None:
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
         if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
-            wanted = f"to rise from 0 to {len(ids)} in {record.rounds + 1} steps"
-            raise ArgumentError(f"Expected clients.offsets {wanted}.")
+            raise ArgumentError(
+                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
+                "steps."
+            )
 
 
 def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -74,9 +74,11 @@ def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
         ArgumentError: for a value of another type or out of range, or one that is missing.
     """
     given: dict[str, Any] = {}
-    hints, fields = typing.get_type_hints(kind), dataclasses.fields(kind)
+    hints = typing.get_type_hints(kind)
+    fields = dataclasses.fields(kind)
     for name in [field.name for field in fields]:
-        full, hint = f"{above}{name}", hints[name]
+        full = f"{above}{name}"
+        hint = hints[name]
         part = next((k for k in parts_of(hint) if dataclasses.is_dataclass(k)), None)
         if part is not None and values.get(full, ...) is not None:
             if hint is part or any(other.startswith(f"{full}.") for other in values):
@@ -97,7 +99,8 @@ _WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biu
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """``value`` if it is of this type; a list as a tuple, where that is the type."""
     kind, *others = parts_of(hint)
-    arguments, origin = typing.get_args(kind), typing.get_origin(kind)
+    arguments = typing.get_args(kind)
+    origin = typing.get_origin(kind)
     if kind is Any or (value is None and types.NoneType in others):
         return value
     if origin is np.ndarray:
@@ -105,8 +108,9 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
         if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
             found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-            wanted = f"to be an array of {_WORDS[kinds]}"
-            raise ArgumentError(f"Expected {name} {wanted}, found {found}.")
+            raise ArgumentError(
+                f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
+            )
         return value
     if origin is tuple:
         if not isinstance(value, list):
@@ -125,29 +129,21 @@ _LARGEST = 1e100  # of what is squared
 _LENGTH = 1e-46, 1e46  # of float32, if it is not 0
 _COSINE = -1.001, 1.001, math.nan  # computed in float32; of a model that diverged, unknown
 
-# By how a name begins, the first that fits: the ends of a range, and numbers besides.
+# By how names begin, the first that fits: the ends of a range, and numbers besides.
 _RANGES: dict[str, tuple[float, ...]] = {
     "dim": (1, 2**53 - 1),
-    "observed.ids": (0, 2**53),
-    "unobserved.ids": (0, 2**53),
-    "observed.": _COSINE,
-    "unobserved.": _COSINE,
-    "norms.means": (*_LENGTH, 0),
-    "norms.residuals": (*_LENGTH, 0),
-    "norms.sums": (*_LENGTH, 0),
-    "norms.": (*_LENGTH, 0, math.inf, math.nan),
-    "mechanism.clip_norms": (*_LENGTH, 0, math.inf, math.nan),
-    "mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "observed.ids unobserved.ids": (0, 2**53),
+    "observed. unobserved.": _COSINE,
+    "norms.means norms.residuals norms.sums": (*_LENGTH, 0),
+    "norms. mechanism.clip_norms mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
     "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
     "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
-    "mechanism.noise_multiplier": (1 / _LARGEST, _LARGEST, 0),  # its square is a number, too
-    "mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
-    "mechanism.server.learning_rates": (-_LARGEST, _LARGEST),
+    # Its square is a number, too.
+    "mechanism.noise_multiplier mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
+    "mechanism.server.learning_rates running.scores running.signals": (-_LARGEST, _LARGEST),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
     "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
     "correlation.factor": (-1.1, 1.1),  # rows of length 1 but for the error of sketches
-    "running.scores": (-_LARGEST, _LARGEST),
-    "running.signals": (-_LARGEST, _LARGEST),
     "running.planned": (1 / _LARGEST, _LARGEST),
     "": (0, _LARGEST),
 }
@@ -161,7 +157,9 @@ def _check_range(name: str, value: Any) -> None:
     elif not isinstance(value, int | float | np.ndarray) or value is True:
         return
     numbers = np.asarray(value, np.float64)
-    low, high, *others = next(found for start, found in _RANGES.items() if name.startswith(start))
+    low, high, *others = next(
+        ends for starts, ends in _RANGES.items() if name.startswith(tuple(starts.split(" ")))
+    )
     fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, others)
     if any(math.isnan(other) for other in others):
         fits |= np.isnan(numbers)

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import ParticipationLaw
 
 
@@ -44,7 +43,7 @@ class CanaryCosines:
     residuals: Floats | None = None
     sums: Floats | None = None
     part: Floats | None = None
-    ids: NDArray[np.int64] | None = None
+    ids: Integers | None = None
 
     @property
     def count(self) -> int:
@@ -261,9 +260,9 @@ class ClientLog:
             ``None`` if each added it once, or nobody knows.
     """
 
-    ids: NDArray[np.int64] | None = None
-    offsets: NDArray[np.int64] | None = None
-    absent: NDArray[np.int64] | None = None
+    ids: Integers | None = None
+    offsets: Integers | None = None
+    absent: Integers | None = None
     weights: Floats | None = None
 
     def sums(self, by_round: Floats, power: int) -> Floats:
@@ -279,7 +278,7 @@ class ClientLog:
         ids, rounds, weights = self.rows()
         return np.bincount(ids, (by_round[rounds] * weights) ** power).astype(np.float64)
 
-    def shares_of(self, clients: NDArray[np.int64]) -> Floats:
+    def shares_of(self, clients: Integers) -> Floats:
         """What some clients added in each round, in units of its contribution, ``(T, m)``.
 
         Args:
@@ -297,7 +296,7 @@ class ClientLog:
         found[rounds[theirs], place[theirs]] = weights[theirs]
         return found
 
-    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    def rows(self) -> tuple[Integers, Integers, Floats]:
         """Client, round and weight of each participation."""
         if self.ids is None or self.offsets is None:
             raise ValueError("Expected a record that says which client took part in which round.")

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
-from fl_epe.auditing.scores import hidden_norm, shift_scores
+from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
 from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.checks import Floats, Vector, raise_invalid
+from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
@@ -85,16 +85,19 @@ def score_round(
         what each added, or in proportion where that is not known. Both have the shape ``(count,)``.
         Then the residual; ``None`` if nothing was released.
     """
-    square, present = norm(mean) ** 2, sorted(facts.present)
+    square = norm(mean) ** 2
+    present = sorted(facts.present)
     scores, own, signals = np.zeros((3, count))
     residual = Residual(mean)
     if not square > 0:
         return scores, signals, None
     own[list(facts.present)] = facts.canary_weights()
-    weights, known = own[present], math.isfinite(facts.contribution)
+    weights = own[present]
+    known = math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
     scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    dim, part = len(mean), facts.contribution if known else 0.0
+    dim = len(mean)
+    part = facts.contribution if known else 0.0
     along = float(weights @ scores[present])  # the sum of the canaries
     energy = along**2 / float(weights @ weights) if present else 0.0
     least = 0.0 if everybody and dim <= _FEW_PARAMETERS else SMALLEST_SHARE * square
@@ -102,18 +105,20 @@ def score_round(
         if vectors is None:
             total = canaries.combine(weights[None], numbers=present)[0]
         else:
-            total = np.asarray(facts.canary_weights().astype(vectors.dtype) @ vectors)
+            total = facts.canary_weights().astype(vectors.dtype) @ vectors
         with_sum = canaries.dot(total, numbers=numbers)
         left, rest, share = leave_others_out(
             scores[numbers], with_sum, own[numbers], square, along, norm(total) ** 2
         )
-        residual, length = Residual(mean, total, float(share)), float(rest)
+        residual = Residual(mean, total, float(share))
+        length = float(rest)
         scores[numbers] = math.sqrt(dim) / length * left
     elif has_canaries:
         length = float(hidden_norm(math.sqrt(square), part if present else 0.0))
         scores = shift_scores(scores / math.sqrt(square), dim)
     else:
-        length, parts = math.sqrt(square), own * part
+        length = math.sqrt(square)
+        parts = own * part
         whole = np.sqrt(square + 2 * parts * scores + parts**2)
         scores = shift_scores((scores + parts) / whole, dim)
     signals = math.sqrt(dim) * part / length * own if known else own
@@ -154,11 +159,20 @@ class SeenRounds:
             row: of the factor by which they were, see `Whitener.add`.
         """
         present = list(facts.present)
-        presence, weights = np.zeros(len(scores), bool), np.ones(len(scores))
-        presence[present], weights[present] = True, facts.canary_weights()
-        values = {name: getattr(facts, name) for name in _FACTS}
-        values |= {"update_norms": update_norm, "window": len(row), "presence": presence}
-        values |= {"scores": scores, "signals": signals, "weights": weights, "factor": row}
+        presence = np.zeros(len(scores), bool)
+        weights = np.ones(len(scores))
+        presence[present] = True
+        weights[present] = facts.canary_weights()
+        values = {
+            **{name: getattr(facts, name) for name in _FACTS},
+            "update_norms": update_norm,
+            "window": len(row),
+            "presence": presence,
+            "scores": scores,
+            "signals": signals,
+            "weights": weights,
+            "factor": row,
+        }
         for name, value in values.items():
             self._rows[name].append(value)
 
@@ -172,8 +186,8 @@ class SeenRounds:
 
     def last(self, name: str, count: int) -> Floats:
         """The last rows of "scores" or "signals", at most ``count``."""
-        found = np.array(self._rows[name][max(len(self) - count, 0) :], np.float64)
-        return found.reshape(-1, *self._shapes[name])
+        rows = self._rows[name][max(len(self) - count, 0) :]
+        return np.array(rows, np.float64).reshape(-1, *self._shapes[name])
 
     @property
     def factor(self) -> list[Floats]:
@@ -181,7 +195,7 @@ class SeenRounds:
         return self._rows["factor"]
 
     def mechanism(
-        self, server: ServerSGD | str, ids: NDArray[np.int64], client: ParticipationLaw | None
+        self, server: ServerSGD | str, ids: Integers, client: ParticipationLaw | None
     ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
@@ -202,11 +216,11 @@ class SeenRounds:
             canary_weights=None if np.all(weights == 1) else weights[:, ids],
         )
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> NamedArrays:
         """Named arrays, from which `restore` goes on."""
         return {name: self[name] for name in self._rows}
 
-    def restore(self, state: Mapping[str, NDArray[Any]], rounds: int) -> None:
+    def restore(self, state: NamedArrays, rounds: int) -> None:
         """Take up the first ``rounds`` rounds in what `state` returned, among other arrays.
 
         Raises:
@@ -220,7 +234,8 @@ class SeenRounds:
             if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
                 raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
             self._rows[name] = list(value[:rounds])
-        each, factor = state["window"].astype(np.int64), state["factor"]
+        each = state["window"].astype(np.int64)
+        factor = state["factor"]
         if factor.shape != (int(each.sum()),) or np.any(each < 0):
             raise_invalid("factor.shape", factor.shape, f"to be {(int(each.sum()),)}")
         ends = np.cumsum(each, dtype=np.int64)[:-1]
@@ -232,10 +247,10 @@ class SeenRounds:
 
 def record_from_scorer(
     scorer: CanaryScorer,
-    observed_ids: NDArray[np.int64],
+    observed_ids: Integers,
     *,
-    start: NDArray[np.floating],
-    final: NDArray[np.floating],
+    start: Vector,
+    final: Vector,
     delta_norms: Floats,
     delta_series: str = "delta",
     released: str = "mean",
@@ -254,7 +269,8 @@ def record_from_scorer(
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
     """
-    known, count = norm(final) < _LARGEST, scorer.canaries.count
+    known = norm(final) < _LARGEST
+    count = scorer.canaries.count
     if known:
         scorer.add("final", final)
         scorer.add("displacement", final, start)
@@ -267,7 +283,7 @@ def record_from_scorer(
         lengths = dict.fromkeys(series[:2], math.nan)
     residuals = scorer.norms("residual")
 
-    def side(ids: NDArray[np.int64]) -> CanaryCosines:
+    def side(ids: Integers) -> CanaryCosines:
         mine = {name: values[..., ids] for name, values in cosines.items()}
         return CanaryCosines(
             means=mine["mean"],
@@ -300,13 +316,19 @@ def _with_own(record: AuditRecord) -> AuditRecord:
 
     All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
     """
-    norms, added = record.norms.means, record.mechanism.added
-    dots, own = record.observed.means * norms[:, None], record.presence * added[:, None]
+    norms = record.norms.means
+    added = record.mechanism.added
+    dots = record.observed.means * norms[:, None]
+    own = record.presence * added[:, None]
     lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
-    means = np.divide(dots + own, lengths, out=np.zeros_like(dots), where=lengths > 0)
+    means = quotients(dots + own, lengths)
     here = (norms > 0) | record.presence.any(axis=1)
     alone = np.where(here, np.hypot(norms, added), 0.0)
-    scale = np.divide(record.norms.deltas, norms, out=np.zeros_like(norms), where=norms > 0)
-    values = {"observed.means": means, "observed.deltas": means, "norms.means": alone}
-    values |= {"norms.deltas": scale * alone, "norms.sums": np.zeros(record.rounds)}
+    values = {
+        "observed.means": means,
+        "observed.deltas": means,
+        "norms.means": alone,
+        "norms.deltas": quotients(record.norms.deltas, norms) * alone,
+        "norms.sums": np.zeros(record.rounds),
+    }
     return record.with_values(**values, **dict.fromkeys(("observed.sums", "unobserved.sums")))

@@ -37,7 +37,16 @@ from fl_epe.auditing.round_scores import (
 )
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
-from fl_epe.checks import Vector, check_count, check_positive, check_probability, raise_invalid
+from fl_epe.checks import (
+    Integers,
+    NamedArrays,
+    Vector,
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
 
@@ -95,14 +104,15 @@ class RunAuditor:
             check_positive("planned", planned)
         if num_canaries < 2:
             raise_invalid("num_canaries", num_canaries, ">= 2")
-        if unobserved < 0:
-            raise_invalid("unobserved", unobserved, ">= 0")
+        check_not_negative("unobserved", unobserved)
         check_probability("delta", delta)
         check_count("window", window)
         self.delta, self._seed, self._kind = delta, seed, kind
         self.faults = faults or FaultBook()
-        self._count, self._unobserved = num_canaries, unobserved
-        self._server, self._told = server, tuple(series)
+        self._count = num_canaries
+        self._unobserved = unobserved
+        self._server = server
+        self._told = tuple(series)
         self._planned, self._client, self._follow, self._window = planned, client, follow, window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
@@ -142,7 +152,8 @@ class RunAuditor:
             raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
             raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
-        dim, count = len(theta), self._count + self._unobserved
+        dim = len(theta)
+        count = self._count + self._unobserved
         self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
         whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
         self._so_far = EpsilonSoFar(dim, self._count, self._planned, whitener.window, self._client)
@@ -173,7 +184,8 @@ class RunAuditor:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
             IndexError: if a canary id is not in the set.
         """
-        scorer, names = self._whole_rounds(), self._series
+        scorer = self._whole_rounds()
+        names = self._series
         after = self._last if theta is None else theta
         if after.shape != self._last.shape:
             raise ValueError(f"Expected theta.shape={after.shape} to be {self._last.shape}.")
@@ -184,7 +196,7 @@ class RunAuditor:
             raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
         velocity = self._velocity
         if released is None:
-            released, velocity = self._derived(np.asarray(after - self._last))
+            released, velocity = self._derived(after - self._last)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
@@ -207,15 +219,17 @@ class RunAuditor:
         )
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(after, self._last), scores, signals, row)
-        self._last, self._velocity = after, velocity
+        self._last = after
+        self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
         """The mean behind a model update, as far as that can be undone, and the next velocity."""
         if not isinstance(self._server, ServerSGD):
             return {"mean": update}, self._velocity
         velocity, mean = self._server.undo(self._velocity, update)
-        both = {"mean": mean, "delta": update} if self._server.momentum > 0 else {"mean": mean}
-        return both, velocity if self._server.momentum > 0 else self._velocity
+        if self._server.momentum > 0:
+            return {"mean": mean, "delta": update}, velocity
+        return {"mean": mean}, self._velocity
 
     @property
     def _series(self) -> tuple[str, ...]:
@@ -230,14 +244,14 @@ class RunAuditor:
             scorer.restore(scorer.state(self._series), self.rounds)
         return scorer
 
-    def epsilon_so_far(self, confidence: float = 0.95) -> EpsilonEstimate | None:
+    def epsilon_so_far(self) -> EpsilonEstimate | None:
         """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
         ``None`` before two canaries took part, and without ``follow``. The interval holds after
         every round at once, so that a run may stop by it. What a finished run says of ε is in
         `fl_epe.auditing.answers`.
         """
-        return None if self._scorer is None else self._so_far.estimate(self.delta, confidence)
+        return None if self._scorer is None else self._so_far.estimate(self.delta)
 
     @property
     def canaries_seen(self) -> int:
@@ -252,7 +266,8 @@ class RunAuditor:
         By name; NaN if not known. ``noise_is_for`` is as in `Mechanism`. Without noise ε so far is
         not known where canaries take part much less often than a client.
         """
-        allowed, hidden = math.nan, self._client is not None and self._client.hidden
+        allowed = math.nan
+        hidden = self._client is not None and self._client.hidden
         if self.canaries_seen and z is not None and not hidden:
             mechanism = self._rounds.mechanism(self._server, np.arange(self._count), self._client)
             client = AuditedClient(self._so_far.participations, np.empty((self.rounds, 0)))
@@ -281,7 +296,7 @@ class RunAuditor:
 
     def restore(
         self,
-        state: Mapping[str, NDArray[Any]],
+        state: NamedArrays,
         rounds: int,
         *,
         start: Vector,
@@ -311,11 +326,12 @@ class RunAuditor:
         scored = (seen[name] for name in ("presence", "scores", "signals"))
         for present, scores, signals in zip(*scored, strict=True):
             self._so_far.add(np.flatnonzero(present), scores, signals)
-        self._last, self._velocity = last, self._velocity if velocity is None else velocity
+        self._last = last
+        self._velocity = self._velocity if velocity is None else velocity
         self.faults.restore(state, rounds)
 
     def record(
-        self, observed: NDArray[np.int64] | None = None, final: Vector | None = None, **facts: Any
+        self, observed: Integers | None = None, final: Vector | None = None, **facts: Any
     ) -> AuditRecord:
         """What the run leaves behind so far; every canary is scored against every round.
 

@@ -56,8 +56,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
             and, where it is about a cell, the row.
     """
     readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
-    whole = {end: functools.partial(_scores, read) for end, read in readers.items()}
-    return read_table(path, whole, LAYOUT)
+    return read_table(
+        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
+    )
 
 
 def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats | None]:
@@ -68,12 +69,14 @@ def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats |
     if columns.keys() & {"observed", "unobserved"} and columns.keys() & {"score", "member"}:
         raise ValueError(f"found {found}, of two layouts: keep one of them")
     if "score" in columns:
-        scores, members = columns["score"], columns["member"]
+        scores = columns["score"]
+        members = columns["member"]
         if len(scores) != len(members):
             raise ValueError(f"score has {len(scores)} values and member {len(members)}")
         for name in ("score", "member"):
             _check_whole(name, columns[name], place)
-        observed, others = scores[members == 1], scores[members == 0]
+        observed = scores[members == 1]
+        others = scores[members == 0]
     elif "observed" in columns:
         observed = _without_end("observed", columns["observed"], place)
         others = _without_end("unobserved", columns.get("unobserved", np.empty(0)), place)
@@ -103,9 +106,9 @@ def _cell(name: str, value: Any, place: str) -> float:
         if (word := str(value).strip().lower().removesuffix(".0")) not in _MEMBER:
             raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
         return _MEMBER[word]
-    if isinstance(value, bool | np.bool_ | bytes) or (isinstance(value, str) and "_" in value):
-        raise ValueError(f"{place}: {name}={shown(value)} is not a number")
     try:
+        if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
+            raise TypeError  # though `float` takes them
         number = float(value)
     except OverflowError:
         number = math.inf
@@ -140,7 +143,8 @@ def _csv(path: Path) -> Table:
     if (header := next(rows, None)) is None:
         raise ValueError("the file is empty")
     check_header(names := [name.strip().lower() for name in header[1]])
-    columns, lines = {name: array.array("d") for name in names}, array.array("q")
+    columns = {name: array.array("d") for name in names}
+    lines = array.array("q")
     for line, cells in rows:
         lines.append(line)
         for name, cell in zip(names, cells, strict=True):
@@ -246,8 +250,10 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         raise_invalid("unobserved", None, "or dim to be given")
     for name, side in (("took part", observed), ("did not", unobserved)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            counted = f"{'only 1' if np.size(side) else 'no'} score of a canary that {name}"
-            raise NotMeasured(f"there is {counted}; an ε needs at least {LEAST_CANARIES}")
+            raise NotMeasured(
+                f"there is {'only 1' if np.size(side) else 'no'} score of a canary that {name}; "
+                f"an ε needs at least {LEAST_CANARIES}"
+            )
     bare = Scores(np.asarray(observed), None if unobserved is None else np.asarray(unobserved))
     return bare if dim is None else Scores.from_cosines(bare.observed, dim, bare.unobserved)
 
@@ -273,7 +279,8 @@ def summarize_scores(
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones.
     """
     check_sign(scores)
-    bare, shared = Scores(scores.observed, scores.unobserved), None
+    bare = Scores(scores.observed, scores.unobserved)
+    shared = None
     asked = [(bare, "fitted")] if bare.unobserved is not None else []
     if scores.dim is not None:
         shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim

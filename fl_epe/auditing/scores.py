@@ -42,7 +42,7 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     largest = max(float(np.max(np.abs(group))) for group in groups)
     if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return groups
-    return tuple(np.asarray(np.ldexp(group, -int(np.frexp(largest)[1]))) for group in groups)
+    return tuple(np.ldexp(group, -int(np.frexp(largest)[1])) for group in groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,11 +139,11 @@ class Scores:
             return self.observed - shift
         return normal_deviates(self.cosines, self.dim, shift)
 
-    def shift(self, mean: float = 0.0, sizes: ArrayLike = 1.0) -> float:
+    def shift(self, mean: float = 0.0, sizes: float | Floats = 1.0) -> float:
         """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
         if self.dim is not None and not self.linear:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
-        each = np.broadcast_to(np.asarray(sizes, np.float64), self.observed.shape)
+        each = np.broadcast_to(sizes, self.observed.shape)
         return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
 
     @property
@@ -158,8 +158,9 @@ class Scores:
             ValueError: if there are no unobserved scores.
         """
         if self.unobserved is None:
-            wanted = f"to be at least 2 scores for statistic={self.statistic!r}"
-            raise_invalid("unobserved", None, wanted)
+            raise_invalid(
+                "unobserved", None, f"to be at least 2 scores for statistic={self.statistic!r}"
+            )
         return self.observed, self.unobserved
 
 
@@ -171,6 +172,11 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
             name, cosines[np.argmax(np.abs(cosines))], "in [-1, 1]: with dim, scores are cosines"
         )
     return cosines
+
+
+def quotients(parts: Floats, wholes: Floats) -> Floats:
+    """``parts / wholes``, in the shape of ``parts``; 0 where a whole is not above 0."""
+    return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)
 
 
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
@@ -198,10 +204,9 @@ def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
     return np.asarray(_ratio(cosines) * np.sqrt(max(dim - 3, 1)))
 
 
-def cosines_of(scores: ArrayLike, dim: int) -> Floats:
+def cosines_of(scores: Floats, dim: int) -> Floats:
     """The cosines whose `shift_scores` these are."""
-    found = np.asarray(scores, np.float64)
-    return np.asarray(found / np.sqrt(max(dim - 3, 1) + found**2))
+    return scores / np.sqrt(max(dim - 3, 1) + scores**2)
 
 
 def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
@@ -210,11 +215,11 @@ def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
     The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, also where
     the canary is the whole vector.
     """
-    square = np.square(np.asarray(norm, np.float64))
+    square = np.square(norm)
     return np.asarray(np.sqrt(np.maximum(square - np.square(own), 1e-12 * square)))
 
 
-def normal_deviates(cosines: ArrayLike, dim: int, shift: ArrayLike) -> Floats:
+def normal_deviates(cosines: ArrayLike, dim: int, shift: float | Floats) -> Floats:
     """``Φ⁻¹(F(t))``, with F the distribution of T: N(0, 1) if ``shift`` is the cosines' μ.
 
     By a normal approximation with a correction for skewness, for ``dim`` ≥ 10: the mean is
@@ -224,21 +229,24 @@ def normal_deviates(cosines: ArrayLike, dim: int, shift: ArrayLike) -> Floats:
     t = _ratio(cosines) * np.sqrt(freedom)
     # Mean, variance and third central moment of χ/√freedom.
     mean = 1 - 1 / (4 * freedom) + 1 / (32 * freedom**2)
-    variance, third = 1 / (2 * freedom) - 1 / (8 * freedom**2), 1 / (4 * freedom**2)
+    variance = 1 / (2 * freedom) - 1 / (8 * freedom**2)
+    third = 1 / (4 * freedom**2)
     wide = np.sqrt(1 + t**2 * variance)
-    plain = (t * mean - np.asarray(shift, np.float64)) / wide
+    plain = (t * mean - shift) / wide
     skew = (t / wide) ** 3 * third / 6
     return np.asarray(plain + skew * (np.clip(plain, -_FAR, _FAR) ** 2 - 1))
 
 
-def fitted_shift(cosines: Floats, dim: int, mean: float = 0.0, sizes: ArrayLike = 1.0) -> float:
+def fitted_shift(
+    cosines: Floats, dim: int, mean: float = 0.0, sizes: float | Floats = 1.0
+) -> float:
     """The μ at which the `normal_deviates` of all cosines have that mean.
 
     With 0 it is the estimate of μ. With ±z/√k it is an end of its interval, as the mean of k
     independent deviates is N(0, 1/k) at the true μ. With ``sizes`` m, shape ``(k,)``, it is the
     scale κ of shifts κ·m, at which ``Σ m·deviate / Σ m²`` is ``mean``.
     """
-    sizes = np.broadcast_to(np.asarray(sizes, np.float64), np.shape(cosines))
+    sizes = np.broadcast_to(sizes, np.shape(cosines))
     energy = float(np.sum(sizes**2))
     slope = float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
     shift = 0.0
@@ -254,4 +262,4 @@ def fitted_shift(cosines: Floats, dim: int, mean: float = 0.0, sizes: ArrayLike 
 def _ratio(cosines: ArrayLike) -> Floats:
     """C/√(1 − C²), finite for cosines of ±1, which rounding may also exceed."""
     size = np.clip(np.asarray(cosines, np.float64), -1 + 2**-53, 1 - 2**-53)
-    return np.asarray(size / np.sqrt((1 - size) * (1 + size)))
+    return size / np.sqrt((1 - size) * (1 + size))

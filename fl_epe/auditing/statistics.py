@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, quotients
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
@@ -44,8 +44,9 @@ def _maximum(view: View) -> Scores:
     not scaled by √d, as in the paper.
     """
     observed, unobserved = view.record.delta_cosines()
-    others = _if_enough(unobserved.max(axis=0))
-    return Scores(observed.max(axis=0), others, statistic="maximum over rounds")
+    return Scores(
+        observed.max(axis=0), _if_enough(unobserved.max(axis=0)), statistic="maximum over rounds"
+    )
 
 
 def _matched_filter(view: View) -> Scores:
@@ -56,7 +57,8 @@ def _matched_filter(view: View) -> Scores:
     the rounds is known, or nobody took part twice, a score is √d times the cosine with one vector,
     a sum of the rounds' means, once a canary's own part is left in it.
     """
-    record, precision = view.record, view.precision
+    record = view.record
+    precision = view.precision
     here = record.presence.any(axis=0)
     exact = record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
     own = view.whitened_signals[:, here]
@@ -77,7 +79,8 @@ def _matched_filter(view: View) -> Scores:
 
 def _followed(record: AuditRecord) -> int | None:
     """See `Scores.followed`."""
-    strategy, window = record.mechanism.strategy, record.correlation.window
+    strategy = record.mechanism.strategy
+    window = record.correlation.window
     if strategy is None or record.correlation.factor is None:
         return None
     return window if np.any(np.tril(strategy, -window)) else None
@@ -95,7 +98,8 @@ def _full_knowledge(view: View) -> Scores:
         ValueError: if the run was not made with ``full_knowledge=True``, or had no noise.
     """
     record = view.record
-    norms, observed = record.norms.residuals, record.observed.residuals
+    norms = record.norms.residuals
+    observed = record.observed.residuals
     unobserved = record.unobserved.residuals
     if norms is None or observed is None or unobserved is None:
         raise ArgumentError("Expected a record of a run with full_knowledge=True.")
@@ -133,7 +137,8 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
         rate = np.minimum([event.chance for event in coins], 1 - 1e-12)[:, None]
         tossed = terms[[event.rounds[0] for event in coins]]
         most = 80.0  # float32 has no larger exponentials
-        present, absent = rate.astype(terms.dtype), (1 - rate).astype(terms.dtype)
+        present = rate.astype(terms.dtype)
+        absent = (1 - rate).astype(terms.dtype)
         logs = np.log(absent + present * np.exp(np.minimum(tossed, most)))
         total += np.sum(logs + np.maximum(tossed - most, 0), axis=0, dtype=np.float64)
     for event in events.independent:
@@ -163,7 +168,8 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
 
 def _scaled_cosines(view: View, observed: Floats, unobserved: Floats, statistic: str) -> Scores:
     """Scores that are cosines with one vector each, which rounding may lift above 1."""
-    scale, dim = np.sqrt(view.record.dim), view.record.dim
+    scale = np.sqrt(view.record.dim)
+    dim = view.record.dim
     return Scores(observed * scale, _if_enough(unobserved * scale), dim, statistic)
 
 
@@ -178,5 +184,4 @@ def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
 
 def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
-    total = np.asarray(np.sum(weights * cosines, axis=0))
-    return np.asarray(np.divide(total, energy, out=np.zeros_like(total), where=energy > 0))
+    return quotients(np.sum(weights * cosines, axis=0), energy)

@@ -31,7 +31,14 @@ from fl_epe.auditing.measured import check_measured
 from fl_epe.auditing.reaction import Moved, Reaction, fit_reaction, pulled_back
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import ServerStep
-from fl_epe.auditing.scores import Scores, fitted_shift, hidden_norm, mean_spread, shift_scores
+from fl_epe.auditing.scores import (
+    Scores,
+    fitted_shift,
+    hidden_norm,
+    mean_spread,
+    quotients,
+    shift_scores,
+)
 from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
 from fl_epe.seeding import generator
@@ -164,7 +171,8 @@ class View:
     @functools.cached_property
     def unit_error(self) -> float:
         """Relative standard error of `Sizes.of`, as correlations are estimated."""
-        signals, window = self.whitened_signals, self.record.correlation.window
+        signals = self.whitened_signals
+        window = self.record.correlation.window
         before = (signals[max(t - window + 1, 0) : t] for t in range(len(signals)))
         pairs = math.fsum(map(energy_of_pairs, signals, before))
         energies = np.sum(signals**2, axis=1)
@@ -177,9 +185,7 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        norms = self._hidden_norms
-        signal = np.sqrt(self.record.dim) * self.contributions
-        return np.asarray(np.divide(signal, norms, out=np.zeros_like(signal), where=norms > 0))
+        return quotients(np.sqrt(self.record.dim) * self.contributions, self._hidden_norms)
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -205,22 +211,18 @@ class View:
             of_clients: whether they are real clients, whose updates are in the residuals and do
                 not hide themselves; canaries are not in them.
         """
-        reaction, correlation = reaction or self.reaction, self.record.correlation
+        reaction = reaction or self.reaction
+        correlation = self.record.correlation
         if reaction is None or reaction.rate is None:
-            known = self.record.signal_known()
-            own = self.round_signal[:, None] * shares if known else shares
+            own = self.round_signal[:, None] * shares if self.record.signal_known() else shares
             if reaction is None:
                 return correlation.whiten(own)
             return own / correlation.innovations[:, None]
         norms, _ = self._norms_and_parts
         if of_clients:  # all but one of them hide it
             norms = norms * math.sqrt(1 - min(self.client_share, 1 / 2))
-        moved = self._moved(shares, reaction.rate)
-        scores = np.sqrt(self.record.dim) * moved.updates
-        finite = norms[:, None] > 0
-        return correlation.whiten(
-            np.divide(scores, norms[:, None], out=np.zeros_like(scores), where=finite)
-        )
+        scores = np.sqrt(self.record.dim) * self._moved(shares, reaction.rate).updates
+        return correlation.whiten(quotients(scores, norms[:, None]))
 
     @property
     def client_share(self) -> float:
@@ -298,7 +300,8 @@ class View:
         Raises:
             ValueError: if the record does not say what its canaries added.
         """
-        added, norms = self.record.mechanism.added, self.record.norms.means
+        added = self.record.mechanism.added
+        norms = self.record.norms.means
         if not self.record.signal_known():
             raise_invalid("clip_norms", added, "(or contributions) to be known in every round")
         known = np.isfinite(added)
@@ -337,28 +340,33 @@ class View:
         record, here = self.record, self.record.presence.any(axis=0)
         check_measured(record, self.adversary)
         if self.adversary.sees_final:
-            weights, known = np.ones(record.rounds), False
+            weights = np.ones(record.rounds)
+            known = False
             with contextlib.suppress(ValueError):  # in proportion
-                weights, known = self.weights, True
+                weights = self.weights
+                known = True
             parts = weights[:, None] * record.shares()
             return Sizes(parts.sum(axis=0), parts, 1.0, weights, known, self)
-        own, known = self.precision.own, record.signal_known()
+        own = self.precision.own
+        known = record.signal_known()
         weights = self.round_signal if known else np.ones(record.rounds)
         energies = self.whitened_signals[:, here] ** 2 / own**2
         observed = np.sqrt(energies.sum(axis=0))
-        parts = np.divide(energies, observed, out=np.zeros_like(energies), where=observed > 0)
+        parts = quotients(energies, observed)
         return Sizes(observed, parts, self.precision.unit, weights, known, self)
 
     @functools.cached_property
     def _hidden_norms(self) -> Floats:
         """Norm of one canary's residual in each round's mean, ``‖h_t‖``, ``(T,)``."""
-        own = np.where(self.record.presence.any(axis=1), self.contributions, 0.0)
-        return hidden_norm(self.alone.norms.means, own)
+        return hidden_norm(
+            self.alone.norms.means,
+            np.where(self.record.presence.any(axis=1), self.contributions, 0.0),
+        )
 
     @functools.cached_property
     def _final_parts(self) -> tuple[Floats, float]:
         """What each round's participant adds to θ_T − θ_0, and the norm of its residual."""
-        added = np.asarray(self.record.round_weights() * self.contributions)
+        added = self.record.round_weights() * self.contributions
         if self.reaction is not None and self.reaction.rate is not None:
             added = self._moved(np.eye(self.record.rounds), self.reaction.rate).position
         typical = float(np.sqrt(np.mean((added @ self.record.shares()) ** 2)))
@@ -369,7 +377,7 @@ class View:
         """Claimed deviation of each round's noise in a coordinate, ``(T,)``; 0 if not known."""
         mechanism, size = self.record.mechanism, self.record.mechanism.noise_is_for
         z = mechanism.sum_noise_multiplier or 0.0
-        return np.asarray(z * mechanism.clip_norms / (size or mechanism.cohort_size))
+        return z * mechanism.clip_norms / (size or mechanism.cohort_size)
 
     def noise_prevails(self) -> bool:
         """Whether noise that is independent between rounds is most of what hides a client."""
@@ -387,7 +395,8 @@ class View:
         It is 1 where the noise is not known: the interval is then for the rounds as they were.
         """
         record, mechanism = self.record, self.record.mechanism
-        z, strategy = mechanism.sum_noise_multiplier, mechanism.strategy
+        z = mechanism.sum_noise_multiplier
+        strategy = mechanism.strategy
         unit = self.noise_unit
         noise = record.dim * unit**2
         if not z or not record.signal_known() or not np.all(np.isfinite(noise)):
@@ -405,8 +414,8 @@ class View:
             noise = noise if inverse is None else noise * np.sum(inverse**2, axis=1)
             shifts = np.mean(self.precision.own * self.sizes.parts, axis=1)
             hidden = self._hidden_norms**2
-        share = np.divide(noise, hidden, out=np.zeros_like(hidden), where=hidden > 0)
-        return mean_spread(len(scores.observed), record.dim, shifts, np.minimum(share, 1.0))
+        share = np.minimum(quotients(noise, hidden), 1.0)
+        return mean_spread(len(scores.observed), record.dim, shifts, share)
 
 
 def seen_by(

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.canaries import signs
-from fl_epe.checks import Floats, Vector, raise_invalid
+from fl_epe.checks import Floats, Floats32, Vector, raise_invalid
 from fl_epe.mechanism import norm
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
@@ -80,7 +80,7 @@ class Residual:
         """Some of its entries."""
         if self.canaries is None:
             return self.mean[here]
-        return np.asarray(self.mean[here] - np.float64(self.share) * self.canaries[here])
+        return self.mean[here] - np.float64(self.share) * self.canaries[here]
 
     def norm(self) -> float:
         """Its Euclidean norm."""
@@ -115,7 +115,7 @@ class Whitener:
         if self.window == 1 or residual is None or not (length := residual.norm()) > 0:
             self._keep(np.zeros(self._width, np.float32))
             return _NOTHING
-        rest: NDArray[np.floating] = np.zeros(self._width, np.float32)
+        rest: Vector = np.zeros(self._width, np.float32)
         rest[: self._parts] = self._sketch(residual) / length
         whole = norm(rest)
         along = self._known @ rest
@@ -131,11 +131,11 @@ class Whitener:
         self._keep(np.asarray(rest / own, np.float32))
         return row
 
-    def _keep(self, row: NDArray[np.float32]) -> None:
+    def _keep(self, row: Floats32) -> None:
         if self.window > 1:
             self._known = np.concatenate([self._known, row[None]])[1 - self.window :]
 
-    def _sketch(self, residual: Residual) -> NDArray[np.float32]:
+    def _sketch(self, residual: Residual) -> Floats32:
         """Shape ``(parts,)``; of all vectors alike. The vector itself if it has so few numbers."""
         if self._dim == self._parts:
             return np.asarray(residual.part(slice(None)), np.float32)
@@ -151,11 +151,11 @@ class Whitener:
                 found[: len(row)] += row
         return np.asarray(found, np.float32)
 
-    def state(self) -> NDArray[np.float32]:
+    def state(self) -> Floats32:
         """From which `restore` goes on: the last rounds, orthonormal, ``(< W, parts + W)``."""
         return self._known
 
-    def restore(self, known: NDArray[np.floating], forgotten: int = 0) -> None:
+    def restore(self, known: Vector, forgotten: int = 0) -> None:
         """Go on from what `state` returned, without the last rounds that are ``forgotten``.
 
         Raises:
@@ -225,7 +225,8 @@ class RoundCorrelation:
         energies = np.linalg.eigvalsh(lower @ lower.T)
         few = math.sqrt(min(self.parts or dim, dim))
         reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
-        above, below = few + reach, few - reach
+        above = few + reach
+        below = few - reach
         most = above**2 + _CHANCE * above * (1 / few + 1 / reach) ** (1 / 3)
         least = below**2 - _CHANCE * below * abs(1 / few - 1 / reach) ** (1 / 3)
         return bool(least / few**2 < energies[0] and energies[-1] < most / few**2)
@@ -250,7 +251,8 @@ class RoundCorrelation:
         """``fᵀG⁻¹f`` of who adds its ``signal`` to one round alone, of each round, ``(T,)``."""
         if self.factor is None:
             return signal**2
-        found, rounds = np.empty_like(signal), len(signal)
+        found = np.empty_like(signal)
+        rounds = len(signal)
         for first in range(0, rounds, _BLOCK):  # some columns of L⁻¹ after the others
             here = slice(first, min(first + _BLOCK, rounds))
             columns = self.whiten(np.eye(rounds, here.stop - first, -first))

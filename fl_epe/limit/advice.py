@@ -36,8 +36,10 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
         told = f"this ε within about {number(found.low)} – {number(found.high)}"
         if REAL_UPDATES_LEFT_OUT in advice.notes:
             told = f"at most about {number(found.high)}"
-        taken = f"{100 * advice.load.share:.2g}% of a round"
-        lines.append(f"A run whose canaries are {taken} would report {told}.")
+        lines.append(
+            f"A run whose canaries are {100 * advice.load.share:.2g}% of a round would report "
+            f"{told}."
+        )
     return lines + [f"• {note}" for note in advice.notes]
 
 
@@ -49,7 +51,8 @@ def adversary_text(found: ClientEpsilon) -> str:
 
 def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
     """What canaries are, and why these numbers."""
-    load, answers = found[0].load, next((one.answers for one in found if one.answers), ())
+    load = found[0].load
+    answers = next((one.answers for one in found if one.answers), ())
     lines = [
         f"• The median client takes part {_times(one)}; who {adversary_text(one)} "
         f"({one.theory.adjacency} adjacency) is allowed {_theory(one)} by theory."
@@ -78,8 +81,12 @@ def canary_table(found: Sequence[CanaryAdvice], delta: float) -> Table:
         if not one.answers:
             table.add_row(*first, "–", "not measured", "–")
         for answer in one.answers:
-            ends = f"{number(answer.low)} – {number(answer.high)}"
-            table.add_row(*first, SEES[answer.sees], number(answer.epsilon), ends)
+            table.add_row(
+                *first,
+                SEES[answer.sees],
+                number(answer.epsilon),
+                f"{number(answer.low)} – {number(answer.high)}",
+            )
     return table
 
 

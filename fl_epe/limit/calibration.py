@@ -110,7 +110,6 @@ def noise_for_epsilon(
     """
     if not 1e-9 <= target_epsilon <= 1e6:
         raise_invalid("target_epsilon", target_epsilon, "in [1e-09, 1e+06]")
-    check_probability("delta", delta)
     check_probability("confidence", confidence)
     clients = clients_of(schedule, clients)
 

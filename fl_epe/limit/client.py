@@ -112,8 +112,8 @@ def expected_epsilon(record: AuditRecord, sees: Sees, scale: float = 1.0) -> flo
     Raises:
         NotMeasured: a `ValueError`, if no canary takes part.
     """
-    view, client = seen_by(record, Adversary(sees)), AuditedClient.of(record)
-    return client_epsilon(view, client, scale, record.delta)
+    view = seen_by(record, Adversary(sees))
+    return client_epsilon(view, AuditedClient.of(record), scale, record.delta)
 
 
 def median_client(
@@ -129,7 +129,8 @@ def median_client(
     Raises:
         NotMeasured: a `ValueError`, if no canary takes part.
     """
-    view, client = seen_by(record, Adversary(sees)), AuditedClient.of(record)
+    view = seen_by(record, Adversary(sees))
+    client = AuditedClient.of(record)
     epsilon = low = high = client_epsilon(view, client, 1.0, record.delta)
     if confidence is not None:
         check_probability("confidence", confidence)
@@ -164,7 +165,8 @@ def worst_client(
     Returns:
         ``None`` if the schedule has no law in closed form, and drawing all would take minutes.
     """
-    delta, strategy = record.delta, record.mechanism.strategy
+    delta = record.delta
+    strategy = record.mechanism.strategy
     z = record.mechanism.noise_multiplier or 0.0
     view = seen_by(record, Adversary(sees))
 

@@ -16,11 +16,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift, gaussian_epsilon
 from fl_epe.auditing import Adversary, Sees, seen_by
-from fl_epe.checks import Floats, check_count, check_probability
+from fl_epe.checks import Floats, Integers, check_count
 from fl_epe.limit.client import expected_record, median_client
 from fl_epe.schedules import Capped, Trace
 from fl_epe.seeding import generator
@@ -84,7 +83,7 @@ class Exposure:
     sees: Sees
     trace: Trace
     median: ExposedClient
-    participations: NDArray[np.int64]
+    participations: Integers
     expected_scores: Floats
     caps: tuple[CapEffect, ...]
 
@@ -121,13 +120,12 @@ def exposure(
     Raises:
         ValueError: if an argument is out of range.
     """
-    check_probability("delta", delta)
     if window is not None:
         check_count("window", window)
     record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)
     weights = seen_by(record, Adversary(sees)).weights
 
-    def scores(when: NDArray[np.int64], who: NDArray[np.int64]) -> Floats:
+    def scores(when: Integers, who: Integers) -> Floats:
         sums = np.bincount(who, weights[when], trace.population).astype(np.float64)
         return sums if sees == "final" else np.sqrt(sums)
 
@@ -135,7 +133,8 @@ def exposure(
         caps = {"per_run": cap} if window is None else {"per_window": cap, "window": window}
         cohorts = Capped(trace, **caps).cohorts(trace.population, generator(0))
         kept = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
-        when, who = np.repeat(np.arange(len(kept)), list(map(len, kept))), np.concatenate(kept)
+        when = np.repeat(np.arange(len(kept)), list(map(len, kept)))
+        who = np.concatenate(kept)
         largest = float(scores(when, who).max())
         return CapEffect(
             cap,
@@ -163,7 +162,8 @@ def _most(trace: Trace, window: int | None) -> int:
     if window is None:
         return trace.most_participations()
     order = np.argsort(trace.client_ids, kind="stable")
-    who, when = trace.client_ids[order], trace.round_ids[order]
+    who = trace.client_ids[order]
+    when = trace.round_ids[order]
     # The first row of a client that is less than a window before each of its rows.
     place = who * (trace.rounds + window) + when
     first = np.searchsorted(place, place - window, side="right")

@@ -64,8 +64,7 @@ class Row:
 
     def of(self, client: str, sees: str) -> ClientEpsilon | None:
         """The answer for a client and what is seen."""
-        found = (a for a in self.answers if (a.client, a.sees) == (client, sees))
-        return next(found, None)
+        return next((a for a in self.answers if (a.client, a.sees) == (client, sees)), None)
 
 
 def measure(plan: ComparisonPlan, cell: Cell) -> Row:

@@ -35,12 +35,10 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
         directory: where to write; made if it is missing.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    values = {
-        "plan": dataclasses.asdict(plan),
-        "rows": as_json(rows),
-        "versions": installed_versions(),
-    }
-    write_json(directory / "compare.json", values)
+    write_json(
+        directory / "compare.json",
+        {"plan": dataclasses.asdict(plan), "rows": as_json(rows), "versions": installed_versions()},
+    )
     here = reference(plan, rows)
     page = render_page(
         "compare.html.j2",
@@ -80,7 +78,8 @@ def print_comparison(
         first = table.columns[0]
         first.min_width = 12
         if details:
-            first.overflow, first.no_wrap = "fold", False
+            first.overflow = "fold"
+            first.no_wrap = False
         else:  # one line each
             first.max_width = max(12, console.width - _OTHERS)
         for row, cells in lines:
@@ -152,10 +151,10 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     exposed = {name: each.epsilon for name, each in found.items() if each is not None}
     if len(exposed) < 2:
         return ""
-    values, clients = exposed.values(), f"{max(row.clients or 0 for row in here):,}"
+    values = exposed.values()
     whose = (
-        f"the worst-case client of {clients} (adversary sees the final model and knows the "
-        "client's rounds; zero-out)"
+        f"the worst-case client of {max(row.clients or 0 for row in here):,} (adversary sees the "
+        "final model and knows the client's rounds; zero-out)"
     )
     short = [name.split(":")[0] for name in exposed]
     names_of = dict(zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True))
@@ -164,8 +163,7 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     ends = []
     for end in (min(values), max(values)):
         tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
-        names = ", ".join(tied)
-        ends.append(f"{names} ({number(end)}{', a tie' * (len(tied) > 1)})")
+        ends.append(f"{', '.join(tied)} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
 
 

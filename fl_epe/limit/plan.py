@@ -115,7 +115,8 @@ class ComparisonPlan:
 
     def __post_init__(self) -> None:
         for name in _GRID:
-            values, kind = getattr(self, name), str if name in _TEXTS else float
+            values = getattr(self, name)
+            kind = str if name in _TEXTS else float
             if not isinstance(values, tuple | list) or not len(values):
                 checks.raise_invalid(name, values, "to be a list that is not empty")
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
@@ -138,8 +139,7 @@ class ComparisonPlan:
         checks.check_probability("confidence", self.confidence)
         if self.delta is not None:
             checks.check_probability("delta", self.delta)
-        if self.seed < 0:
-            checks.raise_invalid("seed", self.seed, ">= 0")
+        checks.check_not_negative("seed", self.seed)
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -150,9 +150,9 @@ class ComparisonPlan:
         kinds = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
             checks.checked_type(name, value, kinds[name])
-        if not 0 <= (self.server_momentum or 0.0) < 1:
-            checks.raise_invalid("server_momentum", self.server_momentum, "in [0, 1)")
-        only_with, only_without = ("replicates", "settings", "task_options"), ("like", "clients")
+        checks.check_fraction("server_momentum", self.server_momentum or 0.0)
+        only_with = ("replicates", "settings", "task_options")
+        only_without = ("like", "clients")
         for name in only_with if self.task is None else only_without:
             if getattr(self, name) != getattr(ComparisonPlan, name, {}):
                 wanted = "with a task to train" if self.task is None else "without a task"
@@ -187,7 +187,8 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         FileNotFoundError: if there is no such log.
         ValueError: if a file holds no log.
     """
-    found, given = dict[str, Any](), dict(values)
+    found = dict[str, Any]()
+    given = dict(values)
     for spec in values.get("schedules", ()):
         with checks.argument_context("schedules", spec):
             log = log_of(spec)
@@ -260,5 +261,6 @@ def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | No
 
 def _of_count(mechanism: Mechanism) -> float:
     """What the noisy count of an adaptive clip norm adds to 1/z²; 0 where there is none."""
-    whole, of_sum = mechanism.noise_multiplier, mechanism.sum_noise_multiplier
+    whole = mechanism.noise_multiplier
+    of_sum = mechanism.sum_noise_multiplier
     return max(whole**-2 - of_sum**-2, 0.0) if whole and of_sum else 0.0

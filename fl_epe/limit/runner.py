@@ -52,12 +52,14 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         "noise_multiplier": cell.noise_multiplier,
         "canary_participations": cell.participations,
     }
-    config, path = RunConfig(**settings), record_path(plan, cell, directory)
+    config = RunConfig(**settings)
+    path = record_path(plan, cell, directory)
     if path.exists():
         record = AuditRecord.load(path)
     else:
         seeds = Seeds.derive(int(plan.key(cell), 16) % 2**63)
-        checkpoint, job = path.with_name(CHECKPOINT), Job(task, config, seeds, config.rounds)
+        checkpoint = path.with_name(CHECKPOINT)
+        job = Job(task, config, seeds, config.rounds)
         record = simulate(job, workers=nodes, checkpoint=checkpoint)
         record.save(path)
         remove_checkpoint(checkpoint)
@@ -78,11 +80,18 @@ def measured(answer: Answer) -> ClientEpsilon:
     Raises:
         NotMeasured: if there is no ε.
     """
-    found, sees = answer.estimate, answer.adversary.sees
+    found = answer.estimate
     if found is None:
         raise NotMeasured(answer.reason)
-    whose = answer.analytical, answer.participations
-    return ClientEpsilon("median", sees, *whose, found.epsilon, found.low, found.high)
+    return ClientEpsilon(
+        "median",
+        answer.adversary.sees,
+        answer.analytical,
+        answer.participations,
+        found.epsilon,
+        found.low,
+        found.high,
+    )
 
 
 def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:
@@ -112,10 +121,11 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
 def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     """The row of several trainings: the mean of their answers."""
     accuracies = [one.accuracy for one in trainings if one.accuracy is not None]
-    found = zip(*(one.answers for one in trainings), strict=True)
     return dataclasses.replace(
         trainings[0],
-        answers=tuple(mean_of(plan, each) for each in found),
+        answers=tuple(
+            mean_of(plan, each) for each in zip(*(one.answers for one in trainings), strict=True)
+        ),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=joined_reasons([one.diverged for one in trainings]),
     )

@@ -25,10 +25,10 @@ from typing import Self, TypedDict, Unpack
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe import auditing
-from fl_epe.checks import ArgumentError, Floats, raise_invalid
+from fl_epe.checks import ArgumentError, Booleans, Floats, check_fraction, raise_invalid
 from fl_epe.mechanism import sgd_weights
 from fl_epe.schedules import Schedule, Trace, presence
 from fl_epe.seeding import generator
@@ -68,7 +68,8 @@ class RealUpdates:
         norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
-        weighted, noise = float(np.sum(weights**2)), np.eye(record.rounds)
+        weighted = float(np.sum(weights**2))
+        noise = np.eye(record.rounds)
         if mechanism.strategy is not None:
             noise = scipy.linalg.solve_triangular(mechanism.strategy, noise, lower=True)
         if not (np.all(unit > 0) and 0 < weighted < math.inf):
@@ -138,8 +139,7 @@ class _Signal:
         norms = _per_round("clip_norms", setting.get("clip_norms", 1.0), rounds)
         rates = _per_round("learning_rates", setting.get("learning_rates", 1.0), rounds)
         momentum = setting.get("momentum", 0.0)
-        if not 0 <= momentum < 1:
-            raise_invalid("momentum", momentum, "in [0, 1)")
+        check_fraction("momentum", momentum)
         if not 0 <= noise_multiplier < np.inf:
             raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
         if np.shape(real.every_round) != (rounds,):
@@ -229,12 +229,12 @@ def limit_record(
         )
     # Schedules treat all clients alike, so the first of them can be the canaries.
     rng = generator(seed, _PARTICIPATION)
-    log, design = auditing.ClientLog(), auditing.Design(task="limit")
+    log = auditing.ClientLog()
+    design = auditing.Design(task="limit")
     law = schedule.law(beside or clients)
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
-        offsets = np.cumsum([0, *map(len, others)])
-        log = auditing.ClientLog(np.concatenate(others), offsets)
+        log = auditing.ClientLog(np.concatenate(others), np.cumsum([0, *map(len, others)]))
         design = auditing.Design(
             task="limit",
             num_clients=beside,
@@ -286,7 +286,7 @@ def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
 
 
 def _cosines(
-    signal: _Signal, count: int, rng: np.random.Generator, presence: NDArray[np.bool_] | None = None
+    signal: _Signal, count: int, rng: np.random.Generator, presence: Booleans | None = None
 ) -> auditing.CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
@@ -294,7 +294,8 @@ def _cosines(
         rounds = signal.factor @ rounds
     # A part of the final noise is that of the rounds; the rest comes from real updates. That rest
     # is a sum of differences: 1 less the rounds' share would leave a root of the rounding error.
-    weights, rest = signal.residual * signal.steps / signal.moved, signal.rest
+    weights = signal.residual * signal.steps / signal.moved
+    rest = signal.rest
     final = weights @ rounds / np.sqrt(1 - min(rest, 0.0))
     final += np.sqrt(max(rest, 0.0)) * rng.standard_normal(count)
     if presence is not None:
@@ -316,4 +317,4 @@ def _deltas(lengths: Floats, signal: _Signal) -> Floats:
         means = lengths[:, None] * signal.factor
         sums = itertools.accumulate(means, lambda sum_, mean: decay * sum_ + mean)
         norms = np.array([np.linalg.norm(each) for each in sums])
-    return np.asarray(server.learning_rates * norms)
+    return server.learning_rates * norms

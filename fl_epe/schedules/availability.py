@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_epe.checks import check_count, check_rate, raise_invalid
+from fl_epe.checks import Booleans, check_count, check_rate, raise_invalid
 from fl_epe.schedules.contract import Cohort, Rated, Schedule, by_round, draw, even_sizes
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
@@ -68,7 +67,8 @@ class CheckIn(Schedule):
             inside = times < length
             for places in by_round(times[inside], length):
                 yield np.sort(here[inside][places])
-            ids, when = next_ids, next_when
+            ids = next_ids
+            when = next_when
 
     def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
         """Who checks in, and how many rounds after the multiple of ``window`` they do."""
@@ -125,14 +125,21 @@ class TimeOfDay(Rated):
         check_count("rounds_per_day", self.rounds_per_day)
         check_count("zones", self.zones)
         if not 24 / self.zones <= self.hours <= 24:
-            wanted = f"in [24/zones={24 / self.zones}, 24], so that one zone is always open"
-            raise_invalid("hours", self.hours, wanted)
+            raise_invalid(
+                "hours",
+                self.hours,
+                f"in [24/zones={24 / self.zones}, 24], so that one zone is always open",
+            )
         if min(self.rounds_per_day, self.rounds) * self.zones > 10 * _MOST_CELLS:
             raise_invalid("zones", self.zones, f"<= {10 * _MOST_CELLS} / rounds_per_day")
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
-            wanted = f"<= {least}, the share of zones open in some round"
-            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
+            raise_invalid(
+                "rate",
+                self.rate,
+                f"<= {least}, the share of zones open in some round (it is participations over "
+                "rounds)",
+            )
 
     def most_participations(self) -> int:
         """The most rounds for which a zone is open."""
@@ -140,16 +147,17 @@ class TimeOfDay(Rated):
         is_open = self.open_zones()
         return int(np.max(days * is_open.sum(axis=0) + is_open[:rest].sum(axis=0)))
 
-    def open_zones(self) -> NDArray[np.bool_]:
+    def open_zones(self) -> Booleans:
         """Which zones are open at which round of the day, shape ``(rounds of a day, zones)``.
 
         In round r the local time of zone z is the fraction ``r / rounds_per_day + z / zones`` of
         a day, whole days left out. A day that is longer than the run is cut to the run.
         """
-        day, zones = self.rounds_per_day, self.zones
+        day = self.rounds_per_day
+        zones = self.zones
         round_of_day = np.arange(min(day, self.rounds))[:, None]
         local = (round_of_day * zones + np.arange(zones) * day) % (day * zones)
-        return np.asarray(24 * local < self.hours * day * zones)
+        return 24 * local < self.hours * day * zones
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort + zones) a round."""

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any
 
-from fl_epe.checks import ArgumentError, checked_type, did_you_mean, raise_invalid, rename_arguments
+from fl_epe.checks import (
+    ArgumentError,
+    check_fraction,
+    checked_type,
+    did_you_mean,
+    raise_invalid,
+    rename_arguments,
+)
 from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
@@ -43,8 +50,11 @@ def make_schedule(spec: str, rounds: int, participations: float, **options: Any)
     """
     kind, options = parse_schedule(spec, **options)
     if not 0 < participations <= rounds:
-        wanted = "Expected {participations} in (0, {rounds}]."
-        raise ArgumentError(wanted, participations=participations, rounds=rounds)
+        raise ArgumentError(
+            "Expected {participations} in (0, {rounds}].",
+            participations=participations,
+            rounds=rounds,
+        )
     made = SCHEDULES[kind]
     if issubclass(made, Rated):
         return made(rounds, participations / rounds, **options)
@@ -75,8 +85,10 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     known = {option.name: option for option in options_of_kind}
     for name, value in given.items():
         if name not in known:
-            text = f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}."
-            raise ArgumentError(text, **{name: value} | {"kind": kind})
+            raise ArgumentError(
+                f"Unknown option {{{name}}} of {{kind}}: expected {sorted(known)}.",
+                **{name: value} | {"kind": kind},
+            )
     for name, option in known.items():
         if option.default is option.empty and name not in given:
             raise ArgumentError(f"Expected option {name!r} for {{kind}}.", kind=kind)
@@ -197,8 +209,7 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
     Options:
         of: the other schedule, as text.
     """
-    if not 0 <= rate < 1:
-        raise_invalid("rate", rate, "in [0, 1)")
+    check_fraction("rate", rate)
     inner = _whole(participations / (1 - rate))
     if inner > rounds:
         raise_invalid("participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}")
@@ -228,10 +239,23 @@ def _capped(
     return Capped(make_schedule(of, rounds, participations), per_run, per_window, window)
 
 
-_SAMPLED = (ShuffledEpochs, Poisson, FixedSize, MinSeparation, DeviceClasses, Cyclic, BallsInBins)
-_OTHERS = (CheckIn, TimeOfDay, Trace, DropOut, Capped)
-
-SCHEDULES: dict[str, type[Schedule]] = {made.kind: made for made in (*_SAMPLED, *_OTHERS)}
+SCHEDULES: dict[str, type[Schedule]] = {
+    made.kind: made
+    for made in (
+        ShuffledEpochs,
+        Poisson,
+        FixedSize,
+        MinSeparation,
+        DeviceClasses,
+        Cyclic,
+        BallsInBins,
+        CheckIn,
+        TimeOfDay,
+        Trace,
+        DropOut,
+        Capped,
+    )
+}
 """The class of each kind of schedule."""
 
 # Where rounds and participations are not, with the options, what the class takes.

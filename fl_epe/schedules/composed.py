@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import check_count, raise_invalid
+from fl_epe.checks import check_count, check_fraction, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Coins, Events, ParticipationLaw
 from fl_epe.schedules.trace import Trace
@@ -50,8 +50,7 @@ class DropOut(Composed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.rate < 1:
-            raise_invalid("rate", self.rate, "in [0, 1)")
+        check_fraction("rate", self.rate)
 
     def participations(self) -> float:
         """Expected participations: ``1 - rate`` times those of the other schedule."""
@@ -71,7 +70,8 @@ class DropOut(Composed):
 
         Limits and cohorts of fixed size stay as they are: dropping out cannot weaken privacy.
         """
-        law, keep = self.schedule.law(population), 1 - self.rate
+        law = self.schedule.law(population)
+        keep = 1 - self.rate
         coins = law.coins or Coins(law.limit, 1.0)
         return dataclasses.replace(
             law,
@@ -175,7 +175,8 @@ class Capped(Composed):
         )
         if not self.refuses:
             return law
-        inner, events = law.events, None
+        inner = law.events
+        events = None
         if isinstance(self.schedule, Trace):
             kept = list(self.cohorts(self.schedule.population, generator(_SEED)))
             rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])

@@ -14,10 +14,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import ArgumentError, check_rate, raise_invalid
+from fl_epe.checks import ArgumentError, Booleans, Integers, check_rate, raise_invalid
 from fl_epe.schedules.law import ParticipationLaw
 
-Cohort = NDArray[np.int64]
+Cohort = Integers
 """The ids of those who take part in one round."""
 
 
@@ -66,8 +66,9 @@ class Schedule(abc.ABC):
 
         Another kind of schedule says what more it promises, by `dataclasses.replace`.
         """
-        most = self.most_participations()
-        return ParticipationLaw(self.rounds, self.participations(), most, self.kind)
+        return ParticipationLaw(
+            self.rounds, self.participations(), self.most_participations(), self.kind
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +85,9 @@ class Epochs(Schedule, abc.ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
-            wanted = "Expected {epochs} in (0, {rounds}]."
-            raise ArgumentError(wanted, epochs=self.epochs, rounds=self.rounds)
+            raise ArgumentError(
+                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
+            )
 
     def participations(self) -> float:
         """Expected participations: ``epochs``."""
@@ -115,12 +117,12 @@ class Rated(Schedule, abc.ABC):
         """Expected participations: ``rate * rounds``."""
         return self.rate * self.rounds
 
-    def _sizes(self, population: int) -> NDArray[np.int64]:
+    def _sizes(self, population: int) -> Integers:
         """Sizes of cohorts that together have ``rate`` times the population, spread evenly."""
         return even_sizes(round(self.rate * population * self.rounds), self.rounds)
 
 
-def even_sizes(total: int, rounds: int) -> NDArray[np.int64]:
+def even_sizes(total: int, rounds: int) -> Integers:
     """Cohort sizes that add up to ``total``, spread evenly.
 
     The sizes of any ``b`` consecutive rounds add up to ``b * total / rounds``, rounded down or up.
@@ -151,7 +153,7 @@ def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
 
 def presence(
     schedule: Schedule, population: int, rng: np.random.Generator, first: int | None = None
-) -> NDArray[np.bool_]:
+) -> Booleans:
     """Who is in each round, as a boolean array of shape ``(rounds, population)``.
 
     Args:

@@ -21,9 +21,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
 
 _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
 
@@ -75,7 +75,7 @@ class Event:
         counts: how many times it then is in the round's release, ``(rows,)``.
     """
 
-    rounds: NDArray[np.int64]
+    rounds: Integers
     chances: Floats
     counts: Floats
 
@@ -125,9 +125,9 @@ class Events:
     """
 
     shares: Floats
-    types: NDArray[np.int64]
-    events: NDArray[np.int64]
-    rounds: NDArray[np.int64]
+    types: Integers
+    events: Integers
+    rounds: Integers
     chances: Floats
     counts: Floats | None = None
     keep: float = 1.0
@@ -164,7 +164,8 @@ class Events:
         """
         taken = np.arange(1, steps + 1)
         chances = scipy.stats.binom.pmf(taken, steps, rate)
-        taken, chances = taken[chances > _LEAST_CHANCE], chances[chances > _LEAST_CHANCE]
+        taken = taken[chances > _LEAST_CHANCE]
+        chances = chances[chances > _LEAST_CHANCE]
         of_round = np.repeat(np.arange(rounds), len(taken))
         counts = np.tile(taken.astype(np.float64), rounds)
         only = np.zeros(len(of_round), np.int64)
@@ -192,7 +193,7 @@ class Events:
         )
 
     @classmethod
-    def certain(cls, units: NDArray[np.int64], rounds: NDArray[np.int64], count: int) -> Self:
+    def certain(cls, units: Integers, rounds: Integers, count: int) -> Self:
         """Each of ``count`` units is a type of its own, whose rounds are certain.
 
         Args:
@@ -268,7 +269,7 @@ class Events:
             for value in (getattr(self, field.name) for field in dataclasses.fields(self))
         )
 
-    def _rows(self, chosen: slice | NDArray[np.bool_]) -> Events:
+    def _rows(self, chosen: slice | Booleans) -> Events:
         return dataclasses.replace(
             self,
             types=self.types[chosen],

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fl_epe.checks import check_count, raise_invalid
+from fl_epe.checks import Integers, check_count, raise_invalid
 from fl_epe.schedules.contract import Cohort, Epochs, Rated, by_round, draw, even_sizes
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
@@ -99,8 +98,12 @@ class MinSeparation(Rated):
         super().__post_init__()
         check_count("separation", self.separation)
         if self.rate * self.separation > 1 + 1e-12:
-            wanted = f"<= 1/separation={1 / self.separation}, or too few clients would be rested"
-            raise_invalid("rate", self.rate, f"{wanted} (it is participations over rounds)")
+            raise_invalid(
+                "rate",
+                self.rate,
+                f"<= 1/separation={1 / self.separation}, or too few clients would be rested (it is "
+                "participations over rounds)",
+            )
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""
@@ -132,7 +135,7 @@ class MinSeparation(Rated):
             events=Events.coins(sizes / np.maximum(population - resting, 1), self.separation),
         )
 
-    def _sizes(self, population: int) -> NDArray[np.int64]:
+    def _sizes(self, population: int) -> Integers:
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
         most = population * self.rounds // self.separation
         return even_sizes(min(round(self.rate * population * self.rounds), most), self.rounds)
@@ -182,7 +185,8 @@ class ShuffledEpochs(Epochs):
         The last epoch may be a part of one.
         """
         length = self.rounds / self.epochs
-        blocks, chances = [], []
+        blocks = []
+        chances = []
         for epoch in range(self.most_participations()):
             first = math.floor(epoch * length + 1e-9)
             last = min(math.ceil((epoch + 1) * length - 1e-9), self.rounds)
@@ -201,7 +205,8 @@ def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: i
     if not len(tail):
         return order
     repeated = np.isin(order, tail)
-    fresh, late = order[~repeated], order[repeated]
+    fresh = order[~repeated]
+    late = order[repeated]
     head = size - len(tail)
     return np.concatenate([fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))])
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import raise_invalid
+from fl_epe.checks import Integers, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Events, ParticipationLaw
 from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
@@ -43,8 +43,8 @@ class Trace(Schedule):
     kind: ClassVar[str] = "trace"
 
     rounds: int = dataclasses.field(init=False)
-    round_ids: NDArray[np.int64] = dataclasses.field(repr=False)
-    client_ids: NDArray[np.int64] = dataclasses.field(repr=False)
+    round_ids: Integers = dataclasses.field(repr=False)
+    client_ids: Integers = dataclasses.field(repr=False)
     clients: NDArray[Any] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,8 @@ class Trace(Schedule):
         clients, who = np.unique(_vector("client_ids", self.client_ids, "iuU"), return_inverse=True)
         if len(when) != len(who):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
-        first, last = int(when.min()), int(when.max())
+        first = int(when.min())
+        last = int(when.max())
         rounds = last - first + 1
         if rounds > _MOST_ROUNDS:  # probably time stamps
             raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}")
@@ -60,10 +61,14 @@ class Trace(Schedule):
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
             at = int(np.argmax(counts > 1))
-            client, again = clients[client_ids[at]].item(), int(round_ids[at]) + first
+            client = clients[client_ids[at]].item()
+            again = int(round_ids[at]) + first
             raise ValueError(f"Expected client_id={client!r} once, got it twice in round {again}.")
-        found = {"round_ids": round_ids, "client_ids": client_ids, "clients": clients}
-        for name, values in found.items():
+        for name, values in (
+            ("round_ids", round_ids),
+            ("client_ids", client_ids),
+            ("clients", clients),
+        ):
             values.flags.writeable = False
             object.__setattr__(self, name, values)
         object.__setattr__(self, "rounds", rounds)
@@ -188,7 +193,7 @@ def _parquet(path: Path) -> Trace:
     return _trace(_vector(ROUND, table[ROUND].to_numpy(), "iu"), np.array(clients))
 
 
-def _trace(round_ids: NDArray[np.int64], client_ids: NDArray[Any]) -> Trace:
+def _trace(round_ids: Integers, client_ids: NDArray[Any]) -> Trace:
     """Unless there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")

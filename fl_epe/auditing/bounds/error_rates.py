@@ -61,7 +61,7 @@ class Sample:
             data = self.observed.astype("<f4")
         else:
             pooled = np.concatenate([self.observed, self.unobserved])
-            place = np.unique(pooled, return_inverse=True)[1].reshape(-1)
+            place = np.unique(pooled, return_inverse=True)[1]
             groups = place[: self.observed.size], place[self.observed.size :]
             data = np.array([np.bincount(group, minlength=place.max() + 1) for group in groups])
             data = data.astype("<u4")
@@ -154,7 +154,7 @@ def clopper_pearson_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """
     rest = total - errors
     limit = scipy.special.betaincinv(errors + 1, np.where(rest > 0, rest, 1), 1 - alpha)
-    return np.asarray(np.where(rest > 0, limit, 1.0))
+    return np.where(rest > 0, limit, 1.0)
 
 
 def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
@@ -167,7 +167,7 @@ def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
 
 def epsilon_from_rates(log_fpr: Floats, fnr: Floats, delta: float) -> Floats:
     """The ε below which these error rates contradict (ε, δ)-DP; 0 if they contradict none."""
-    return np.asarray(np.fmax(log_ratio(log_fpr, fnr, delta), 0.0))
+    return np.fmax(log_ratio(log_fpr, fnr, delta), 0.0)
 
 
 def log_ratio(log_fpr: Floats, fnr: Floats, delta: float | Floats) -> Floats:

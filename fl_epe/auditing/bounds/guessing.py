@@ -26,11 +26,10 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from fl_epe.auditing.bounds.error_rates import Sample, log_null_tail, normal_scores
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers, tail_sums
 
 _TOLERANCE = 1e-4
 _LARGEST = 1e6
@@ -46,8 +45,6 @@ _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` 
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
 Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
-
-Counts = npt.NDArray[np.int64]
 
 Margin = Callable[[float], float]
 
@@ -104,14 +101,14 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
     return math.inf
 
 
-def tied_groups(sample: Sample) -> tuple[Counts, Counts]:
+def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
     """How many scores have each value, and how many of them are observed; from the highest."""
     observed, unobserved = sample.both()
     values, sizes = np.unique(-np.concatenate([observed, unobserved]), return_counts=True)
     return sizes, np.bincount(np.searchsorted(values, -observed), minlength=values.size)
 
 
-def guesses_on_groups(sizes: Counts, members: Counts, wanted: int) -> tuple[int, int]:
+def guesses_on_groups(sizes: Integers, members: Integers, wanted: int) -> tuple[int, int]:
     """Number of guesses, and of right ones: half are "in" from the top, half "out" from the bottom.
 
     Tied scores get the same guess or none, so that guesses depend on the scores alone: there are
@@ -123,7 +120,8 @@ def guesses_on_groups(sizes: Counts, members: Counts, wanted: int) -> tuple[int,
         members: of `tied_groups`.
         wanted: even number of guesses.
     """
-    total, ends = sizes.sum(), np.cumsum(sizes)
+    total = sizes.sum()
+    ends = np.cumsum(sizes)
     starts = ends - sizes
     guess_in = (starts < wanted // 2) & (starts + ends < total)
     guess_out = (total - ends < wanted // 2) & (starts + ends > total)
@@ -162,13 +160,15 @@ def confidence_quantile(share: Floats, shift: Floats | float) -> Floats:
     for _ in range(55):
         middle = (low + high) / 2
         beyond = share_beyond(middle, shift) > share
-        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+        low = np.where(beyond, middle, low)
+        high = np.where(beyond, high, middle)
     return low
 
 
 def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
     """The share of N(0, 1) and N(shift, 1) together farther than ``distance`` from the middle."""
-    above, below = shift / 2 - distance, -distance - shift / 2
+    above = shift / 2 - distance
+    below = -distance - shift / 2
     return np.asarray(scipy.special.ndtr(above) + scipy.special.ndtr(below))
 
 
@@ -191,7 +191,8 @@ def lifted(sample: Sample) -> float:
     If a share of the canaries has p-values of at most x, the mean of that share is above α times
     it, except with probability α (Markov's inequality), and at most e^ε·x + δ.
     """
-    p_values, best = log_p_values(sample), 0.0
+    p_values = log_p_values(sample)
+    best = 0.0
     count = _SHARES if sample.unobserved is None else 1  # a rank is at least 1 of u + 1
     alpha = sample.alpha / count
     smallest = max(_LEAKS * sample.delta / alpha, 1 / p_values.size)
@@ -233,7 +234,8 @@ def _two_groups(sample: Sample) -> float:
     M/P[k] times as likely.
     """
     sizes, members = tied_groups(sample)
-    count, observed = int(sizes.sum()), int(members.sum())
+    count = int(sizes.sum())
+    observed = int(members.sum())
     log_odds = math.log(observed / (count - observed))
     condition = float(scipy.stats.binom.pmf(observed, count, observed / count))
     alpha = sample.alpha * condition
@@ -329,7 +331,7 @@ def _cuts(epsilon: float, shift: float, count: int) -> Floats:
     largest = shift - scipy.special.ndtri(0.5 / count)
     step = max(shift * largest - shift**2 / 2 - epsilon, 1e-9) / _LEVELS
     excess = epsilon + step * (np.arange(_LEVELS) + 0.5)
-    return np.asarray(np.concatenate([-excess[::-1], excess]) / shift + shift / 2)
+    return np.concatenate([-excess[::-1], excess]) / shift + shift / 2
 
 
 def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
@@ -339,12 +341,12 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     return np.maximum(shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0)
 
 
-def _binomial(tosses: int, chance: float) -> tuple[npt.NDArray[np.int64], Floats]:
+def _binomial(tosses: int, chance: float) -> tuple[Integers, Floats]:
     values = np.arange(tosses + 1)
     return values, -np.diff(scipy.special.bdtrc(values, tosses, chance), prepend=1.0)
 
 
-def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:
+def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
     """P[S ≥ v] at each of ``values``, S the sum of independent variables, rounded up.
 
     Computed by Fourier transform, on a window around the mean that S leaves with probability below
@@ -352,11 +354,12 @@ def _tail_of_sum(laws: list[Law], values: npt.NDArray[np.int64]) -> Floats:
     """
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
     reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
-    first, last = int(mean - reach), int(mean + reach) + 1
+    first = int(mean - reach)
+    last = int(mean + reach) + 1
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for law, count in laws:
         transform *= scipy.fft.rfft(law, size) ** count
     density = np.roll(scipy.fft.irfft(transform, size), -first)
-    tail = np.append(np.cumsum(density[::-1])[::-1], 0.0)
-    return np.asarray(tail[np.clip(values - first, 0, size)] + _ROUNDING)
+    tail = tail_sums(density)
+    return tail[np.clip(values - first, 0, size)] + _ROUNDING

@@ -69,8 +69,9 @@ class Bound:
         others = None if unobserved is None else check_scores("unobserved", unobserved)
         if others is None:
             if dim is None:
-                wanted = "to be scores, or dim=None to be a number of dimensions"
-                raise_invalid("unobserved", None, wanted)
+                raise_invalid(
+                    "unobserved", None, "to be scores, or dim=None to be a number of dimensions"
+                )
             if dim < 2:
                 raise_invalid("dim", dim, ">= 2")
             check_cosines("observed", members)
@@ -156,9 +157,13 @@ def epsilon_lower_bound(
     """
     bound = bound_named(method)
     if not bound.valid:
-        words = f"method={method!r} is not a bound: it exceeds the true ε more often than its "
-        words += "confidence says. Use it only to compare with published numbers, and leave out "
-        warnings.warn(f"{words}method for a bound.", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"method={method!r} is not a bound: it exceeds the true ε more often than its "
+            "confidence says. Use it only to compare with published numbers, and leave out method "
+            "for a bound.",
+            UserWarning,
+            stacklevel=2,
+        )
     return bound(observed, unobserved, delta, dim=dim, confidence=confidence)
 
 

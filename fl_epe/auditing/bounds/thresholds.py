@@ -110,7 +110,8 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
     around = null_mean + std * _GRID, mean + std * _GRID
     thresholds = np.concatenate([[(null_mean + mean) / 2], *around])
     expected = errors_at(thresholds)
-    missed, false_alarms = _predicted(thresholds - mean, std, expected.observed), None
+    missed = _predicted(thresholds - mean, std, expected.observed)
+    false_alarms = None
     if expected.false_alarms is not None:
         false_alarms = _predicted(null_mean - thresholds, std, expected.unobserved)
     expected = dataclasses.replace(expected, missed=missed, false_alarms=false_alarms)
@@ -168,7 +169,7 @@ def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
     """
     nodes = _nodes(total)
     limits = np.append(clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0)
-    return np.asarray(limits[np.searchsorted(nodes, errors)])
+    return limits[np.searchsorted(nodes, errors)]
 
 
 @functools.lru_cache
@@ -180,7 +181,8 @@ def local_level(total: int, alpha: float) -> float:
         limits = clopper_pearson_upper(nodes, total, float(np.exp(log_level)))
         return _probability_below(nodes, limits, total) - (1 - alpha)
 
-    low, high = np.log(alpha / nodes.size), np.log(alpha)
+    low = np.log(alpha / nodes.size)
+    high = np.log(alpha)
     if excess(low) <= 0 or nodes.size == 1:
         return float(np.exp(low))
     root = scipy.optimize.brentq(excess, low, high, xtol=_LOG_TOLERANCE)
