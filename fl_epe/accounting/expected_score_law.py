@@ -23,10 +23,9 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fl_epe.accounting.mixtures import rounded_up
 from fl_epe.checks import Booleans, Floats, Integers, raise_invalid, tail_sums
@@ -60,7 +59,7 @@ class ExpectedScoreLaw:
     whole: bool = True
 
     @classmethod
-    def of(cls, expected_scores: NDArray[Any], shares: Floats | None = None) -> ExpectedScoreLaw:
+    def of(cls, expected_scores: np.ndarray, shares: Floats | None = None) -> ExpectedScoreLaw:
         """From values in any order; without ``shares`` all are equally likely."""
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)

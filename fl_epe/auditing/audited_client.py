@@ -14,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.measured import NotMeasured
@@ -45,7 +43,7 @@ class AuditedClient:
     """
 
     participations: float
-    patterns: NDArray[Any]
+    patterns: np.ndarray
     secret: Events | None = None
 
     @classmethod

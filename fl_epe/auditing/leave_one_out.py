@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
@@ -214,7 +213,7 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     sum_dot = np.sum(weights * observed.means[rounds], axis=1) * length
     shared = (length[:, None] ** 2, sum_dot[:, None], whole[:, None] ** 2)
 
-    def alone(side: CanaryCosines, own: NDArray[Any]) -> tuple[Floats, Floats]:
+    def alone(side: CanaryCosines, own: np.ndarray) -> tuple[Floats, Floats]:
         dots = side.means[rounds] * length[:, None]
         with_sum = np.asarray(side.sums)[rounds] * whole[:, None]
         left, hidden, _ = leave_others_out(dots, with_sum, own, *shared)

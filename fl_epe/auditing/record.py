@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.archive import refusal
 from fl_epe.auditing.record_file import WHAT, part_of, read_values, write_values
@@ -95,7 +94,7 @@ class AuditRecord:
     norms: Norms
     mechanism: Mechanism
     clients: ClientLog = dataclasses.field(default_factory=ClientLog)
-    metrics: dict[str, NDArray[Any]] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     design: Design = dataclasses.field(default_factory=Design)
     findings: Findings = dataclasses.field(default_factory=Findings)
     provenance: Provenance = dataclasses.field(default_factory=Provenance)
@@ -140,7 +139,7 @@ class AuditRecord:
         """Number of observed canaries k."""
         return self.observed.count
 
-    def shares(self) -> NDArray[Any]:
+    def shares(self) -> np.ndarray:
         """`presence` times the weights of the canaries, ``(T, k)``."""
         weights = self.mechanism.canary_weights
         return self.presence if weights is None else self.presence * weights

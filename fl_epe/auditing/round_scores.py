@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
 from fl_epe.auditing.record import AuditRecord
@@ -176,12 +175,12 @@ class SeenRounds:
         for name, value in values.items():
             self._rows[name].append(value)
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> np.ndarray:
         """What `add` was told of each round, ``(T, …)``; the factor's rows one after the other."""
         if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
         kinds = {"presence": np.bool_, "window": np.int64}
-        rows: NDArray[Any] = np.array(self._rows[name], kinds.get(name, np.float64))
+        rows: np.ndarray = np.array(self._rows[name], kinds.get(name, np.float64))
         return rows.reshape(len(self), *self._shapes[name])
 
     def last(self, name: str, count: int) -> Floats:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing.analytical import analytical
 from fl_epe.auditing.audited_client import AuditedClient
@@ -280,7 +279,7 @@ class RunAuditor:
         estimate = None if unknown else self.epsilon_so_far()
         return {"epsilon-analytical": allowed, **epsilon_metrics("all", estimate)}
 
-    def state(self, *, keep_waiting: bool = False) -> dict[str, NDArray[Any]]:
+    def state(self, *, keep_waiting: bool = False) -> dict[str, np.ndarray]:
         """Named arrays from which `restore` goes on; the models are not among them.
 
         Args:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
@@ -177,11 +176,11 @@ def _if_enough(scores: Floats) -> Floats | None:
     return scores if len(scores) >= 2 else None
 
 
-def _borrowed(record: AuditRecord, signals: NDArray[Any]) -> NDArray[Any]:
+def _borrowed(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
     """For each unobserved canary the column of one that took part."""
     return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
 
 
-def _filter(weights: NDArray[Any], cosines: Floats) -> Floats:
+def _filter(weights: np.ndarray, cosines: Floats) -> Floats:
     energy = np.sqrt(np.sum(weights**2, axis=0))
     return quotients(np.sum(weights * cosines, axis=0), energy)

@@ -22,7 +22,6 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing import statistics
 from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
@@ -78,7 +77,7 @@ class Sizes:
     known: bool
     view: View
 
-    def of(self, shares: NDArray[Any]) -> Floats:
+    def of(self, shares: np.ndarray) -> Floats:
         """Of clients who add these shares of the rounds' contributions, ``(T, m)``: ``(m,)``.
 
         Of few clients each is a good part of what seems to hide it, in just its rounds: there the

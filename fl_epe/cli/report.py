@@ -134,8 +134,7 @@ def _record_of(run: Path) -> Path:
 
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
     """Write the report of a record into a directory and print it."""
-    from fl_epe.reporting import print_report, summarize, write_report
-    from fl_epe.reporting.sentences import ADVISE, what_to_do
+    from fl_epe.reporting import ADVISE, print_report, summarize, what_to_do, write_report
 
     summary = summarize(record)
     write_report(summary, directory)

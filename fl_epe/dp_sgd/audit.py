@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe import auditing
 from fl_epe.archive import error_text
-from fl_epe.checks import Vector
+from fl_epe.checks import Booleans, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
@@ -176,7 +175,7 @@ class DPSGDAudit:
         clipped: list[BatchSeen],
         gradient: Vector,
         summed: Vector,
-        untouched: NDArray[np.bool_],
+        untouched: Booleans,
     ) -> None:
         """Score what the adversary does not know: the noise, or all but the canaries."""
         noisy, n = self._steps.noisy(), self._steps.batch_size

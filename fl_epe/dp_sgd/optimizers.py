@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fl_epe.archive import error_text
-from fl_epe.checks import Floats, Vector, check_noise_multiplier, check_positive, raise_invalid
+from fl_epe.checks import (
+    Floats,
+    Reals,
+    Vector,
+    check_noise_multiplier,
+    check_positive,
+    raise_invalid,
+)
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.seeding import generator
 
@@ -55,7 +61,7 @@ class PlainDPSGD:
 
     def __init__(
         self,
-        theta: NDArray[np.floating],
+        theta: Reals,
         *,
         learning_rate: float,
         noise_multiplier: float,
@@ -85,7 +91,7 @@ class PlainDPSGD:
         """What moves the model, as of a torch optimizer."""
         return [{"lr": self.learning_rate, "momentum": 0.0}]
 
-    def step(self, gradients: NDArray[np.floating]) -> Floats:
+    def step(self, gradients: Reals) -> Floats:
         """One step, from the gradients of the batch's examples, shape ``(batch, dim)``.
 
         Returns:

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, Integers
 from fl_epe.dp_sgd.clipping import ROUNDING, BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.noise import Check, fault, faults
@@ -169,7 +168,7 @@ def _movement(movement: Movement) -> tuple[list[str], list[str]]:
     return [], [*unseen, f"what moves the model {which}: {movement.reason}"]
 
 
-def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
+def _average(examples: Floats, batches: Integers, rate: float, size: float) -> str:
     """The sum of the batch sizes against the binomial law that Poisson sampling gives it.
 
     Batches of unknown size may be empty or large.
@@ -185,7 +184,7 @@ def _average(examples: Floats, batches: NDArray[np.int64], rate: float, size: fl
     return "" if min(less, more) >= _LEVEL / 4 else text
 
 
-def _fixed(examples: Floats, batches: NDArray[np.int64], rate: float, size: float) -> str:
+def _fixed(examples: Floats, batches: Integers, rate: float, size: float) -> str:
     """How many batches have the same size, against the most likely one of the binomial law."""
     population = np.floor(batches.min() * size / rate)
     mode = min(np.floor((population + 1) * rate), population)

@@ -8,12 +8,11 @@ import fnmatch
 import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays, Vector
@@ -36,12 +35,12 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
-def pack(**arrays: NDArray[Any]) -> ArrayRecord:
+def pack(**arrays: np.ndarray) -> ArrayRecord:
     """Named NumPy arrays as a Flower record."""
     return ArrayRecord({name: encoded(value) for name, value in arrays.items()})
 
 
-def encoded(value: NDArray[Any]) -> Array:
+def encoded(value: np.ndarray) -> Array:
     """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
     npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(flat.reshape(value.shape)))
@@ -49,7 +48,7 @@ def encoded(value: NDArray[Any]) -> Array:
     return Array(str(value.dtype), tuple(value.shape), _NUMPY, data)
 
 
-def read_only(array: Array) -> NDArray[Any]:
+def read_only(array: Array) -> np.ndarray:
     """The values of ``array`` in the memory that it holds, where ``array.numpy()`` is a copy.
 
     Raises:
@@ -81,13 +80,13 @@ class DecodedArray(Array):
         values: which cannot be changed.
     """
 
-    values: NDArray[Any]
+    values: np.ndarray
 
     def __init__(self, array: Array) -> None:
         super().__init__(array.dtype, array.shape, array.stype, array.data)
         vars(self)["values"] = read_only(array)
 
-    def numpy(self) -> NDArray[Any]:
+    def numpy(self) -> np.ndarray:
         """A copy that belongs to the caller."""
         return self.values.copy()
 
@@ -107,7 +106,7 @@ class SharedArray(DecodedArray):
         values: in C order; not to be changed any more.
     """
 
-    def __init__(self, values: NDArray[Any]) -> None:
+    def __init__(self, values: np.ndarray) -> None:
         self.dtype, self.shape, self.stype = str(values.dtype), values.shape, _NUMPY
         vars(self)["values"] = values.view()
         self.values.flags.writeable = False
@@ -118,7 +117,7 @@ class SharedArray(DecodedArray):
         return encoded(self.values).data
 
 
-def share(**arrays: NDArray[Any]) -> ArrayRecord:
+def share(**arrays: np.ndarray) -> ArrayRecord:
     """As `pack`, without a copy: the arrays are not to be changed any more."""
     record = ArrayRecord()  # which would copy what it is made of
     for name, value in arrays.items():

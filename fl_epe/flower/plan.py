@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.auditing import MOST_SHARE, CanaryLoad, canary_load
+from fl_epe.checks import Booleans
 from fl_epe.flower.settings import CanaryAuditSettings
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.schedules import ParticipationLaw, ShuffledEpochs, presence
@@ -96,7 +96,7 @@ def spread(
     load: CanaryLoad | None,
     *,
     replaces: bool,
-) -> NDArray[np.bool_]:
+) -> Booleans:
     """The rounds of each of so many canaries, or of those of a load, ``(T, k)``.
 
     Where a canary ``replaces`` a client none is in the first round, unless it is the only one: what

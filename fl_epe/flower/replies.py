@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, assert_never
 import numpy as np
 import scipy
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
-from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Floats, Vector
+from fl_epe.checks import Booleans, Floats, Vector
 from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.free_arrays import leave_alone
 from fl_epe.flower.state import RoundState
@@ -234,7 +233,7 @@ def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: 
 def make_replies(
     numbers: Sequence[int],
     norms: Floats,
-    clipped: NDArray[np.bool_],
+    clipped: Booleans,
     like: Sequence[ReadableReply],
     real: Sequence[Message],
     own_weight: tuple[str, float],

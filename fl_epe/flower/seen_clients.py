@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_epe.auditing import ClientLog
-from fl_epe.checks import NamedArrays
+from fl_epe.checks import Floats32, NamedArrays
 
 
 class SeenClients:
@@ -20,7 +19,7 @@ class SeenClients:
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._rounds: dict[int, NDArray[np.int32]] = {}
-        self._weights: dict[int, NDArray[np.float32]] = {}
+        self._weights: dict[int, Floats32] = {}
         self._last: dict[int, float] = {}
 
     def note(self, index: int, weights: Mapping[int, float]) -> None:
@@ -52,7 +51,7 @@ class SeenClients:
 
     def log(self, rounds: int) -> ClientLog:
         """The first so many rounds."""
-        none: NDArray[Any] = np.empty(0, np.int32)
+        none: np.ndarray = np.empty(0, np.int32)
         ids = [self._rounds.get(t, none) for t in range(rounds)]
         weights = [self._weights.get(t, none) for t in range(rounds)]
         return ClientLog(

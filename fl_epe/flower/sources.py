@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Message
-from numpy.typing import NDArray
 
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import Floats, Vector
+from fl_epe.checks import Booleans, Floats, Vector
 from fl_epe.flower import client_canaries
 from fl_epe.flower.arrays import ReplyKind, longest_norm
 from fl_epe.flower.audit_record import noise_multipliers
@@ -79,7 +78,7 @@ class ServerCanaries:
         return make_plan(run.settings, run.wrapped, self._rounds, clients, nodes)
 
     @functools.cached_property
-    def _presence(self) -> NDArray[np.bool_]:
+    def _presence(self) -> Booleans:
         """The rounds of each canary that is planned, ``(T, k)``."""
         run, plan = self._run, self._run.plan
         replaces = run.wrapped.room(plan.clients) < 1
@@ -278,7 +277,7 @@ class ServerCanaries:
 
     def _norms(
         self, state: RoundState, count: int, like: Sequence[ReadableReply]
-    ) -> tuple[Floats, NDArray[np.bool_]]:
+    ) -> tuple[Floats, Booleans]:
         """How long the canaries' updates are as they are sent, and which of them are clipped.
 
         Raises:

@@ -13,11 +13,10 @@ import numpy as np
 from flwr.app import ArrayRecord, Error, Message, MetricRecord
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from fl_epe.archive import error_text, one_line
 from fl_epe.auditing import FaultBook, FaultKind, RoundFacts
-from fl_epe.checks import Vector
+from fl_epe.checks import Floats32, Vector
 from fl_epe.flower.arrays import Layout, ReplyKind, records_of
 from fl_epe.flower.client_canaries import Acknowledgement
 from fl_epe.flower.plan import AuditPlan
@@ -116,7 +115,7 @@ class RoundState:
     cohort: list[int] = dataclasses.field(default_factory=list)
     withheld: list[Message] = dataclasses.field(default_factory=list)
     synthetic: list[Message] = dataclasses.field(default_factory=list)
-    vectors: NDArray[np.float32] | None = None
+    vectors: Floats32 | None = None
     counted: float = dataclasses.field(init=False)
     replies: list[Message] = dataclasses.field(default_factory=list)
     present: Sequence[int] = ()

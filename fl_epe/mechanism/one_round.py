@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import (
     ArgumentError,
     Floats,
+    Floats32,
     NamedArrays,
     Vector,
     check_positive,
@@ -319,11 +319,11 @@ ServerOptimizer = ServerSGD | ServerAdam
 def advance(
     optimizer: ServerOptimizer,
     state: NamedArrays,
-    theta: NDArray[np.float32],
+    theta: Floats32,
     mean: Floats,
     t: int,
     step: Floats | None,
-) -> tuple[NamedArrays, NDArray[np.float32]]:
+) -> tuple[NamedArrays, Floats32]:
     """The next state and model, worked out block by block.
 
     Args:

@@ -32,13 +32,12 @@ from pathlib import Path
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
 
 from fl_epe.archive import read_npy
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats, Floats32, raise_invalid
 from fl_epe.mechanism.one_round import blocks
 
-Buffers = tuple[NDArray[np.float32], ...]
+Buffers = tuple[Floats32, ...]
 """Vectors that make the noise of later rounds, at first 0; none of them is ever changed."""
 
 

@@ -18,6 +18,7 @@ from fl_epe.reporting.report_json import as_report
 from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.score_report import print_scores, score_values
+from fl_epe.reporting.sentences import ADVISE, what_to_do
 from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
@@ -27,6 +28,7 @@ NOT_MEASURED = "not measured"
 """What stands in place of a number."""
 
 __all__ = [
+    "ADVISE",
     "NOT_MEASURED",
     "SEES",
     "Summary",
@@ -45,6 +47,7 @@ __all__ = [
     "score_values",
     "summarize",
     "summarize_unmeasured",
+    "what_to_do",
     "write_clients",
     "write_figures",
     "write_report",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe.checks import Integers, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
@@ -45,7 +44,7 @@ class Trace(Schedule):
     rounds: int = dataclasses.field(init=False)
     round_ids: Integers = dataclasses.field(repr=False)
     client_ids: Integers = dataclasses.field(repr=False)
-    clients: NDArray[Any] = dataclasses.field(init=False, repr=False)
+    clients: np.ndarray = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
@@ -132,7 +131,7 @@ class Trace(Schedule):
             yield np.sort(drawn[drawn >= 0])
 
 
-def _vector(name: str, values: Any, kinds: str) -> NDArray[Any]:
+def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
     """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
     vector = np.asarray(values)
     if vector.ndim != 1 or not len(vector):
@@ -175,7 +174,7 @@ def _client(text: str) -> str:
     return text
 
 
-def _ids(texts: list[str]) -> NDArray[Any]:
+def _ids(texts: list[str]) -> np.ndarray:
     """Integers if every text is how Python writes one, so that "7" and "07" stay two clients."""
     strings = np.array(texts)
     try:
@@ -193,7 +192,7 @@ def _parquet(path: Path) -> Trace:
     return _trace(_vector(ROUND, table[ROUND].to_numpy(), "iu"), np.array(clients))
 
 
-def _trace(round_ids: Integers, client_ids: NDArray[Any]) -> Trace:
+def _trace(round_ids: Integers, client_ids: np.ndarray) -> Trace:
     """Unless there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")

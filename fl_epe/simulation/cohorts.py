@@ -8,16 +8,14 @@ filled from it.
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import ClientLog, Fault, FaultBook, FaultKind
-from fl_epe.checks import Floats, NamedArrays
+from fl_epe.checks import Booleans, Floats, Integers, NamedArrays
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
@@ -40,12 +38,12 @@ class NodeRegistry:
     """
 
     def __init__(
-        self, num_clients: int, wait: float, sizes: Callable[[Cohort], NDArray[Any]] | None = None
+        self, num_clients: int, wait: float, sizes: Callable[[Cohort], np.ndarray] | None = None
     ) -> None:
         self._num_clients = num_clients
         self._wait = wait
         self._sizes = sizes or np.ones_like
-        self._held: dict[int, NDArray[np.int64]] = {}
+        self._held: dict[int, Integers] = {}
         self._left_alone: dict[int, int] = {}  # refreshes until a node is asked again
 
     def refresh(self, grid: Grid) -> Iterator[Fault]:
@@ -86,7 +84,7 @@ class NodeRegistry:
             time.sleep(1)
             yield from self.refresh(grid)
 
-    def _replace_others(self, node: int, held: NDArray[np.int64]) -> Iterator[Fault]:
+    def _replace_others(self, node: int, held: Integers) -> Iterator[Fault]:
         """Forget nodes whose clients ``node`` now has; every node may hold all of them."""
         for other, theirs in list(self._held.items()):
             all_of_them = len(held) == len(theirs) == self._num_clients
@@ -146,7 +144,7 @@ class NodeRegistry:
             if len(here) or len(mine):
                 yield node, here.tolist(), mine.tolist()
 
-    def _balanced(self, clients: Cohort, parts: int) -> NDArray[np.int64]:
+    def _balanced(self, clients: Cohort, parts: int) -> Integers:
         """Of which part each client is, so that all parts are of about equal size."""
         sizes, loads = np.asarray(self._sizes(clients)), np.zeros(parts)
         owner = np.empty(len(clients), np.int64)
@@ -155,7 +153,7 @@ class NodeRegistry:
             loads[owner[place]] += sizes[place]
         return owner
 
-    def _checked(self, content: RecordDict) -> NDArray[np.int64]:
+    def _checked(self, content: RecordDict) -> Integers:
         """The clients in a node's answer; raises a `RefusedError` if they are none."""
         try:
             held = np.unique(read_only(records_of(content, ArrayRecord)["held"]["clients"]))
@@ -199,7 +197,7 @@ class RoundLog:
         """The canaries of round t, counted from 0."""
         return np.asarray(self.observed_ids[self.presence[t]])
 
-    def canaries_seen(self) -> NDArray[np.bool_]:
+    def canaries_seen(self) -> Booleans:
         """Which observed canaries have taken part so far."""
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 

@@ -22,10 +22,9 @@ import dataclasses
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_epe import schedules
-from fl_epe.checks import Floats
+from fl_epe.checks import Booleans, Floats, Floats32, Integers
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD, advance, blocks, gaussian_noise
 from fl_epe.noise import NoiseHealth
@@ -45,8 +44,8 @@ class Plan:
     """
 
     cohorts: list[Cohort]
-    presence: NDArray[np.bool_]
-    observed_ids: NDArray[np.int64]
+    presence: Booleans
+    observed_ids: Integers
     canaries: int
 
 
@@ -62,10 +61,10 @@ class ServerState:
         rounds_done: rounds so far.
     """
 
-    theta: NDArray[np.float32]
+    theta: Floats32
     clip_norm: float
     optimizer: dict[str, Floats]
-    noise: tuple[NDArray[np.float32], ...]
+    noise: tuple[Floats32, ...]
     rounds_done: int = 0
 
 
@@ -110,7 +109,7 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     return Plan(list(cohorts), here, observed, everyone)
 
 
-def _places(config: RunConfig, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _places(config: RunConfig, rng: np.random.Generator) -> Booleans:
     """The rounds of canaries at places that the clients' schedule gives to more clients."""
     load = config.load
     schedule = load.place_schedule(config.client_schedule())
@@ -122,7 +121,7 @@ def _places(config: RunConfig, rng: np.random.Generator) -> NDArray[np.bool_]:
     return load.presence(here, rng)
 
 
-def initial_state(config: RunConfig, theta: NDArray[np.float32]) -> ServerState:
+def initial_state(config: RunConfig, theta: Floats32) -> ServerState:
     """The state before the first round.
 
     Raises:

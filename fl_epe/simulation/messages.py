@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pydantic
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, RecordDict
-from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.auditing import Fault, FaultKind
 from fl_epe.canaries import CanaryKind
+from fl_epe.checks import Floats32
 from fl_epe.flower import error_kind, read_only, records_of, share
 from fl_epe.mechanism import norm
 from fl_epe.simulation.dp_fedavg import ClippedSums
@@ -46,7 +46,7 @@ class TrainInstruction:
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
 
-    theta: NDArray[np.float32]
+    theta: Floats32
     round_number: int
     clip_norm: float
     clients: list[int]

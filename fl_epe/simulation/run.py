@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import NDArray
 
 from fl_epe.archive import UnreadableFileError
 from fl_epe.auditing import AuditRecord, Design, EarlyStop, FaultKind, answer_metrics, answers
-from fl_epe.checks import check_count, check_positive, checked_type
+from fl_epe.checks import Floats32, check_count, check_positive, checked_type
 from fl_epe.flower import share
 from fl_epe.simulation import grids
 from fl_epe.simulation.checkpoint import (
@@ -73,7 +72,7 @@ class _Session:
             write_checkpoint(path, self.job.to_dict(), {})
         return share(theta=theta)
 
-    def _restored(self, path: Path, initial: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _restored(self, path: Path, initial: Floats32) -> Floats32:
         """Take up a checkpoint of this very job; returns its model.
 
         Raises:
@@ -200,7 +199,7 @@ def run_on_grid(
     stop: grids.StopRequest | None = None,
     round_timeout: float = 3600.0,
     on_round: Callable[[Progress], None] | None = None,
-    on_model: Callable[[NDArray[np.float32]], None] | None = None,
+    on_model: Callable[[Floats32], None] | None = None,
 ) -> AuditRecord:
     """Train ``job`` on the nodes of a grid that run `worker_app`, and audit it.
 

@@ -3,17 +3,15 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
 from fl_epe import auditing
 from fl_epe.archive import put_under, under
-from fl_epe.checks import Floats, NamedArrays
+from fl_epe.checks import Floats, Floats32, NamedArrays
 from fl_epe.config import RunConfig
 from fl_epe.flower import read_only, share
 from fl_epe.mechanism import ServerSGD
@@ -55,7 +53,7 @@ class DPFedAvg(Strategy):
         config: RunConfig,
         seeds: Seeds | None = None,
         *,
-        client_sizes: Callable[[Cohort], NDArray[Any]] | None = None,
+        client_sizes: Callable[[Cohort], np.ndarray] | None = None,
     ) -> None:
         self.config = config
         self.seeds = seeds or Seeds.derive(None)
@@ -64,7 +62,7 @@ class DPFedAvg(Strategy):
         self._instructions: dict[int, TrainInstruction] = {}
         self._sent: list[Metadata] = []  # their ids are known once they are sent
         self._state: dp_fedavg.ServerState | None = None
-        self._start: NDArray[np.float32] = np.empty(0, np.float32)
+        self._start: Floats32 = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
         # Where the rounds are secret, the client is one that takes part like a canary.
         law = config.client_schedule().law(config.clients)

@@ -109,10 +109,7 @@ def test_cosines_alone_with_their_dimension():
             id="csv-nan",
         ),
         pytest.param(
-            "a.csv",
-            "observed\n1\n2\n",
-            "unobserved=None or dim to be given",
-            id="csv-no-unobserved",
+            "a.csv", "observed\n1\n2\n", "unobserved or dim to be given", id="csv-no-unobserved"
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),
         pytest.param("a.json", "[1]", "is a list, not a JSON object", id="json-list"),
