@@ -77,13 +77,16 @@ class TestNoise:
     @pytest.mark.parametrize("target", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
     @pytest.mark.parametrize("settings", SERVERS.values(), ids=SERVERS)
     @SEES
-    def test_epsilon_of_the_noise_is_the_target_or_a_little_less(self, target, settings, sees):
+    def test_epsilon_of_the_noise_or_theory_is_the_target(self, target, settings, sees):
         advice = noise_for_epsilon(
             MinSeparation(T, 0.25, 3), target, DELTA, CLIENTS, sees=sees, **settings
         )
         assert advice.answer.epsilon <= target
-        if advice.noise_multiplier:
-            assert advice.answer.epsilon == pytest.approx(target, rel=1e-5)
+        answer, theory = advice.answer.epsilon, advice.answer.theory.epsilon
+        if "real" not in settings:
+            assert answer == pytest.approx(target, rel=1e-5)
+        elif answer < target * (1 - 1e-5):  # real updates hide enough: the noise is for a guarantee
+            assert theory == pytest.approx(target, rel=1e-5)
         assert advice.answer.low <= advice.answer.epsilon <= advice.answer.high
 
     @pytest.mark.parametrize(
