@@ -1,5 +1,6 @@
 """Lower bounds: the contract that all of them keep, their validity by simulation, the defaults."""
 
+import inspect
 import math
 import re
 
@@ -10,7 +11,8 @@ from scipy import stats
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import epsilon_lower_bound
-from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.auditing.bounds import BOUNDS, error_rates, guessing, thresholds
+from fl_epe.auditing.bounds.error_rates import Sample
 
 COINS = {"one-run"}
 
@@ -27,6 +29,21 @@ def _check_share(failures, trials, most=ALPHA):
 
 
 # The contract.
+
+
+def test_a_function_from_a_sample_to_epsilon_is_a_bound_by_name():
+    """Who writes one and forgets its entry is told."""
+    skipped = {"joint_alpha"}  # a level, and no ε
+    written = {
+        function
+        for module in (error_rates, guessing, thresholds)
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__
+        if not name.startswith("_") and name not in skipped
+        if [*inspect.get_annotations(function, eval_str=True).items()][:1] == [("sample", Sample)]
+        if inspect.get_annotations(function, eval_str=True)["return"] is float
+    }
+    assert written == {bound.compute for bound in BOUNDS.values()}
 
 
 @pytest.mark.parametrize("method", BOUNDS)
