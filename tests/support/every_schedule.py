@@ -135,9 +135,10 @@ def law_faults(schedule: Schedule) -> list[str]:
     toss = events.chances.max() * events.keep if law.coins is not None and events else 0.0
     if law.coins is not None and toss > law.coins.rate * (1 + 1e-9):
         faults.append("coins")
-    if law.coins is not None and law.hidden:  # sizes of cohorts are those of independent coins
-        spread = (runs.sum(axis=2) - CLIENTS * law.coins.rate) ** 2
-        compare("clients", spread.mean(axis=1), CLIENTS * law.coins.rate * (1 - law.coins.rate))
+    if law.coins is not None and law.hidden and events is not None:
+        rates = np.bincount(events.rounds, events.chances, minlength=T)  # coins are independent
+        spread = (runs.sum(axis=2) - CLIENTS * rates) ** 2
+        compare("clients", spread.mean(axis=1), CLIENTS * float(np.mean(rates * (1 - rates))))
     if law.hidden and (events is None or not events.independent):
         faults.append("hidden")
     return faults
