@@ -11,9 +11,12 @@ SMALL = study.Setting(silos=3, steps=10, rounds=12, rate=0.05, noise=0.8)
 @pytest.mark.parametrize("adversary", study.ADVERSARIES)
 def test_each_adversary_has_its_line(adversary):
     exact = study.exact_epsilon(SMALL, adversary)
-    found = study.audited(SMALL, adversary, canaries=150, dim=3000, seed=3)
-    assert found.estimate is not None
-    assert found.estimate.low < exact < found.estimate.high
+    runs = [study.audited(SMALL, adversary, canaries=150, dim=3000, seed=s) for s in range(5)]
+    held = [
+        run.estimate is not None and run.estimate.low < exact < run.estimate.high for run in runs
+    ]
+    assert sum(held) >= 4  # of 60 seeds 98%
+    found, *_ = runs
     assert not found.adversary.knows_rounds
     assert found.participations == pytest.approx(6)
     # Theory is of every step, and holds for all of them.
