@@ -1,4 +1,4 @@
-"""ε of a client whose expected scores are known: one function for all adversaries.
+"""ε of a client whose expected scores are known, for an adversary who sees every round.
 
 Examples:
     >>> import numpy as np
@@ -12,8 +12,6 @@ Examples:
 
 import numpy as np
 
-from fl_epe.accounting.expected_score_law import expected_score_law
-from fl_epe.accounting.mixtures import unknown_expected_score_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
 from fl_epe.checks import Floats
@@ -22,9 +20,7 @@ from fl_epe.schedules import Events
 _LEAST = 1e-9  # of a round's expected score, as logarithms are taken
 
 
-def epsilon_of_signals(
-    signals: Floats, delta: float, events: Events | None = None, *, final_only: bool = False
-) -> float:
+def epsilon_of_signals(signals: Floats, delta: float, events: Events | None = None) -> float:
     """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
 
     At known rounds ε of two Gaussians √Σ a_t² apart (Andrew et al. 2024, Algorithm 3, at the
@@ -32,20 +28,13 @@ def epsilon_of_signals(
 
     Args:
         signals: a_t of each of the client's rounds if they are known, else of each round that it
-            may have, ``(T,)``; against the final model what the round adds to its only score.
+            may have, ``(T,)``.
         delta: target δ in (0, 1).
         events: how the client draws its rounds, if the adversary does not know them.
-        final_only: whether only the final model is seen, so that signals add up to one score.
 
     Raises:
-        ValueError: as `hidden_rounds_epsilon`, or if the law of the score would take minutes.
+        ValueError: as `hidden_rounds_epsilon`.
     """
     if events is None:
-        size = float(signals.sum()) if final_only else float(np.linalg.norm(signals))
-        return float(epsilon_of_shift(max(size, 0.0), delta))
-    if not final_only:
-        return hidden_rounds_epsilon(events, np.maximum(signals, _LEAST), delta)
-    law = expected_score_law(events, signals)
-    if law is None:
-        raise ValueError("Expected events whose expected scores have a law that takes no minutes.")
-    return unknown_expected_score_epsilon(law.expected_scores, delta, weights=law.shares)
+        return float(epsilon_of_shift(float(np.linalg.norm(signals)), delta))
+    return hidden_rounds_epsilon(events, np.maximum(signals, _LEAST), delta)

@@ -113,8 +113,8 @@ def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw |
 @functools.lru_cache(maxsize=16)
 def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     added = np.frombuffer(shape)
-    inside = added[events.rounds] * (1.0 if events.counts is None else events.counts)
     if np.all(events.chances == 1) and events.keep == 1 and events.rest == 1:
+        inside = _added_by_rows(events, added)
         if events.most is not None:
             inside = np.where(events.events < events.most, inside, 0.0)
         sums = np.bincount(events.types, inside, len(events.shares))
@@ -127,6 +127,11 @@ def _law_of_shape(events: Events, shape: bytes) -> ExpectedScoreLaw | None:
     if len(law.expected_scores) < _MANY:
         return law
     return ExpectedScoreLaw.of(rounded_up(law.expected_scores, _COARSE), law.shares)
+
+
+def _added_by_rows(events: Events, added: Floats) -> Floats:
+    """What each row of the events adds, from what taking part once in each round does."""
+    return added[events.rounds] * (1.0 if events.counts is None else events.counts)
 
 
 def drawn_law(
@@ -213,7 +218,7 @@ def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Genera
 
 def _of_type(share: float, kind: Events, added: Floats) -> tuple[Floats, Floats] | None:
     """Expected scores of a type of clients, and their probabilities times the type's share."""
-    inside = added[kind.rounds] * (1.0 if kind.counts is None else kind.counts)
+    inside = _added_by_rows(kind, added)
     expected = float(kind.chances.sum())
     if expected == 0 or not np.any(inside > 0):
         return np.zeros(1), np.array([share])

@@ -206,7 +206,12 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if secret is None:
         return accounting.epsilon_of_signals(np.array([scale * client.size(view)]), delta)
     if view.adversary.sees == "final":
-        return accounting.epsilon_of_signals(scale * weights, delta, secret, final_only=True)
+        law = accounting.expected_score_law(secret, scale * weights)
+        if law is None:
+            raise NotMeasured("the law of the client's secret rounds would take minutes")
+        return accounting.unknown_expected_score_epsilon(
+            law.expected_scores, delta, weights=law.shares
+        )
     if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
         raise NotMeasured(
             "what hides a client is correlated between rounds, and ε of secret rounds is computed "

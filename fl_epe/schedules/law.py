@@ -182,7 +182,7 @@ class Events:
 
     @classmethod
     def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
-        """Units of types, each with the events of one type."""
+        """Units of types, each with events of one type that have neither counts, cap nor rest."""
         types = np.repeat(np.arange(len(parts)), [len(part.rounds) for part in parts])
         return cls(
             np.asarray(shares, np.float64),

@@ -28,7 +28,7 @@ from fl_epe.auditing import (
 )
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
-from fl_epe.schedules import ShuffledEpochs, make_schedule
+from fl_epe.schedules import Events, ParticipationLaw, ShuffledEpochs, make_schedule
 
 DELTA = 1e-5
 SECRET = Adversary("all", knows_rounds=False)
@@ -225,3 +225,18 @@ def test_arguments():
             answers(record, **options)
     with pytest.raises(ValueError, match="name a statistic"):
         answer(record, STATISTICS["full-knowledge"])
+
+
+def test_a_law_that_would_take_minutes_is_not_measured():
+    """Of records in hundreds of steps of rounds that weigh differently."""
+    rounds = 200
+    record = limit_record(make_schedule("poisson", rounds, 20), 1.0, DELTA, momentum=0.9)
+    record = record.with_values(
+        participation=ParticipationLaw(
+            rounds, 20.0, hidden=True, events=Events.steps(rounds, 300, 0.01)
+        ),
+        canary_weights=np.ones(record.presence.shape),
+    )
+    final = answer(record, dataclasses.replace(SECRET, sees="final"))
+    assert final.estimate is None
+    assert "would take minutes" in final.reason
