@@ -32,7 +32,7 @@ from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.view import seen_by
 from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, check_count, check_probability
-from fl_epe.schedules import ParticipationLaw
+from fl_epe.schedules import Events, ParticipationLaw
 
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
 UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how many there will be
@@ -134,18 +134,27 @@ class EpsilonSoFar:
         return float(np.median(taken)) if len(taken) else 0.0
 
     def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
-        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones."""
+        """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones.
+
+        ``None`` also where the law of secret rounds has no events that ε could be computed from.
+        """
         check_probability("confidence", confidence)
         if np.count_nonzero(self._counts) < 2 or not self._energy > 0:
             return None
-        known = self._client is None or not self._client.hidden
+        client = self._client
+        known = client is None or not client.hidden
         due = self._rounds if known else 2 ** (self._rounds.bit_length() - 1)
         if not known and due < _FIRST_SECRET:
             return None
         asked = delta, confidence
         if asked not in self._kept or self._kept[asked][0] < due:
+            events = None
+            if client is not None and client.hidden:
+                events = client.first(self._rounds).events
+                if events is None or not events.independent:
+                    return None
             signal, scales = self._signal_and_scales(confidence)
-            epsilon, low, high = (self._epsilon(scale * signal, delta) for scale in scales)
+            epsilon, low, high = (self._epsilon(scale * signal, delta, events) for scale in scales)
             adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
             self._kept[asked] = (
                 due,
@@ -153,15 +162,20 @@ class EpsilonSoFar:
             )
         return self._kept[asked][1]
 
-    def _epsilon(self, signal: float, delta: float) -> float:
-        """ε where ``signal`` is the expected score of one participation."""
+    def _epsilon(self, signal: float, delta: float, events: Events | None) -> float:
+        """ε where ``signal`` is the expected score of one participation.
+
+        Args:
+            signal: see above.
+            delta: target δ.
+            events: how the client's rounds so far are drawn, if they are secret.
+        """
         if signal <= 0:
             return 0.0
-        if self._client is None or not self._client.hidden:
+        if events is None:
             return epsilon_of_signals(np.array([signal * math.sqrt(self.participations)]), delta)
         mean = self._energy / int(self._counts.sum())
         each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
-        events = self._client.first(self._rounds).events
         return epsilon_of_signals(signal * np.maximum(each, _LEAST_SIGNAL), delta, events)
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:

@@ -13,7 +13,7 @@ from fl_epe.auditing import RoundFacts, RunAuditor, answers, epsilon_by_round
 from fl_epe.auditing.record_parts import RunningScores
 from fl_epe.checks import ArgumentError
 from fl_epe.limit import limit_record
-from fl_epe.schedules import ParticipationLaw, Poisson
+from fl_epe.schedules import Events, ParticipationLaw, Poisson
 from fl_epe.schedules.sampled import BallsInBins
 
 DIM, ROUNDS, CANARIES = 4000, 12, 24
@@ -164,3 +164,24 @@ def test_the_delta_and_the_confidence_that_are_asked_for():
     assert tight.low < loose.low < loose.high < tight.high
     with pytest.raises(ArgumentError, match="delta=2"):
         epsilon_by_round(make_record(), 2.0)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(Events.coins(np.full(8, 0.2), rest=3), id="resting"),
+        pytest.param(Events.coins(np.repeat([0.0, 0.5], [8, 4])), id="later"),
+    ],
+)
+def test_nothing_is_said_of_secret_rounds_without_a_law(events):
+    """Neither an ε as if the client were in every round, nor an error that ends the run."""
+    law = ParticipationLaw(12, 2.0, hidden=True, events=events)
+    auditor = RunAuditor(20, 20, seed=7, delta=1e-5, client=law)
+    auditor.begin(theta := np.zeros(DIM))
+    rng = np.random.default_rng(8)
+    for _ in range(8):
+        total = auditor.canaries.combine(np.ones((1, 2)), numbers=[0, 1])[0]
+        theta = theta + total + rng.standard_normal(DIM)
+        auditor.observe(theta, RoundFacts([0, 1], contribution=1.0))
+    assert auditor.epsilon_so_far() is None
