@@ -76,6 +76,13 @@ from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
 from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.silos import (
+    SEEN_OF_SILOS,
+    FederationFacts,
+    SiloAdversary,
+    SiloAnswer,
+    SiloLine,
+)
 from fl_epe.auditing.view import STATISTICS, View, seen_by
 from fl_epe.auditing.whitening import WINDOW, RoundCorrelation
 
@@ -85,6 +92,7 @@ __all__ = [
     "LEAST_FOR_NULL",
     "MOST_SHARE",
     "REAL_UPDATES_LEFT_OUT",
+    "SEEN_OF_SILOS",
     "SHARE",
     "STATISTICS",
     "WINDOW",
@@ -104,6 +112,7 @@ __all__ = [
     "Fault",
     "FaultBook",
     "FaultKind",
+    "FederationFacts",
     "Findings",
     "LadderFit",
     "Mechanism",
@@ -117,6 +126,9 @@ __all__ = [
     "Scores",
     "Sees",
     "ServerStep",
+    "SiloAdversary",
+    "SiloAnswer",
+    "SiloLine",
     "Undecided",
     "Verdict",
     "View",
