@@ -213,8 +213,16 @@ class Steps:
         scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
         return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
 
-    def clip(self, clip: Callable[[], None]) -> BatchSeen:
-        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen."""
+    def clip(self, clip: Callable[[], None], *, look: bool = True) -> BatchSeen:
+        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen.
+
+        Without ``look`` only its examples are counted.
+        """
+        if not look:
+            clip()
+            with contextlib.suppress(Exception):  # somebody's optimizer
+                return BatchSeen(self._examples())
+            return BatchSeen()
         before: dict[Any, Any] | None = None
         with contextlib.suppress(Exception):  # such as no memory
             sums = {p: getattr(p, "summed_grad", None) for p in self._params}
