@@ -130,7 +130,7 @@ class RoundUpdates:
         real: Sequence[Message],
         *,
         kind: ReplyKind | None,
-        clip_norm: float = math.nan,
+        clip_norm: float = math.inf,
         entries: int = _ROUND_ENTRIES,
     ) -> RoundUpdates | None:
         """Those of replies that can be read; ``None`` if it is not known what replies are.

@@ -4,7 +4,7 @@ Texts from silos are not trusted: `read_answer` takes those alone that are answe
 
 Examples:
     >>> log = FederationLog(rounds=[FederationRound({1: 4.0, 2: 3.0, 3: 1.0}, "a")])
-    >>> log.facts([1], allies=1)
+    >>> log.facts({1}, allies=1)
     FederationFacts(rounds=1, taken=(1,), silos=3, others=(0.25,), allies=1, server='sgd', momentum=0.0, learning_rate=1.0)
 """  # noqa: E501 - a result
 
@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import pydantic
 from flwr.app import ArrayRecord
 
 from fl_epe.archive import one_line
 from fl_epe.auditing import FederationFacts, SiloAnswer, SiloLine
-from fl_epe.checks import check_probability, check_types, checked_type, raise_invalid
+from fl_epe.checks import check_probability, raise_invalid
 
-_LONGEST = 1 << 26  # characters of an answer
 _MOST_TEXTS = 20  # sentences of one kind in an answer
-_MOST_FAULTS = 100
 _LONGEST_NAME = 40
-_MEASURED = ("epsilon", "low", "high", "theory", "linear_limit")
+_INTERVAL = ("epsilon", "low", "high")
+_MEASURED = (*_INTERVAL, "theory", "linear_limit")
+_ANSWER = pydantic.TypeAdapter(SiloAnswer)
 
 
 def fingerprint(arrays: ArrayRecord) -> str:
@@ -36,26 +37,20 @@ def fingerprint(arrays: ArrayRecord) -> str:
     return found.hexdigest()
 
 
-def read_answer(text: object, node: int) -> SiloAnswer:
+def read_answer(text: Any, node: int) -> SiloAnswer:
     """The answer in a text that a node sent, with short printable texts and a name.
 
     Raises:
-        ValueError, ArithmeticError: if it is no answer.
+        ValueError: if it is no answer.
     """
-    if not isinstance(text, str) or len(text) > _LONGEST:
-        raise ValueError("Expected the answer of a silo, as a text.")
-    answer = SiloAnswer.from_json(text)
-    check_types(answer)
+    answer = _ANSWER.validate_json(text)
     check_probability("delta", answer.delta)
     check_probability("confidence", answer.confidence)
-    design = answer.design or {}
-    for name, value in design.items():
-        checked_type(name, value, float)
     lines = {line.adversary: _checked(line) for line in answer.lines}
-    name = one_line(answer.silo.replace("(", "["), _LONGEST_NAME)
+    name = answer.silo if answer.silo not in ("", str(node)) else f"node {node}"
     return dataclasses.replace(
         answer,
-        silo=f"node {node}" if answer.silo in ("", str(node)) else name,
+        silo=one_line(name, _LONGEST_NAME),
         unit=one_line(answer.unit, _LONGEST_NAME),
         lines=tuple(lines.values()),
         faults=_short(answer.faults),
@@ -64,17 +59,20 @@ def read_answer(text: object, node: int) -> SiloAnswer:
 
 
 def _checked(line: SiloLine) -> SiloLine:
-    checked_type("releases", line.releases, int)
     for name in (*_MEASURED, "proved"):
         value = getattr(line, name)
         if value is not None and not value >= 0:
             raise_invalid(name, value, ">= 0")
-    reason = one_line(line.reason) if line.reason else ""
+    reason = line.reason
+    if line.epsilon is None or line.low is None or line.high is None:
+        nothing: dict[str, Any] = dict.fromkeys(_INTERVAL)
+        line = dataclasses.replace(line, **nothing)
+        reason = one_line(reason or "no reason was given")
     return dataclasses.replace(line, reason=reason, doubts=_short(line.doubts))
 
 
-def _short(texts: Collection[str]) -> tuple[str, ...]:
-    return tuple(map(one_line, [*texts][:_MOST_TEXTS]))
+def _short(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(one_line, texts[:_MOST_TEXTS]))
 
 
 @dataclasses.dataclass
@@ -109,13 +107,15 @@ class HeardAnswer:
     """An answer that a silo sent.
 
     Attributes:
+        node: of the silo.
         rounds: of the federation when it came, that one included.
-        text: as it came.
+        answer: as it came.
         saw_last: whether the silo had seen the last model.
     """
 
+    node: int
     rounds: int
-    text: str
+    answer: SiloAnswer
     saw_last: bool = False
 
 
@@ -135,74 +135,68 @@ class FederationLog:
     heard: dict[int, HeardAnswer] = dataclasses.field(default_factory=dict)
     faults: list[str] = dataclasses.field(default_factory=list)
 
-    def note(self, fault: str) -> bool:
-        """Keep a fault; returns whether it is new."""
-        is_new = fault not in self.faults and len(self.faults) < _MOST_FAULTS
-        if is_new:
-            self.faults.append(fault)
-        return is_new
+    @property
+    def model(self) -> str:
+        """Fingerprint of the newest model."""
+        return self.rounds[-1].model if self.rounds else self.start
 
-    def rounds_until(self, model: str) -> int:
-        """After how many rounds this was the newest model; 0 if it never was."""
-        return max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
-
-    def go_back(self, done: int) -> None:
-        """Forget all but the first rounds, and what silos answered after them."""
+    def go_back(self, model: str) -> None:
+        """Forget what came after a model, and everything if it is none of this log's."""
+        known = len(self.rounds)
+        done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
         del self.rounds[done:]
         self.heard = {node: one for node, one in self.heard.items() if one.rounds <= done}
+        if not done:
+            self.start, self.faults = model, []
+        elif done < known:
+            self.faults.append(f"what came after round {done} is forgotten: it is in no model")
 
-    def silos(self) -> dict[str, list[int]]:
-        """The nodes of each silo by its name.
+    def silos(self) -> dict[str, set[int]]:
+        """The nodes of each silo by its name, in the order of names.
 
         A node that was started again may have another id. Nodes of one name are one silo unless
         they were in the same round.
         """
-        named: dict[str, list[int]] = {}
-        for node in dict.fromkeys(node for one in self.rounds for node in one.energies):
-            answer = self.answer([node])
-            named.setdefault(answer.silo if answer else f"node {node}", []).append(node)
-        silos: dict[str, list[int]] = {}
-        for name, nodes in named.items():
-            if any(len(one.energies.keys() & set(nodes)) > 1 for one in self.rounds):
-                silos |= {f"{name} (node {node})": [node] for node in nodes}
+        named: dict[str, set[int]] = {}
+        for node in {node for one in self.rounds for node in one.energies}:
+            heard = self.heard.get(node)
+            name = heard.answer.silo if heard else f"node {node}"
+            named.setdefault(name, set()).add(node)
+        silos: dict[str, set[int]] = {}
+        for name, nodes in sorted(named.items()):
+            if any(len(one.energies.keys() & nodes) > 1 for one in self.rounds):
+                silos |= {f"{name} (node {node})": {node} for node in sorted(nodes)}
             else:
                 silos[name] = nodes
         return silos
 
-    def last_heard(self, silo: Collection[int]) -> HeardAnswer | None:
-        """The newest answer of a silo as it came; ``None`` if there was none."""
+    def last_heard(self, silo: set[int]) -> HeardAnswer | None:
+        """The newest answer of the silo with these nodes as it came; ``None`` without any."""
         heard = [self.heard[node] for node in silo if node in self.heard]
         return max(heard, key=lambda one: one.rounds, default=None)
 
-    def answer(self, silo: Collection[int]) -> SiloAnswer | None:
-        """The newest answer of the silo with these nodes; ``None`` if there was none.
+    def answer(self, heard: HeardAnswer, silo: set[int]) -> SiloAnswer:
+        """The answer of the silo with these nodes.
 
         Where it covers less than the server saw of the silo nothing counts as measured, but what
         is proved stays.
         """
-        heard = self.last_heard(silo)
-        if heard is None:
-            return None
-        answer = read_answer(heard.text, max(silo))
-        if reason := self._uncovered(answer, heard, silo):
-            nothing: dict[str, Any] = dict.fromkeys(_MEASURED)
-            lines = (dataclasses.replace(one, **nothing, reason=reason) for one in answer.lines)
-            return dataclasses.replace(answer, lines=tuple(lines))
-        return answer
-
-    def _uncovered(self, answer: SiloAnswer, heard: HeardAnswer, silo: Collection[int]) -> str:
-        """What of a silo's uploads its answer does not cover; empty if it covers all."""
-        uploads = [t for t, one in enumerate(self.rounds, 1) if one.energies.keys() & set(silo)]
+        answer = heard.answer
+        uploads = [t for t, one in enumerate(self.rounds, 1) if one.energies.keys() & silo]
         if later := sum(t > heard.rounds for t in uploads):
-            return f"its last {later} of {len(uploads)} uploads came without an answer"
-        if answer.rounds < len(uploads):
-            return (
-                f"its audit covers {answer.rounds} of {len(uploads)} rounds: its state was lost in"
-                " a restart (name a folder on the silo that outlives it)"
+            reason = f"its last {later} of {len(uploads)} uploads came without an answer"
+        elif answer.rounds < len(uploads):
+            reason = (
+                f"its audit covers {answer.rounds} of {len(uploads)} rounds, as its state was lost"
+                " in a restart (name a folder on the silo that outlives it)"
             )
-        return ""
+        else:
+            return answer
+        nothing: dict[str, Any] = dict.fromkeys(_MEASURED)
+        lines = (dataclasses.replace(line, **nothing, reason=reason) for line in answer.lines)
+        return dataclasses.replace(answer, lines=tuple(lines))
 
-    def facts(self, silo: Collection[int], allies: int, **server: Any) -> FederationFacts:
+    def facts(self, silo: set[int], allies: int, **server: Any) -> FederationFacts:
         """What a silo is told.
 
         A round in which no upload can be seen counts as the worst of the others.
@@ -213,12 +207,9 @@ class FederationLog:
             server: the fields that tell what moves the model.
         """
         released = [one for one in self.rounds if one.released]
-        nodes = set(silo)
-        taken = {t: one for t, one in enumerate(released, 1) if one.energies.keys() & nodes}
-        shares = [one.left_of_others(nodes, allies) for one in taken.values()]
+        taken = {t: one for t, one in enumerate(released, 1) if one.energies.keys() & silo}
+        shares = [one.left_of_others(silo, allies) for one in taken.values()]
         worst = min((share for share in shares if share is not None), default=None)
-        others = () if worst is None else [worst if one is None else one for one in shares]
-        count = len(self.silos())
-        return FederationFacts(
-            len(released), tuple(taken), count, tuple(others), allies=allies, **server
-        )
+        others = () if worst is None else [worst if share is None else share for share in shares]
+        counts = len(released), tuple(taken), len(self.silos())
+        return FederationFacts(*counts, tuple(others), allies, **server)

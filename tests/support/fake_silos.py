@@ -1,4 +1,4 @@
-"""A client app of silos that answer by the contract of `RecordAudit`, without measuring anything."""
+"""Silos that answer by the contract of `RecordAudit`, without measuring anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELTA = 1e-5
 Reply = Callable[[int, int, SiloAnswer], "str | None"]
 
 
-def lines(epsilon: float, **more: Any) -> tuple[SiloLine, ...]:
+def lines(epsilon: float) -> tuple[SiloLine, ...]:
     """A line for each adversary; ``epsilon`` for the server, and less for the others."""
     return tuple(
         SiloLine(
