@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flwr.app import Message
@@ -55,25 +56,30 @@ class AuditedStrategy(Strategy):
     def attach(self) -> Strategy:
         """Hook the strategy's own instance, and return it: whoever runs it is audited."""
 
-    @abc.abstractmethod
+    @contextlib.contextmanager
+    def _goes_on(self, what: str) -> Iterator[None]:
+        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._failed(what, error)
+
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked; called where a hook of that name failed."""
+        self._failed(f"{name} goes on without the audit", error)
+        return []
 
     def _start_hooked(self, own: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call the strategy's own ``start`` while its instance is hooked."""
-        try:
+        with self._goes_on("the strategy cannot be hooked"):
             self.attach()
-        except Exception as error:  # noqa: BLE001 - the strategy goes on
-            self._failed("the strategy cannot be hooked", error)
         try:
             self._is_running = True
             return own(*arguments, **named)
         finally:
             self._is_running = False
-            try:
+            with self._goes_on("the strategy keeps the audit's hooks"):
                 self._hooks.detach()
-            except Exception as error:  # noqa: BLE001 - the strategy goes on
-                self._failed("the strategy keeps the audit's hooks", error)
 
     summary: Any = property(operator.attrgetter("strategy.summary"))
     configure_evaluate: Any = property(operator.attrgetter("strategy.configure_evaluate"))

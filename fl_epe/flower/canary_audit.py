@@ -128,7 +128,7 @@ class CanaryAudit(AuditedStrategy):
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
-        self._run.failed(f"{name} goes on without the audit", error)
+        super()._rescue(name, error)
         state, self._turn = self._turn, None
         if name == "aggregate_train" and state is not None:
             with self._run.goes_on("clients could not be asked late"):

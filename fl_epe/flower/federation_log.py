@@ -3,8 +3,8 @@
 Texts from silos are not trusted: `read_answer` takes those alone that are answers.
 
 Examples:
-    >>> log = FederationLog(rounds=[FederationRound({1: 4.0, 2: 3.0, 3: 1.0}, "a")])
-    >>> log.facts({1}, allies=1)
+    >>> energies = {"north": 4.0, "south": 3.0, "west": 1.0}
+    >>> FederationLog(rounds=[FederationRound(energies, "a")]).facts("north", allies=1)
     FederationFacts(rounds=1, taken=(1,), silos=3, others=(0.25,), allies=1, server='sgd', momentum=0.0, learning_rate=1.0)
 """  # noqa: E501 - a result
 
@@ -80,21 +80,21 @@ class FederationRound:
     """A round as the server saw it.
 
     Attributes:
-        energies: of each node's weighted update, for those whose reply arrived; ``None`` if they
-            cannot be seen.
+        energies: of each silo's weighted update, by its name, for those whose reply arrived;
+            ``None`` if they cannot be seen.
         model: fingerprint of the newest model after the round.
         released: whether the round released it.
         averaged: whether it is the average of the replies.
     """
 
-    energies: dict[int, float | None]
+    energies: dict[str, float | None]
     model: str
     released: bool = True
     averaged: bool = True
 
-    def left_of_others(self, silo: Collection[int], allies: int) -> float | None:
+    def left_of_others(self, silo: str, allies: int) -> float | None:
         """Share of the energy of all but a silo that is left without the largest ``allies``."""
-        others = [energy for node, energy in self.energies.items() if node not in silo]
+        others = [energy for name, energy in self.energies.items() if name != silo]
         known = sorted(energy for energy in others if energy is not None)
         if len(known) < len(others):
             return None
@@ -107,7 +107,7 @@ class HeardAnswer:
     """An answer that a silo sent.
 
     Attributes:
-        node: of the silo.
+        node: that sent it.
         rounds: of the federation when it came, that one included.
         answer: as it came.
         saw_last: whether the silo had seen the last model.
@@ -126,13 +126,15 @@ class FederationLog:
     Attributes:
         start: fingerprint of the initial model.
         rounds: all of them, in order.
-        heard: the newest answer of each node.
+        names: of the silo of each node.
+        heard: the newest answer of each silo.
         faults: what went wrong, in sentences without a full stop, each once.
     """
 
     start: str = ""
     rounds: list[FederationRound] = dataclasses.field(default_factory=list)
-    heard: dict[int, HeardAnswer] = dataclasses.field(default_factory=dict)
+    names: dict[int, str] = dataclasses.field(default_factory=dict)
+    heard: dict[str, HeardAnswer] = dataclasses.field(default_factory=dict)
     faults: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -140,49 +142,47 @@ class FederationLog:
         """Fingerprint of the newest model."""
         return self.rounds[-1].model if self.rounds else self.start
 
+    @property
+    def silos(self) -> list[str]:
+        """All silos that ever replied, in the order of their names."""
+        return sorted({name for one in self.rounds for name in one.energies})
+
+    def name(self, node: int, answer: SiloAnswer | None, present: Collection[str]) -> str:
+        """The name of the silo of a node that replies in the coming round.
+
+        It is that of the first answer. A silo that was started again may have another node. Of two
+        in one round with the same name, the second gets the number of its node.
+
+        Args:
+            node: its id.
+            answer: in its reply; ``None`` without one that can be read.
+            present: silos whose replies came before in the round.
+        """
+        name = self.names.setdefault(node, answer.silo if answer else f"node {node}")
+        if name in present:
+            name = self.names[node] = f"{name} (node {node})"
+        return name
+
     def go_back(self, model: str) -> None:
         """Forget what came after a model, and everything if it is none of this log's."""
         known = len(self.rounds)
         done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
-        del self.rounds[done:]
-        self.heard = {node: one for node, one in self.heard.items() if one.rounds <= done}
         if not done:
-            self.start, self.faults = model, []
+            vars(self).update(vars(FederationLog(model)))
         elif done < known:
+            del self.rounds[done:]
+            self.heard = {name: one for name, one in self.heard.items() if one.rounds <= done}
             self.faults.append(f"what came after round {done} is forgotten: it is in no model")
 
-    def silos(self) -> dict[str, set[int]]:
-        """The nodes of each silo by its name, in the order of names.
-
-        A node that was started again may have another id. Nodes of one name are one silo unless
-        they were in the same round.
-        """
-        named: dict[str, set[int]] = {}
-        for node in {node for one in self.rounds for node in one.energies}:
-            heard = self.heard.get(node)
-            name = heard.answer.silo if heard else f"node {node}"
-            named.setdefault(name, set()).add(node)
-        silos: dict[str, set[int]] = {}
-        for name, nodes in sorted(named.items()):
-            if any(len(one.energies.keys() & nodes) > 1 for one in self.rounds):
-                silos |= {f"{name} (node {node})": {node} for node in sorted(nodes)}
-            else:
-                silos[name] = nodes
-        return silos
-
-    def last_heard(self, silo: set[int]) -> HeardAnswer | None:
-        """The newest answer of the silo with these nodes as it came; ``None`` without any."""
-        heard = [self.heard[node] for node in silo if node in self.heard]
-        return max(heard, key=lambda one: one.rounds, default=None)
-
-    def answer(self, heard: HeardAnswer, silo: set[int]) -> SiloAnswer:
-        """The answer of the silo with these nodes.
+    def answer(self, silo: str) -> SiloAnswer:
+        """The newest answer of a silo.
 
         Where it covers less than the server saw of the silo nothing counts as measured, but what
         is proved stays.
         """
-        answer = heard.answer
-        uploads = [t for t, one in enumerate(self.rounds, 1) if one.energies.keys() & silo]
+        heard = self.heard[silo]
+        answer = dataclasses.replace(heard.answer, silo=silo)
+        uploads = [t for t, one in enumerate(self.rounds, 1) if silo in one.energies]
         if later := sum(t > heard.rounds for t in uploads):
             reason = f"its last {later} of {len(uploads)} uploads came without an answer"
         elif answer.rounds < len(uploads):
@@ -196,20 +196,20 @@ class FederationLog:
         lines = (dataclasses.replace(line, **nothing, reason=reason) for line in answer.lines)
         return dataclasses.replace(answer, lines=tuple(lines))
 
-    def facts(self, silo: set[int], allies: int, **server: Any) -> FederationFacts:
+    def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
         """What a silo is told.
 
         A round in which no upload can be seen counts as the worst of the others.
 
         Args:
-            silo: its nodes.
+            silo: its name.
             allies: see `FederationFacts`.
             server: the fields that tell what moves the model.
         """
         released = [one for one in self.rounds if one.released]
-        taken = {t: one for t, one in enumerate(released, 1) if one.energies.keys() & silo}
+        taken = {t: one for t, one in enumerate(released, 1) if silo in one.energies}
         shares = [one.left_of_others(silo, allies) for one in taken.values()]
         worst = min((share for share in shares if share is not None), default=None)
         others = () if worst is None else [worst if share is None else share for share in shares]
-        counts = len(released), tuple(taken), len(self.silos())
+        counts = len(released), tuple(taken), len(self.silos)
         return FederationFacts(*counts, tuple(others), allies, **server)

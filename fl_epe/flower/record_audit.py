@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +114,6 @@ class RecordAudit(AuditedStrategy):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
-    @contextlib.contextmanager
-    def _goes_on(self, what: str) -> Iterator[None]:
-        """An error in this context is a fault, and the run goes on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - the run goes on
-            self._fault(what, error)
-
-    def _rescue(self, name: str, error: Exception) -> list[Message]:
-        self._fault(f"{name} goes on without the audit", error)
-        return []
-
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does."""
         own = self.strategy.start
@@ -173,12 +161,16 @@ class RecordAudit(AuditedStrategy):
             return own(server_round, replies)
         replies = list(replies)
         uploads = readable(replies)
-        energies = dict[int, float | None]()
-        for reply in uploads:
-            energies[reply.metadata.src_node_id] = None
-            self._hear(reply, len(self._log.rounds) + 1)
+        energies = dict[str, float | None]()
+        with self._goes_on("silos' answers cannot be read"):
+            for reply in uploads:
+                node, answer = reply.metadata.src_node_id, self._answer_in(reply)
+                silo = self._log.name(node, answer, energies)
+                energies[silo] = None
+                if answer is not None:
+                    self._log.heard[silo] = HeardAnswer(node, len(self._log.rounds) + 1, answer)
         with self._goes_on("uploads cannot be read"):
-            energies |= self._energies(uploads)
+            energies |= zip(energies, self._energies(uploads), strict=True)
         result = self._hooks.call("aggregate_train", server_round, replies)
         with self._goes_on("the round could not be noted"):
             self._close(energies, uploads, result[0])
@@ -204,19 +196,21 @@ class RecordAudit(AuditedStrategy):
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
 
-    def _hear(self, reply: Message, rounds: int, *, saw_last: bool = False) -> None:
-        """Take the audit's record out of a reply, and keep the answer in it."""
+    def _answer_in(self, reply: Message) -> SiloAnswer | None:
+        """Take the audit's record out of a reply; ``None`` if no answer is in it."""
         node = reply.metadata.src_node_id
         with self._goes_on(f"node {node} gave no answer that can be read"):
             record = reply.content.get(RECORDS)
             if isinstance(record, ConfigRecord):
                 del reply.content[RECORDS]
-                answer = read_answer(record["answer"], node)
-                self._log.heard[node] = HeardAnswer(node, rounds, answer, saw_last)
+                return read_answer(record["answer"], node)
+        return None
 
-    def _energies(self, uploads: Sequence[Message]) -> dict[int, float]:
-        """‖w_j (θ_j − θ_sent)‖² of each node's upload; empty if they are masked or unreadable."""
-        assert self._newest is not None  # noqa: S101 - a round was opened
+    def _energies(self, uploads: Sequence[Message]) -> list[float | None]:
+        """‖w_j (θ_j − θ_sent)‖² of each upload; ``None`` if they are masked or unreadable."""
+        unseen: list[float | None] = [None] * len(uploads)
+        if self._newest is None:
+            return unseen
         updates = RoundUpdates.of(
             self._wrapped,
             Layout.of(self._newest),
@@ -226,16 +220,16 @@ class RecordAudit(AuditedStrategy):
             entries=_ENTRIES,
         )
         if updates is None or len(updates.nodes) < len(uploads):
-            return {}
+            return unseen
         added = updates.weights[:, None] * updates.entries
         energies = np.sum(added**2, axis=1)
         if energies.sum() > _MASKED * np.sum(added.sum(axis=0) ** 2):
-            return {}
-        return dict(zip(updates.nodes, energies.tolist(), strict=True))
+            return unseen
+        return list(energies.tolist())
 
     def _close(
         self,
-        energies: dict[int, float | None],
+        energies: dict[str, float | None],
         uploads: Sequence[Message],
         arrays: ArrayRecord | None,
     ) -> None:
@@ -283,35 +277,32 @@ class RecordAudit(AuditedStrategy):
         """
         if self._grid is None or self._newest is None:
             return
-        names = dict[int, str]()
         messages = list[Message]()
-        for name, nodes in self._log.silos().items():
-            if heard := self._log.last_heard(nodes):
-                facts = self._log.facts(nodes, self._allies, **self._server())
-                told = ConfigRecord({"facts": facts.to_json()})
-                content = {RECORDS: told, self._wrapped.arrays_key(): self._newest}
-                messages.append(Message(RecordDict(content), heard.node, QUERY))
-                names[heard.node] = name
+        for silo, heard in self._log.heard.items():
+            facts = self._log.facts(silo, self._allies, **self._server())
+            content = RecordDict({RECORDS: ConfigRecord({"facts": facts.to_json()})})
+            content[self._wrapped.arrays_key()] = self._newest
+            messages.append(Message(content, heard.node, QUERY))
         self._is_closed = True
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+            node = reply.metadata.src_node_id
+            silo = self._log.names[node]
             if reply.has_error():
-                name = names[reply.metadata.src_node_id]
                 self._fault(
-                    f"{name} did not answer the last model", f"{reply.error.reason}. {_HINT}"
+                    f"{silo} did not answer the last model", f"{reply.error.reason}. {_HINT}"
                 )
-            else:
-                self._hear(reply, len(self._log.rounds), saw_last=True)
+            elif answer := self._answer_in(reply):
+                rounds = len(self._log.rounds)
+                self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
 
     def answers(self) -> dict[str, SiloAnswer]:
         """The newest answer of each silo, by its name."""
         answers = dict[str, SiloAnswer]()
-        for name, nodes in self._log.silos().items():
-            if heard := self._log.last_heard(nodes):
-                answer = self._log.answer(heard, nodes)
-                notes = answer.notes
-                if self._is_closed and not heard.saw_last:
-                    notes = (*notes, "the last model was never seen by it")
-                answers[name] = dataclasses.replace(answer, silo=name, notes=notes)
+        for silo, heard in sorted(self._log.heard.items()):
+            answers[silo] = answer = self._log.answer(silo)
+            if self._is_closed and not heard.saw_last:
+                notes = (*answer.notes, "the last model was never seen by it")
+                answers[silo] = dataclasses.replace(answer, notes=notes)
         return answers
 
     @property
@@ -319,11 +310,11 @@ class RecordAudit(AuditedStrategy):
         """What went wrong so far, and silos that do not answer, or not as the others."""
         faults = [*self._log.faults]
         answers = self.answers()
-        for name in self._log.silos():
-            if name not in answers:
-                faults.append(f"{name}: no answer came with its replies; do they audit.reply(…)?")
-            elif answers[name].delta != self._delta:
-                faults.append(f"{name}: its δ is not {self._delta:.2g}, and it is not compared")
+        for silo in self._log.silos:
+            if silo not in answers:
+                faults.append(f"{silo}: no answer came with its replies; do they audit.reply(…)?")
+            elif answers[silo].delta != self._delta:
+                faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
         return faults
 
     def metrics(self) -> dict[str, float]:

@@ -9,8 +9,8 @@ Examples:
     >>> answer = SiloAnswer("north", "record", 1e-5, 0.95, 30, 200, (line,))
     >>> for sentence in silos_json([answer])["answer"]:
     ...     print(sentence)
-    The public, who sees the last model, learns of one record of north: ε ≈ 1.10 (0.800 – 1.40).
-"""
+    The public, who sees the last model, learns of one record at δ = 1e-05: in north, ε ≈ 1.10 (0.800 – 1.40).
+"""  # noqa: E501 - a sentence
 
 import io
 import re
@@ -60,16 +60,15 @@ def silos_text(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> str
         answers: of silos with different names.
         faults: what else went wrong, in sentences without a full stop.
     """
-    console = Terminal(file=io.StringIO(), width=80, color_system=None)
+    console = Terminal(file=io.StringIO(), width=80, color_system=None, highlight=False)
     report = silos_json(answers, faults)
     for text in (*report["answer"], *report["faults"]):
-        console.print(text, highlight=False)
+        console.print(text)
     for answer in answers:
         rows = [(line.adversary, *line_cells(line)) for line in answer.lines]
-        console.print(f"\n{silo_title(answer)}", highlight=False)
-        console.print(plain_table("", HEADINGS, rows=rows))
+        console.print(plain_table(f"\n{silo_title(answer)}", HEADINGS, rows=rows))
     for text in (*report["notes"], *READING):
-        console.print(f"- {text}", highlight=False)
+        console.print(f"- {text}")
     return str(console.file.getvalue())  # type: ignore[attr-defined]
 
 
@@ -95,21 +94,31 @@ def write_silos_report(
 
 def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
-    lines = [line for answer in answers for line in answer.lines]
-    wrong = [f"{fault}." for answer in answers for fault in _faults(answer)]
-    status = "ok"
+    lines = [(answer.silo, line) for answer in answers for line in answer.lines]
+    wrong = [
+        f"{silo}: more leaks to {WHO[line.adversary]} than theory allows"
+        for silo, line in lines
+        if line.exceeds_theory
+    ]
+    wrong += [f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults]
+    notes = [
+        f"{silo}, {line.adversary}: {text}"
+        for silo, line in lines
+        for text in (line.reason, *line.doubts)
+        if text
+    ]
+    notes += [f"{answer.silo}: {note}" for answer in answers for note in answer.notes]
+    status = "unreliable" if faults or any(line.doubts for _, line in lines) else "ok"
+    if all(line.epsilon is None for _, line in lines):
+        status = "not measured"
     if wrong:
         status = "faulty"
-    elif all(line.epsilon is None for line in lines):
-        status = "not measured"
-    elif faults or any(line.doubts for line in lines):
-        status = "unreliable"
     return {
         "schema": SILO_SCHEMA,
         "status": status,
-        "answer": [*_sentences(answers)] or ["Not measured: no silo has answered."],
-        "faults": [*wrong, *(f"{fault}." for fault in faults)],
-        "notes": [f"{note}." for answer in answers for note in _notes(answer)],
+        "answer": list(_sentences(answers)),
+        "faults": [f"{fault}." for fault in (*wrong, *faults)],
+        "notes": [f"{note}." for note in notes],
         "silos": [_values(answer) for answer in answers],
         "reading": list(READING),
     }
@@ -140,26 +149,28 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
         alike = [one for one in answers if (one.unit, one.delta) == (unit, delta)]
         for adversary, seen in SEEN_OF_SILOS.items():
             if lines := _lines(alike, adversary):
-                about = f"{WHO[adversary]}, who sees {seen}, learns"
-                at = "" if len(alike) == len(answers) else f" at δ = {delta:.2g}"
-                yield sentence(f"{about} {_largest(lines, unit)}{at}")
+                about = (
+                    f"{WHO[adversary]}, who sees {seen}, learns of one {unit} at δ = {delta:.2g}"
+                )
+                yield sentence(f"{about}: {_largest(lines)}")
+    if not answers:
+        yield "Not measured: no silo has answered."
 
 
-def _largest(lines: dict[str, SiloLine], unit: str) -> str:
+def _largest(lines: dict[str, SiloLine]) -> str:
     """The largest ε of the silos with these lines, in words."""
-    measured = {silo: line.epsilon for silo, line in lines.items() if line.epsilon is not None}
-    if not measured:
-        reason = next(iter(lines.values())).reason
-        return f"of one {unit} of {', '.join(lines)}: not measured, as {reason}"
-    silo = max(measured, key=measured.__getitem__)
-    epsilon, least, _, _ = line_cells(lines[silo])
-    most = "most " if len(lines) > 1 else ""
-    text = f"{most}of one {unit} of {silo}: ε ≈ {epsilon}"
-    if lines[silo].proved:
-        text += f", at least {least}"
-    if unmeasured := [silo for silo in lines if silo not in measured]:
+    unmeasured = [silo for silo, line in lines.items() if line.epsilon is None]
+    silo = max(lines, key=lambda silo: lines[silo].epsilon or 0.0)
+    text = ""
+    if lines[silo].epsilon is not None:
+        epsilon, least, *_ = line_cells(lines[silo])
+        most = "most in " if len(lines) > 1 else "in "
+        text = f"{most}{silo}, ε ≈ {epsilon}"
+        if lines[silo].proved:
+            text += f", at least {least}"
+    if unmeasured:
         text += f"; not measured in {', '.join(unmeasured)}"
-    return text
+    return text.removeprefix("; ")
 
 
 def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
@@ -176,32 +187,9 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 def silo_title(answer: SiloAnswer) -> str:
     """Whose ε the table of a silo has, and from what."""
     return (
-        f"{answer.silo}: ε of one {answer.unit} at δ = {answer.delta:.2g}, intervals at"
-        f" {answer.confidence:.3g}, {counted(answer.rounds, 'round')}, canaries: {answer.canaries}"
+        f"{answer.silo}: one {answer.unit}, δ = {answer.delta:.2g}, {answer.confidence:.2g} sure,"
+        f" {counted(answer.rounds, 'round')}, {answer.canaries} canaries"
     )
-
-
-def _faults(answer: SiloAnswer) -> Iterator[str]:
-    for line in answer.lines:
-        if line.exceeds_theory:
-            _, least, theory, _ = line_cells(line)
-            yield (
-                f"{answer.silo}: more leaks to {WHO[line.adversary]} than theory allows: at least"
-                f" {least} is proved, and {theory} allowed"
-            )
-    for fault in answer.faults:
-        yield f"{answer.silo}: {fault}"
-
-
-def _notes(answer: SiloAnswer) -> Iterator[str]:
-    """Why lines were not measured, what makes others doubtful, and a silo's notes."""
-    for line in answer.lines:
-        if line.reason:
-            yield f"{answer.silo}, {line.adversary}: not measured, as {line.reason}"
-        for doubt in line.doubts:
-            yield f"{answer.silo}, {line.adversary}: {doubt}"
-    for note in answer.notes:
-        yield f"{answer.silo}: {note}"
 
 
 def silo_metrics(answers: Sequence[SiloAnswer]) -> dict[str, float]:

@@ -35,18 +35,18 @@ def schema():
 def test_first_is_the_silo_with_the_largest_epsilon_for_each_adversary():
     sentences = silos_json(THREE)["answer"]
     assert sentences[0] == (
-        "The server, who sees the silo's upload of each round, learns most of one record of south:"
-        " ε ≈ 4.00 (3.20 – 4.80)."
+        "The server, who sees the silo's upload of each round, learns of one record at δ = 1e-05:"
+        " most in south, ε ≈ 4.00 (3.20 – 4.80)."
     )
     assert len(sentences) == len(SEEN_OF_SILOS)
     for sentence, seen in zip(sentences, SEEN_OF_SILOS.values(), strict=True):
-        assert f"who sees {seen}, learns most of one record of south" in sentence
+        assert f"who sees {seen}, learns of one record at δ = 1e-05: most in south, ε" in sentence
     assert words(silos_text(THREE)).startswith(sentences[0])
 
 
 def test_a_silo_s_own_answer_is_not_compared():
     assert silos_json([answer("north")])["answer"][0].endswith(
-        "learns of one record of north: ε ≈ 2.00 (1.60 – 2.40)."
+        "learns of one record at δ = 1e-05: in north, ε ≈ 2.00 (1.60 – 2.40)."
     )
 
 
@@ -58,11 +58,10 @@ def test_what_is_proved_stands_with_the_answer():
 def test_a_silo_that_was_not_measured_is_named():
     some = [answer("north", lines=(UNMEASURED,)), answer("south", lines=lines(2.0))]
     sentences = silos_json(some)["answer"]
-    assert sentences[1].endswith("of south: ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
+    assert sentences[1].endswith("most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
     (sentence,) = silos_json(some[:1])["answer"]
-    assert sentence.endswith(
-        "learns of one record of north: not measured, as the optimizer is Adam locally."
-    )
+    assert sentence.endswith("learns of one record at δ = 1e-05: not measured in north.")
+    assert silos_json(some[:1])["notes"] == ["north, partner: the optimizer is Adam locally."]
     assert silos_json(some[:1])["status"] == "not measured"
 
 
@@ -73,10 +72,10 @@ def test_units_and_deltas_are_not_mixed():
         answer("west", epsilon=5.0, delta=1e-7),
     ]
     text = words(silos_text(mixed))
-    assert "learns of one record of north: ε ≈ 2.00 (1.60 – 2.40) at δ = 1e-05." in text
-    assert "learns of one person of 3 records of south: ε ≈ 9.00" in text
-    assert "learns of one record of west: ε ≈ 5.00 (4.00 – 6.00) at δ = 1e-07." in text
-    assert "learns most" not in text
+    assert "of one record at δ = 1e-05: in north, ε ≈ 2.00 (1.60 – 2.40)." in text
+    assert "of one person of 3 records at δ = 1e-05: in south, ε ≈ 9.00" in text
+    assert "of one record at δ = 1e-07: in west, ε ≈ 5.00 (4.00 – 6.00)." in text
+    assert "most in" not in text
     metrics = silo_metrics(mixed)
     assert metrics["silos-server-epsilon-south"] == 9.0
     assert "silos-server-epsilon" not in metrics
@@ -91,8 +90,7 @@ def test_a_defect_is_named_by_its_silo():
     report = silos_json(silos, ["west did not answer the last model"])
     assert report["status"] == "faulty"
     assert report["faults"] == [
-        "north: more leaks to the server than theory allows: at least 3.50 is proved, and 3.00"
-        " allowed.",
+        "north: more leaks to the server than theory allows.",
         "south: its clipping is off.",
         "west did not answer the last model.",
     ]
@@ -124,7 +122,7 @@ def test_the_table_has_every_number():
     )
     assert re.search(r"server +2\.15 \(1\.90 – 2\.40\) +1\.20 +3\.03 +2\.05", text)
     assert re.search(r"public +not measured +– +none known +–", text)
-    assert "- north, public: not measured, as it was not seen." in text
+    assert "- north, public: it was not seen." in text
     assert max(map(len, text.splitlines())) <= 80
 
 
