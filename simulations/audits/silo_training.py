@@ -1,6 +1,6 @@
 """Silos that train on Fashion-MNIST with Opacus: κ of their canary records, and accuracy.
 
-    python simulations/studies/silo_training.py [--seeds 20] [--rounds 8]
+    python simulations/audits/silo_training.py [--seeds 20] [--rounds 8]
 
 It needs the files of Fashion-MNIST (Debian: dataset-fashion-mnist). Three silos of 5,000, 8,000 and
 15,000 records train a network of 26,213 parameters, with ``make_private`` anew in every round, and
