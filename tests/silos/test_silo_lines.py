@@ -56,7 +56,8 @@ def test_allies_leave_less_noise():
         for n in (1, 2, 3)
     ]
     limits = [lines["partner"].linear_limit for lines in found]
-    assert limits == sorted(limits) and limits[0] < limits[2]
+    assert limits == sorted(limits)
+    assert limits[0] < limits[2]
     assert limits[2] == pytest.approx(found[2]["server"].linear_limit, rel=0.02)
 
 

@@ -1,4 +1,4 @@
-"""A federation of silos whose gradients do not depend on the model: one is audited, others noise."""
+"""A federation of silos, one of which is audited; gradients do not depend on the model."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
