@@ -163,8 +163,12 @@ class FederationLog:
             name = self.names[node] = f"{name} (node {node})"
         return name
 
-    def go_back(self, model: str) -> None:
-        """Forget what came after a model, and everything if it is none of this log's."""
+    def go_back(self, model: str) -> int:
+        """Forget what came after a model, and everything if it is none of this log's.
+
+        Returns:
+            How many rounds are left.
+        """
         known = len(self.rounds)
         done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
         if not done:
@@ -173,6 +177,7 @@ class FederationLog:
             del self.rounds[done:]
             self.heard = {name: one for name, one in self.heard.items() if one.rounds <= done}
             self.faults.append(f"what came after round {done} is forgotten: it is in no model")
+        return done
 
     def answer(self, silo: str) -> SiloAnswer:
         """The newest answer of a silo.

@@ -50,7 +50,8 @@ _WHAT = "an audit saved by RecordAudit"
 _JSON = pydantic.TypeAdapter(FederationLog)
 _ENTRIES = 1 << 16  # of an update, about, whose energy is taken
 _MASKED = 1e3  # times the energy of the sum, that masks have and updates have not
-_HINT = 'Does its client app have the line app.query("records")(answer_records)?'
+_NO_HANDLER = "No query function"  # in what Flower says of an app without
+_HINT = 'its client app has no line app.query("records")(answer_records)'
 
 
 class RecordAudit(AuditedStrategy):
@@ -108,8 +109,7 @@ class RecordAudit(AuditedStrategy):
 
     def _fault(self, what: str, why: Exception | str) -> None:
         """Keep what could not be done and why, and log it, each once."""
-        reason = why if isinstance(why, str) else one_line(error_text(why))
-        fault = f"{what}: {reason}"
+        fault = f"{what}: {one_line(why if isinstance(why, str) else error_text(why))}"
         if fault not in self._log.faults:
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
@@ -142,7 +142,8 @@ class RecordAudit(AuditedStrategy):
 
         Call `ask_silos` after the loop.
         """
-        self._hooks.attach()
+        if self._is_enabled:
+            self._hooks.attach()
         return self.strategy
 
     def configure_train(
@@ -192,7 +193,10 @@ class RecordAudit(AuditedStrategy):
             if not self._log.rounds and self._path is not None and self._path.exists():
                 (saved,), _ = read_archive(self._path, _WHAT, schema=_SCHEMA, texts=("silos",))
                 self._log = _JSON.validate_python(saved)
-        self._log.go_back(model)
+        if (known := len(self._log.rounds)) and not self._log.go_back(model):
+            logger.warning(
+                "Audit of records: %d rounds are of another run: a new log begins", known
+            )
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
 
