@@ -290,11 +290,11 @@ class RecordAudit(AuditedStrategy):
         self._is_closed = True
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
             node = reply.metadata.src_node_id
-            silo = self._log.names[node]
+            silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
-                self._fault(
-                    f"{silo} did not answer the last model", f"{reply.error.reason}. {_HINT}"
-                )
+                reason = reply.error.reason or "no reason was given"
+                why = _HINT if _NO_HANDLER in reason else reason
+                self._fault(f"{silo} did not answer the last model", why)
             elif answer := self._answer_in(reply):
                 rounds = len(self._log.rounds)
                 self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
@@ -313,12 +313,15 @@ class RecordAudit(AuditedStrategy):
     def faults(self) -> list[str]:
         """What went wrong so far, and silos that do not answer, or not as the others."""
         faults = [*self._log.faults]
-        answers = self.answers()
-        for silo in self._log.silos:
-            if silo not in answers:
-                faults.append(f"{silo}: no answer came with its replies; do they audit.reply(…)?")
-            elif answers[silo].delta != self._delta:
-                faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+        try:
+            answers = self.answers()
+            for silo in self._log.silos:
+                if silo not in answers:
+                    faults.append(f"{silo}: no answer came with its replies (audit.reply)")
+                elif answers[silo].delta != self._delta:
+                    faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+        except Exception as error:  # noqa: BLE001 - what is known is said
+            faults.append(f"the faults are incomplete: {one_line(error_text(error))}")
         return faults
 
     def metrics(self) -> dict[str, float]:

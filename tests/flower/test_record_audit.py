@@ -340,6 +340,17 @@ def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
     assert audit.answers()["south"].lines[0].exceeds_theory
 
 
+def test_a_silo_that_could_not_audit_says_why_itself():
+    def cannot(partition, server_round, found):
+        line = SiloLine("server", theory=math.inf, reason="the silo trained without DP-SGD")
+        more = dataclasses.replace(found, rounds=0, lines=(line,))
+        return (found if partition else more).to_json()
+
+    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=cannot))
+    (line,) = audit.answers()["north"].lines
+    assert (line.theory, line.reason) == (math.inf, "the silo trained without DP-SGD")
+
+
 def test_replies_that_end_to_be_answers_are_not_measured():
     def stops(partition, server_round, found):
         return None if partition == 0 and server_round != 1 else found.to_json()
