@@ -108,9 +108,9 @@ class RecordAudit(AuditedStrategy):
         super().__init__(strategy, self._fault)
 
     def _fault(self, what: str, why: Exception | str) -> None:
-        """Keep what could not be done and why, and log it, each once."""
+        """Keep and log what could not be done and why, the first time."""
         fault = f"{what}: {one_line(why if isinstance(why, str) else error_text(why))}"
-        if fault not in self._log.faults:
+        if not any(known.startswith(f"{what}: ") for known in self._log.faults):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
@@ -335,13 +335,15 @@ class RecordAudit(AuditedStrategy):
 
         Never raises: where a file cannot be written the text says that.
         """
-        from fl_epe.reporting import silos_text, write_silos_report
+        from fl_epe.reporting import silos_json, silos_text, write_silos_report
 
         with self._goes_on("the report could not be written"):
             folder = None if directory is None else Path(directory)
+            answers = [*self.answers().values()]
             if folder is not None:
-                write_silos_report([*self.answers().values()], self.faults, folder)
-            self._loggers.close(self.metrics(), folder)
+                write_silos_report(answers, self.faults, folder)
+            status = silos_json(answers, self.faults)["status"]
+            self._loggers.close({"status": status, **self.metrics()}, folder)
         try:
             return silos_text([*self.answers().values()], self.faults)
         except Exception as error:  # noqa: BLE001 - what is known is said

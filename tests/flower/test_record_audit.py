@@ -251,8 +251,8 @@ GARBAGE = {
 
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
-    def reply(partition, server_round, found):
-        return text if partition == 1 else found.to_json()
+    def reply(partition, server_round, found):  # another one in each round
+        return text + " " * server_round if partition == 1 else found.to_json()
 
     audit, result = run(flower.FedAvg(**PLAIN), FakeSilos(reply=reply))
     assert len(result.train_metrics_clientapp) == ROUNDS
@@ -514,11 +514,11 @@ def test_loggers_are_told_each_round(tmp_path):
             told.append((round_number, values["silos-server-epsilon"]))
 
         def close(self, summary):
-            told.append(summary["silos-public-epsilon-west"])
+            told.append((summary["status"], summary["silos-public-epsilon-west"]))
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(), log_to=[Log()], folder=tmp_path)
     audit.report()
-    assert told == [(1, 4.0), (2, 4.0), (3, 4.0), 1.0]
+    assert told == [(1, 4.0), (2, 4.0), (3, 4.0), ("ok", 1.0)]
 
 
 def test_attributes_are_the_strategy_s():
