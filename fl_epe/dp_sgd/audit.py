@@ -61,7 +61,7 @@ class DPSGDAudit:
         self._has_begun = False
         self._hooks = contextlib.ExitStack()
         self._facts: list[StepFacts] = []
-        self._seen = SeenSteps(steps)
+        self._seen = SeenSteps(steps.tensor_sizes)
 
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
@@ -109,7 +109,7 @@ class DPSGDAudit:
 
     def _clip(self, clip: Callable[[], None]) -> None:
         if self._active:
-            self._seen.clip(clip)
+            self._seen.clip(self._steps, clip)
         else:
             clip()
 
@@ -181,7 +181,7 @@ class DPSGDAudit:
                 "the noisy gradient has NaN or infinite entries",
             )
             return
-        self._seen.add(facts, clipped, noise, untouched)
+        self._seen.add(self._steps, facts, clipped, noise, untouched)
 
     @property
     def faults(self) -> list[str]:
@@ -194,8 +194,13 @@ class DPSGDAudit:
         return self._found(self._seen.noise)
 
     def _found(self, noise: list[Check]) -> StepFindings:
-        is_sampled = self._design["participations"] is None
-        return self._seen.findings(self._design["sample_rate"], is_sampled=is_sampled, noise=noise)
+        steps = self._steps
+        return self._seen.findings(
+            steps.sample_rate or self._design["sample_rate"],
+            float(steps.optimizer.expected_batch_size or math.nan),
+            is_sampled=self._design["participations"] is None,
+            noise=noise,
+        )
 
     def record(self) -> auditing.AuditRecord:
         """What the run leaves behind so far, for every estimate and bound.

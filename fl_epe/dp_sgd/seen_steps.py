@@ -4,15 +4,15 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
 import types
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from fl_epe.checks import Booleans, NamedArrays, Vector
+from fl_epe.archive import put_under, under
+from fl_epe.checks import Booleans, Integers, NamedArrays, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
@@ -66,21 +66,24 @@ class SeenSteps:
     """The steps of a run, as `check_steps` looks at them.
 
     Args:
-        steps: of the optimizer.
+        tensor_sizes: number of entries of each trainable tensor.
         kept: coordinates of the noise of a step that are kept, about.
+
+    Attributes:
+        movement: of the model by these steps.
     """
 
-    def __init__(self, steps: Steps, kept: int = _KEPT) -> None:
-        self.steps = steps
-        self.movement = Movement(int(steps.tensor_sizes.sum()))
+    def __init__(self, tensor_sizes: Integers, kept: int = _KEPT) -> None:
+        self.movement = Movement(int(tensor_sizes.sum()))
+        self._sizes, self._kept = tensor_sizes, kept
         self._batches: list[BatchSeen] = []  # of the step that is going on
         self._seen: list[StepSeen] = []
-        sizes = {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)}
+        sizes = {f"tensor {i}": size for i, size in enumerate(tensor_sizes.tolist(), 1)}
         self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=kept)
 
-    def clip(self, clip: Callable[[], None], *, look: bool = True) -> None:
+    def clip(self, steps: Steps, clip: Callable[[], None], *, look: bool = True) -> None:
         """Let the optimizer clip a batch; ``look`` at how it does, or only count its examples."""
-        self._batches.append(self.steps.clip(clip, look=look))
+        self._batches.append(steps.clip(clip, look=look))
 
     def take_batches(self) -> list[BatchSeen]:
         """The batches that were clipped for this step; the next one begins with none."""
@@ -92,11 +95,17 @@ class SeenSteps:
         self._seen.append(StepSeen(facts.batches, tuple(batches), looked_at=False))
 
     def add(
-        self, facts: StepFacts, batches: list[BatchSeen], noise: Vector, untouched: Booleans
+        self,
+        steps: Steps,
+        facts: StepFacts,
+        batches: list[BatchSeen],
+        noise: Vector,
+        untouched: Booleans,
     ) -> None:
         """Take in a step.
 
         Args:
+            steps: whose.
             facts: of the step.
             batches: that were clipped for it.
             noise: on their sum, ``(dim,)``.
@@ -114,7 +123,7 @@ class SeenSteps:
                 untouched_square=float(np.dot(there, there)),
             )
         )
-        self.movement.begin(self.steps.model(), noise, self.steps.replay)
+        self.movement.begin(steps.model(), noise, steps.replay)
 
     @property
     def noise(self) -> list[Check]:
@@ -122,12 +131,18 @@ class SeenSteps:
         return self._noise.checks()
 
     def findings(
-        self, rate: float | None, *, is_sampled: bool, noise: list[Check] | None = None
+        self,
+        rate: float | None,
+        batch_size: float,
+        *,
+        is_sampled: bool = True,
+        noise: list[Check] | None = None,
     ) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`.
 
         Args:
-            rate: sampling rate, where the optimizer does not say; ``None`` if it is not known.
+            rate: sampling rate; ``None`` if it is not known.
+            batch_size: expected number of examples of a batch; NaN if it is not known.
             is_sampled: whether the accounting is for Poisson sampling.
             noise: `noise`, if it is at hand.
         """
@@ -135,28 +150,30 @@ class SeenSteps:
             self._seen,
             self.noise if noise is None else noise,
             self.movement,
-            rate=self.steps.sample_rate or rate,
-            batch_size=float(self.steps.optimizer.expected_batch_size or math.nan),
+            rate=rate,
+            batch_size=batch_size,
             is_sampled=is_sampled,
         )
 
     def state(self) -> NamedArrays:
-        """Named arrays, from which `restore` goes on with other steps."""
+        """Named arrays, from which `of_state` goes on."""
         text = json.dumps([dataclasses.asdict(step) for step in self._seen])
-        steps = np.frombuffer(zlib.compress(text.encode()), np.uint8)
-        noise = {f"noise.{name}": value for name, value in self._noise.state().items()}
-        return {"steps": steps, "movement": self.movement.state(), **noise}
+        return {
+            "tensor_sizes": self._sizes,
+            "kept": np.array(self._kept),
+            "steps": np.frombuffer(zlib.compress(text.encode()), np.uint8),
+            "movement": self.movement.state(),
+            **put_under("noise.", self._noise.state()),
+        }
 
-    def restore(self, state: NamedArrays) -> None:
-        """Go on from what `state` returned.
-
-        Raises:
-            ValueError: if it is of another model.
-        """
+    @classmethod
+    def of_state(cls, state: NamedArrays) -> Self:
+        """From what `state` returned."""
+        found = cls(state["tensor_sizes"], int(state["kept"]))
         rows = json.loads(zlib.decompress(state["steps"].tobytes()))
         for row in rows:
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])
-        self._seen = [StepSeen(**row) for row in rows]
-        self.movement.restore(state["movement"])
-        parts = {name.partition(".")[2]: v for name, v in state.items() if name[:6] == "noise."}
-        self._noise.restore(parts)
+        found._seen = [StepSeen(**row) for row in rows]
+        found.movement.restore(state["movement"])
+        found._noise.restore(under(state, "noise."))
+        return found
