@@ -61,7 +61,7 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
 
 def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
     """A line without what is said of the rounds that an audit covers, but of all."""
-    nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "linear_limit"))
+    nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "scale", "linear_limit"))
     theory = math.inf if line.theory == math.inf else None
     return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
 
