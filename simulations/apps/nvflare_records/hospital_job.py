@@ -5,7 +5,8 @@ from pathlib import Path
 
 from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
-from three_hospitals.task import RECORDS, Net
+from nvflare.recipe.utils import add_final_global_evaluation
+from three_hospitals.task import HOSPITALS, Net
 
 
 def main() -> None:
@@ -16,11 +17,12 @@ def main() -> None:
     recipe = FedAvgRecipe(
         name="three-hospitals",
         model=Net(),
-        min_clients=len(RECORDS),
+        min_clients=len(HOSPITALS),
         num_rounds=options.rounds,
         train_script=str(Path(__file__).with_name("hospital_client.py")),
     )
-    recipe.execute(SimEnv(num_clients=len(RECORDS), workspace_root=options.workspace))
+    add_final_global_evaluation(recipe)  # sends each hospital the last model
+    recipe.execute(SimEnv(clients=list(HOSPITALS), workspace_root=options.workspace))
 
 
 if __name__ == "__main__":

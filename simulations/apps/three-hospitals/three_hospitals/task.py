@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 SPLIT_SEED = 569  # who is where: no secret, and not the seed of any noise
-RECORDS = (60, 150, 245)  # of each hospital; the other 114 are public
+HOSPITALS = {"north": 60, "east": 150, "south": 245}  # records of each; the other 114 are public
 
 
 class Net(nn.Module):
@@ -23,31 +23,32 @@ class Net(nn.Module):
         return logits
 
 
-def _parts() -> list[TensorDataset]:
-    """The records of each hospital, and last those that are public.
+def _parts() -> dict[str, TensorDataset]:
+    """The records of each hospital, and those that are public.
 
     All are standardized by the public ones: what DP-SGD does not see may not depend on a
     hospital's records.
     """
     measurements, diagnoses = load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(SPLIT_SEED).permutation(len(diagnoses))
-    places = np.split(order, np.cumsum(RECORDS))
-    public = measurements[places[-1]]
+    rows = np.split(order, np.cumsum(list(HOSPITALS.values())))
+    public = measurements[rows[-1]]
     standardized = (measurements - public.mean(0)) / public.std(0)
     inputs = torch.as_tensor(standardized, dtype=torch.float32)
     targets = torch.as_tensor(diagnoses)
-    return [TensorDataset(inputs[rows], targets[rows]) for rows in places]
+    parts = [TensorDataset(inputs[part], targets[part]) for part in rows]
+    return dict(zip([*HOSPITALS, "public"], parts, strict=True))
 
 
-def hospital_records(number: int) -> TensorDataset:
-    """The records of hospital 0, 1 or 2."""
-    return _parts()[number]
+def hospital_records(name: str) -> TensorDataset:
+    """The records of a hospital."""
+    return _parts()[name]
 
 
 @torch.no_grad()
 def public_accuracy(model: nn.Module) -> tuple[float, float]:
     """Mean loss and accuracy on the records that no hospital has."""
-    measurements, diagnoses = _parts()[-1].tensors
+    measurements, diagnoses = _parts()["public"].tensors
     logits = model(measurements)
     loss = nn.functional.cross_entropy(logits, diagnoses)
     right = logits.argmax(1) == diagnoses
