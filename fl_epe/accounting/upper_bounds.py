@@ -25,7 +25,7 @@ from fl_epe.accounting.composed_gaussians import (
     random_participations_epsilon,
 )
 from fl_epe.accounting.expected_score_law import expected_score_law
-from fl_epe.accounting.unknown_rounds import partly_known_epsilon
+from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon, partly_known_epsilon
 from fl_epe.schedules import Adjacency, ParticipationLaw
 from fl_epe.wording import how_often
 
@@ -68,9 +68,13 @@ def upper_bounds(
     Raises:
         ValueError: for an argument out of range.
     """
-    epsilon = gaussian_epsilon(noise_multiplier, delta, law.limit)
-    found = [UpperBound(epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}")]
-    events = law.events or law.events_at_most
+    records = 1 if law.local is None else law.local.records
+    epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
+    words = f"takes part at most {how_often(law.limit)}"
+    if records > 1:
+        words += f", each time with at most {records} records"
+    found = [UpperBound(epsilon, True, "zero-out", words)]
+    events = None if law.local else law.events or law.events_at_most
     counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
     if counts is not None and counts.shares.max() < 1:  # else everybody takes part equally often
         pmf = np.bincount(np.rint(counts.expected_scores).astype(np.int64), counts.shares)
@@ -97,6 +101,10 @@ def amplified_bounds(
     - The client takes part by a coin in rounds that are at least ``bands`` apart. That is
       `poisson_epsilon` of as many rounds (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
       Factorization", Theorem 4).
+    - Coins of their own draw each record of a unit into steps, see `LocalSteps`. In each step it is
+      there a binomial number of times, which is a mixture of Gaussians (Ganesh 2024, "Tight
+      Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms").
+      All steps are composed.
     - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
       DP-SGD"). With correlated noise the adversary may be told its remainder modulo ``bands``, and
       rounds whose noise reaches another block.
@@ -118,6 +126,13 @@ def amplified_bounds(
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     if not 0 < noise_multiplier < math.inf:
         return
+    local = law.local
+    several = local is not None and (local.records > 1 or len(set(local.rates)) > 1)
+    if local and several and local.participations and bands == 1:
+        signals = np.full(local.total, 1 / noise_multiplier)
+        epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
+        words = "records take part in steps by coins that the adversary does not see"
+        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     if law.uniform and (blocks := _hidden_rounds(law, bands)):
         known = math.sqrt(1 + overlap) / noise_multiplier
         epsilon = partly_known_epsilon(blocks, 1 / noise_multiplier, known, delta)

@@ -153,8 +153,9 @@ def hidden_events(record: AuditRecord) -> Events:
     taken = record.presence.sum(axis=0)
     certain = bool(drawn) and all(event.chance == 1 for event in drawn)
     on_ladder = certain and taken.any() and np.median(taken) != len(drawn)
+    # Canaries may all have been once in each of their rounds, also where the law has counts.
     weighted = record.mechanism.canary_weights is not None
-    if events is None or not drawn or on_ladder or weighted != (events.counts is not None):
+    if events is None or not drawn or on_ladder or (weighted and events.counts is None):
         raise NotMeasured("the law of a client's secret rounds is not known")
     return events
 

@@ -2,9 +2,9 @@
 
 Silos (hospitals, banks) train by DP-SGD on records (patients) of their own, and upload models. For
 each adversary there is a `SiloLine`: ε of a record as it was measured, what is proved, what theory
-allows, and the linear limit. Theory is the privacy accountant's ε of every step, which holds for all
-that is made of the steps. The linear limit is exact where gradients do not depend on the model, and
-else no bound (docs/notes/silos.md).
+allows, and the linear limit. Theory is the privacy accountant's ε of every step, which holds for
+all that is made of the steps. The linear limit is exact where gradients do not depend on the model,
+and else no bound (docs/notes/silos.md).
 
 Answers leave a silo as text, so that nothing else does.
 
@@ -35,7 +35,7 @@ SEEN_OF_SILOS: dict[SiloAdversary, str] = {
 }
 """What each adversary sees; all know the gradients of the silo's other records."""
 
-_NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
+_NUMBERS = ("epsilon", "low", "high", "scale", "proved", "theory", "linear_limit")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class SiloLine:
         epsilon: as measured; ``None`` if it was not.
         low: lower end of its interval.
         high: upper end of its interval.
+        scale: κ, what is left of a canary in what the adversary sees, over what it added.
         proved: the record's ε is above this; ``None`` without a bound.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
@@ -61,6 +62,7 @@ class SiloLine:
     epsilon: float | None = None
     low: float | None = None
     high: float | None = None
+    scale: float | None = None
     proved: float | None = None
     theory: float | None = None
     linear_limit: float | None = None
@@ -145,7 +147,7 @@ class FederationFacts:
     Attributes:
         rounds: of the federation that released a model.
         taken: the numbers of those, from 1, in which the silo's upload arrived.
-        silos: that took part.
+        silos: that took part; ``None`` if that is not known.
         others: in each round of ``taken`` share of the energy of the other silos' weighted uploads
             that is left without those of a partner and its allies, in [0, 1]; empty if nobody can
             see uploads. The others are then taken to be alike.
@@ -158,7 +160,7 @@ class FederationFacts:
 
     rounds: int
     taken: tuple[int, ...]
-    silos: int
+    silos: int | None
     others: tuple[float, ...] = ()
     allies: int = 1
     server: str = "sgd"

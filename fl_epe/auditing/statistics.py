@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
 from fl_epe.auditing.leave_one_out import known_others
 from fl_epe.auditing.record import AuditRecord
@@ -147,14 +146,25 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
 
 
 def _ratio_of(event: Event, scores: Vector, signal: Vector) -> Floats:
-    """Logarithm of the likelihood ratio of one event, by its rows: ``(rows, k)``, ``(rows, 1)``."""
-    moved = signal * event.counts[:, None]
-    parts = moved * scores - moved**2 / 2
-    ratio = scipy.special.logsumexp(parts, axis=0, b=event.chances[:, None])
-    if event.chance == 1:
-        return np.asarray(ratio)
-    return np.asarray(np.logaddexp(math.log1p(-event.chance), ratio))
+    """Logarithm of the likelihood ratio of one event, by its rows: ``(rows, k)``, ``(rows, 1)``.
 
+    Where the round is known, a unit that is hardly ever so often in it is left out: any function of
+    the scores is one to guess by.
+    """
+    least = min(_SELDOM, float(event.chances.max())) if event.in_one_round else 0.0
+    kept = event.chances >= least
+    chances = event.chances[kept].astype(scores.dtype)
+    moved = (signal * event.counts[:, None].astype(scores.dtype))[kept]
+    parts = moved * scores[kept] - moved**2 / 2
+    most = np.max(parts, axis=0)
+    ratio = most + np.log(chances @ np.exp(parts - most))
+    absent = 1 - float(event.chances.sum())
+    if event.chance == 1 or absent <= 0:
+        return np.asarray(ratio)
+    return np.asarray(np.logaddexp(math.log(absent), ratio))
+
+
+_SELDOM = 1e-7  # probability that a unit is so many times in a round
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "displacement": _displacement,

@@ -18,7 +18,21 @@ Examples:
 """
 
 from fl_epe.dp_sgd.audit import DPSGDAudit
-from fl_epe.dp_sgd.optimizers import PlainDPSGD
+from fl_epe.dp_sgd.linear import LinearStep, Response
+from fl_epe.dp_sgd.optimizers import PlainDPSGD, StepFacts, Steps
+from fl_epe.dp_sgd.seen_steps import SeenSteps, hooked
 from fl_epe.dp_sgd.start import audit_dp_sgd
+from fl_epe.dp_sgd.step_checks import StepFindings
 
-__all__ = ["DPSGDAudit", "PlainDPSGD", "audit_dp_sgd"]
+__all__ = [
+    "DPSGDAudit",
+    "LinearStep",
+    "PlainDPSGD",
+    "Response",
+    "SeenSteps",
+    "StepFacts",
+    "StepFindings",
+    "Steps",
+    "audit_dp_sgd",
+    "hooked",
+]

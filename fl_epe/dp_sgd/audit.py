@@ -5,10 +5,8 @@ No exception of the audit ends training: it is told once, and the run goes on wi
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -19,20 +17,18 @@ from fl_epe import auditing
 from fl_epe.archive import error_text
 from fl_epe.checks import Booleans, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
-from fl_epe.dp_sgd.movement import Movement
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
-from fl_epe.dp_sgd.step_checks import StepFindings, StepSeen, check_steps
-from fl_epe.hooks import stand_in
+from fl_epe.dp_sgd.seen_steps import SeenSteps, hooked
+from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
-from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth, sentences
+from fl_epe.noise import Check, sentences
 from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
 _UNTOUCHED_EVERY = 50  # steps: one in which canaries leave entries alone that no example touches
-_NOT_CLIPPED = BatchSeen(unseen="the optimizer does not clip by its method clip_and_accumulate")
 
 
 class DPSGDAudit:
@@ -64,14 +60,8 @@ class DPSGDAudit:
         self._final: Vector | None = None  # once training has ended
         self._has_begun = False
         self._hooks = contextlib.ExitStack()
-        self._clipped: list[BatchSeen] = []  # batches of the step that is going on
         self._facts: list[StepFacts] = []
-        self._seen: list[StepSeen] = []
-        self._movement = Movement(int(steps.tensor_sizes.sum()))
-        self._noise = NoiseHealth(
-            {f"tensor {i}": size for i, size in enumerate(steps.tensor_sizes.tolist(), 1)},
-            level=RUN_LEVEL,
-        )
+        self._seen = SeenSteps(steps.tensor_sizes)
 
     def __enter__(self) -> Self:
         """Note the initial model, and let canaries join from the next step on.
@@ -80,20 +70,16 @@ class DPSGDAudit:
             ValueError: if the audit has been entered before.
         """
         if self._has_begun:
-            raise ValueError("Expected a new audit_dp_sgd: this one has seen a run.")
+            raise ValueError(
+                "Expected a new audit_dp_sgd: this one has seen a run. For the rounds of a"
+                " federation use fl_epe.audit_records."
+            )
         self._auditor.begin(self._steps.model())
         self._active = self._has_begun = True
-        optimizer = self._steps.optimizer
-        hooks: dict[str, Callable[..., Any]] = {
-            "add_noise": self._add_noise,
-            "clip_and_accumulate": self._clip,
-            "accumulate": self._clip,  # what ghost clipping calls instead
-            "step": self._step,
-        }
-        for name, around in hooks.items():
-            if hasattr(optimizer, name):
-                mine = _method(optimizer, getattr(optimizer, name), around)
-                self._hooks.enter_context(stand_in(optimizer, name, mine))
+        hooks = hooked(
+            self._steps.optimizer, clip=self._clip, add_noise=self._add_noise, step=self._step
+        )
+        self._hooks.enter_context(hooks)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
         logger.log(level, "Audit: %s", self._plan)
         return self
@@ -103,7 +89,7 @@ class DPSGDAudit:
         with self._standing_back("the final model could not be read"):
             self._hooks.close()
             self._final = self._steps.model()
-            self._movement.count_change(self._final)
+            self._seen.movement.count_change(self._final)
             for fault in self.findings.faults:
                 logger.warning("Audit: %s", fault)
 
@@ -123,7 +109,7 @@ class DPSGDAudit:
 
     def _clip(self, clip: Callable[[], None]) -> None:
         if self._active:
-            self._clipped.append(self._steps.clip(clip))
+            self._seen.clip(self._steps, clip)
         else:
             clip()
 
@@ -131,7 +117,7 @@ class DPSGDAudit:
         outcome = step(*args, **options)
         if self._active:
             with self._standing_back("what moved the model could not be found out"):
-                self._movement.end(self._steps.model())
+                self._seen.movement.end(self._steps.model())
         return outcome
 
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
@@ -140,7 +126,7 @@ class DPSGDAudit:
         if self._active:
             with self._standing_back("canaries could not join"):
                 facts = self._steps.facts()
-                clipped, self._clipped = self._clipped, []
+                clipped = self._seen.take_batches()
                 cohort = self._cohorts(facts.batches)
                 gradient = self._gradient(cohort, facts.clip_norm)
                 # Whether noise is added where no gradient is, canaries must not hide.
@@ -195,19 +181,7 @@ class DPSGDAudit:
                 "the noisy gradient has NaN or infinite entries",
             )
             return
-        deviation = facts.sum_noise_multiplier * facts.clip_norm
-        self._noise.add(noise, deviation)
-        there = noise[untouched] / deviation if deviation > 0 else noise[:0]
-        self._seen.append(
-            StepSeen(
-                batches=facts.batches,
-                parts=tuple(clipped) or (_NOT_CLIPPED,),
-                silent=deviation == 0 and not noise.any(),
-                untouched=len(there),
-                untouched_square=float(np.dot(there, there)),
-            )
-        )
-        self._movement.begin(self._steps.model(), noise, self._steps.replay)
+        self._seen.add(self._steps, facts, clipped, noise, untouched)
 
     @property
     def faults(self) -> list[str]:
@@ -217,18 +191,15 @@ class DPSGDAudit:
     @property
     def findings(self) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`."""
-        return self._found(self._noise.checks())
+        return self._found(self._seen.noise)
 
     def _found(self, noise: list[Check]) -> StepFindings:
         steps = self._steps
-        rate = steps.sample_rate or self._design["sample_rate"]
-        return check_steps(
-            self._seen,
-            noise,
-            self._movement,
-            rate=rate,
-            batch_size=float(steps.optimizer.expected_batch_size or math.nan),
+        return self._seen.findings(
+            steps.sample_rate or self._design["sample_rate"],
+            float(steps.optimizer.expected_batch_size or math.nan),
             is_sampled=self._design["participations"] is None,
+            noise=noise,
         )
 
     def record(self) -> auditing.AuditRecord:
@@ -239,7 +210,7 @@ class DPSGDAudit:
         """
         if not self._has_begun:
             raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
-        mechanism, noise = self._mechanism(), self._noise.checks()
+        mechanism, noise = self._mechanism(), self._seen.noise
         found = self._found(noise)
         unbounded, knowing = None, self._design["full_knowledge"]
         if knowing and found.unbounded:
@@ -327,18 +298,6 @@ class DPSGDAudit:
             return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])
-
-
-def _method(
-    optimizer: Any, method: Callable[..., Any], around: Callable[..., Any]
-) -> types.MethodType:
-    """A bound method, as schedulers of the learning rate expect: ``around`` in its place."""
-
-    @functools.wraps(method)
-    def replaced(_: Any, *args: Any, **options: Any) -> Any:
-        return around(method, *args, **options)
-
-    return types.MethodType(replaced, optimizer)
 
 
 def _constant(values: list[float]) -> float | None:

@@ -5,6 +5,7 @@ ends elsewhere, it is tested whether its movement is independent of the noise. M
 replayed and not independent may be computed from the noisy gradient, or from more.
 """
 
+import json
 import math
 from collections.abc import Callable
 
@@ -18,6 +19,10 @@ _TOLERANCE = 1e-3  # of a movement: distance of a model that moved as replayed
 _KEPT = 0.5  # of the noise of earlier steps: an optimizer may use a gradient later
 _MOST_CORRELATED = (1 - _KEPT**2) / (1 - _KEPT) ** 2  # variance of sums over such noise
 _DEVIATIONS = 3
+_SUMS = (
+    *("steps", "unexplained", "changes", "reason"),
+    *("_moved_by_noise", "_replayed_by_noise", "_variance"),
+)
 _LEAST_SHARE = 0.1  # of the replay's response to noise: a model with less does not move by it
 
 
@@ -91,6 +96,20 @@ class Movement:
             self._start = None
         if self._end is not None and not np.array_equal(model, self._end, equal_nan=True):
             self.changes += 1
+
+    def forget(self) -> None:
+        """What follows is not compared: steps that are not looked at, or another round."""
+        self._start = self._end = self._replay = None
+        self._noise = np.zeros_like(self._noise)
+
+    def state(self) -> np.ndarray:
+        """What a later round needs, as a JSON text."""
+        return np.array(json.dumps([getattr(self, name) for name in _SUMS]))
+
+    def restore(self, state: np.ndarray) -> None:
+        """Go on from what `state` returned."""
+        for name, value in zip(_SUMS, json.loads(str(state)), strict=True):
+            setattr(self, name, value)
 
     @property
     def has_no_noise(self) -> bool:

@@ -138,6 +138,7 @@ class StepFacts:
             of clipped gradients is released as well (adaptive clipping).
         learning_rate: how far the model moves for a mean of length 1.
         batches: that were accumulated, by which Opacus multiplies the sampling rate.
+        scale: by which a mean gradient is multiplied before the learning rate.
     """
 
     clip_norm: float
@@ -145,6 +146,7 @@ class StepFacts:
     sum_noise_multiplier: float
     learning_rate: float
     batches: int
+    scale: float = 1.0
 
 
 class Steps:
@@ -152,6 +154,7 @@ class Steps:
 
     Attributes:
         optimizer: whose steps these are.
+        inner: the optimizer that moves the model by noisy gradients.
         description: of the optimizer, for reports.
         tensor_sizes: number of entries of each trainable tensor.
         batch_size: by which a noisy sum is divided; 1 if nothing says.
@@ -172,19 +175,19 @@ class Steps:
             if any(part in name for name in names):
                 raise ValueError(f"Expected {wanted}, got optimizer={names[0]}.")
         self.optimizer = optimizer
-        self._inner = getattr(optimizer, "original_optimizer", optimizer)
+        self.inner = getattr(optimizer, "original_optimizer", optimizer)
         self._params: list[Any] = list(optimizer.params)  # keep their ``summed_grad``
         self.tensor_sizes = np.array([p.numel() for p in self._params])
         if not self.tensor_sizes.sum():
             raise ValueError(f"Expected an optimizer with trainable parameters, got {names[0]}.")
         self.batch_size = float(optimizer.expected_batch_size or 1)
-        inner = "" if self._inner is optimizer else f" around {type(self._inner).__name__}"
+        inner = "" if self.inner is optimizer else f" around {type(self.inner).__name__}"
         self.description = names[0] + inner
 
     @property
     def momentum(self) -> float | None:
         """That of SGD whose model is a weighted sum of gradients; ``None`` for any other."""
-        if type(self._inner) not in (torch.optim.SGD, PlainDPSGD):
+        if type(self.inner) not in (torch.optim.SGD, PlainDPSGD):
             return None
         others = ("dampening", "nesterov", "weight_decay", "maximize")
         groups = self.optimizer.param_groups
@@ -211,10 +214,19 @@ class Steps:
         rate = rates.pop() if len(rates) == 1 else math.nan
         batches = int(optimizer.accumulated_iterations)
         scale = 1 / batches if optimizer.loss_reduction == "mean" else self.batch_size
-        return StepFacts(float(optimizer.max_grad_norm), z, of_sum, rate * scale, batches)
+        clip_norm = float(optimizer.max_grad_norm)
+        return StepFacts(clip_norm, z, of_sum, rate * scale, batches, scale)
 
-    def clip(self, clip: Callable[[], None]) -> BatchSeen:
-        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen."""
+    def clip(self, clip: Callable[[], None], *, look: bool = True) -> BatchSeen:
+        """Let the optimizer clip a batch, and look at it; what cannot be read is unseen.
+
+        Without ``look`` only its examples are counted.
+        """
+        if not look:
+            clip()
+            with contextlib.suppress(Exception):  # somebody's optimizer
+                return BatchSeen(self._examples())
+            return BatchSeen()
         before: dict[Any, Any] | None = None
         with contextlib.suppress(Exception):  # such as no memory
             sums = {p: getattr(p, "summed_grad", None) for p in self._params}
@@ -256,7 +268,7 @@ class Steps:
         Raises:
             Exception: whatever an optimizer raises that cannot be copied.
         """
-        optimizer, inner = self.optimizer, self._inner
+        optimizer, inner = self.optimizer, self.inner
         if inner is optimizer:  # PlainDPSGD
             moved = optimizer.learning_rate * self.noisy() / self.batch_size
             return np.asarray(self.model() - moved)
@@ -296,6 +308,37 @@ class Steps:
         whole = _flat(after)
         _put(sums, after)
         return whole, undo
+
+    def shift(self, vector: Vector) -> None:
+        """Add a vector of shape ``(dim,)`` to the model."""
+        parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
+        with torch.no_grad():
+            for p, part in zip(self._params, parts, strict=True):
+                p.add_(part.view_as(p).to(p))
+
+    def parameters(self) -> list[Any]:
+        """The trainable tensors, in the order of the vectors here."""
+        return self._params
+
+    @property
+    def has_velocity(self) -> bool:
+        """Whether the optimizer goes on with the momentum of earlier steps."""
+        states = getattr(self.inner, "state", {}).values()
+        return any(state.get("momentum_buffer") is not None for state in states)
+
+    @property
+    def accounted_steps(self) -> int | None:
+        """How many steps the accountant of ``PrivacyEngine`` counts; ``None`` if there is none."""
+        hook: Any = getattr(self.optimizer, "step_hook", None)
+        with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
+            accountant = inspect.getclosurevars(hook).nonlocals["self"]
+            return sum(int(steps) for _, _, steps in accountant.history)
+        return None
+
+    @staticmethod
+    def flat(tensors: Iterable[Any]) -> Vector:
+        """Tensors as one vector on the host; a copy."""
+        return _flat(tensors)
 
     def clipped(self) -> Vector:
         """The clipped sum, shape ``(dim,)``."""

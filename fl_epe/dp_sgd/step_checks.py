@@ -38,6 +38,7 @@ class StepSeen:
         silent: whether no noise was claimed, and none added.
         untouched: number of entries where neither an example nor a canary had a gradient.
         untouched_square: sum of their squared noise, over the claimed variance.
+        looked_at: whether more than the batch sizes was.
     """
 
     batches: int
@@ -45,6 +46,7 @@ class StepSeen:
     silent: bool = False
     untouched: int = 0
     untouched_square: float = 0.0
+    looked_at: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +88,13 @@ def check_steps(
     """
     if not steps:
         return StepFindings()
+    looked_at = [step for step in steps if step.looked_at]
     silent = sum(step.silent for step in steps)
-    infinite = [f"{silent} of {len(steps)} steps had no noise"] if silent else []
+    infinite = [f"{silent} of {len(looked_at)} steps had no noise"] if silent else []
     # Who seeds an experiment hides its noise from all who do not know of that.
     failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
     infinite += [f"the noise: {one.measured}" for one in failed]
-    clipping, unseen_clipping = _clipping(steps)
+    clipping, unseen_clipping = _clipping(looked_at)
     sampling, unseen_sizes = _sampling(steps, rate, batch_size) if is_sampled else ([], [])
     untouched, is_silent = ([], False) if infinite else _untouched(steps)
     unmoved, unseen_movement = _movement(movement)

@@ -38,7 +38,15 @@ from fl_epe.schedules.by_name import (
 )
 from fl_epe.schedules.composed import Capped, Composed, clients_of, trace_of
 from fl_epe.schedules.contract import Cohort, Schedule, presence
-from fl_epe.schedules.law import Adjacency, Coins, Event, Events, FixedCohorts, ParticipationLaw
+from fl_epe.schedules.law import (
+    Adjacency,
+    Coins,
+    Event,
+    Events,
+    FixedCohorts,
+    LocalSteps,
+    ParticipationLaw,
+)
 from fl_epe.schedules.sampled import Poisson, ShuffledEpochs
 from fl_epe.schedules.trace import Trace
 
@@ -52,6 +60,7 @@ __all__ = [
     "Event",
     "Events",
     "FixedCohorts",
+    "LocalSteps",
     "ParticipationLaw",
     "Poisson",
     "Schedule",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
@@ -23,9 +24,11 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.checks import Booleans, Floats, Integers, raise_invalid
+from fl_epe.checks import Booleans, Floats, Integers, check_count, raise_invalid, tail_sums
 
 _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
+_CELLS_OF_A_STEP = 100  # of the grid on which unequal steps are added, for the largest of them
+_MOST_ROWS = 100  # of the sum of unequal steps
 
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 """Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
@@ -63,6 +66,47 @@ class FixedCohorts:
     available: int
     size: int
     condition: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalSteps:
+    """Steps of DP-SGD that a silo takes before each release, into which coins draw its records.
+
+    Attributes:
+        counts: number of steps before each release, 0 if the silo has no part in it.
+        rates: sampling rate of the steps of each release.
+        records: of one unit, each with a coin of its own in each step.
+    """
+
+    counts: tuple[int, ...]
+    rates: tuple[float, ...]
+    records: int = 1
+
+    @property
+    def total(self) -> int:
+        """Number of steps in all releases."""
+        return sum(self.counts)
+
+    @property
+    def participations(self) -> float:
+        """Expected number of steps that have a record of the unit."""
+        drawn = 1 - (1 - np.array(self.rates)) ** self.records
+        return float(np.array(self.counts) @ drawn)
+
+    @property
+    def coins(self) -> Coins | None:
+        """Those of a single record, at the largest rate."""
+        rate = max(self.rates, default=0.0)
+        return Coins(self.total, rate) if self.records == 1 else None
+
+    def every_step(self) -> Events:
+        """The law of a unit for an adversary who sees every step."""
+        once = [np.ones(1)] * self.total
+        return Events.steps(once, np.repeat(self.rates, self.counts).tolist(), self.records)
+
+    def first(self, releases: int) -> LocalSteps:
+        """Those of the first releases."""
+        return LocalSteps(self.counts[:releases], self.rates[:releases], self.records)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,8 +160,8 @@ class Events:
         chances: probability of taking part in it, ``(rows,)``; those of an event add up to at
             most 1.
         counts: how many times the unit then is in that round's release, ``(rows,)``; ``None`` if
-            once. A record in s steps of a silo, each with probability q, has for each round an
-            event whose rows have the counts 1 … s and binomial chances.
+            once. A record in s equal steps of a silo, each with probability q, has for each round
+            an event whose rows have the counts 1 … s and binomial chances.
         keep: probability with which a participation counts, once the cap has let it in.
         most: cap: events after so many participations are refused; ``None`` for no cap.
         rest: after taking part in an event a unit takes no part in the ``rest - 1`` next ones;
@@ -156,20 +200,31 @@ class Events:
         return cls(np.ones(1), only, events, rounds, given[rounds], rest=rest)
 
     @classmethod
-    def steps(cls, rounds: int, steps: int, rate: float) -> Self:
-        """A record that is in each of ``steps`` steps of a round with probability ``rate``.
+    def steps(cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1) -> Self:
+        """A unit of ``records`` records that are drawn into the steps of each release.
 
-        A round's release is the sum of its steps, in which the record is a binomial number of
-        times.
+        A release is the weighted sum of its steps. In each step each record is drawn by a coin of
+        its own. If the steps of a release have equal weights, the law is exact. If they do not, it
+        has at most 100 rows: sums between two rows are split between them so that probability and
+        mean stay. That spreads the sum, so all Rényi divergences of integer order from an absent
+        unit are rounded up.
+
+        Args:
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
+                adds once.
+            rates: for each release the probability of a record to be in a step.
+            records: of the unit.
         """
-        taken = np.arange(1, steps + 1)
-        chances = scipy.stats.binom.pmf(taken, steps, rate)
-        taken = taken[chances > _LEAST_CHANCE]
-        chances = chances[chances > _LEAST_CHANCE]
-        of_round = np.repeat(np.arange(rounds), len(taken))
-        counts = np.tile(taken.astype(np.float64), rounds)
-        only = np.zeros(len(of_round), np.int64)
-        return cls(np.ones(1), only, of_round, of_round, np.tile(chances, rounds), counts)
+        laws = [
+            _law_of_release(tuple(np.asarray(weights, np.float64).tolist()), rate, records)
+            for weights, rate in zip(steps, rates, strict=True)
+        ]
+        rounds = np.repeat(np.arange(len(laws)), [len(chances) for _, chances in laws])
+        only = np.zeros(len(rounds), np.int64)
+        counts = np.concatenate([np.empty(0), *(added for added, _ in laws)])
+        chances = np.concatenate([np.empty(0), *(chances for _, chances in laws)])
+        once = bool(np.all(counts == 1))
+        return cls(np.ones(1), only, rounds, rounds, chances, None if once else counts)
 
     @classmethod
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
@@ -280,6 +335,44 @@ class Events:
         )
 
 
+@functools.lru_cache(maxsize=1024)
+def _law_of_release(steps: tuple[float, ...], rate: float, records: int) -> tuple[Floats, Floats]:
+    """What a unit adds to a release if it adds anything, and the chances, ``(rows,)`` each."""
+    weights = np.array([weight for weight in steps if weight > 0])
+    largest = float(weights.max(initial=0.0))
+    if np.all(weights >= largest * (1 - 1e-12)):
+        times = np.arange(1, len(weights) * records + 1)
+        added = largest * times
+        chances = scipy.stats.binom.pmf(times, len(weights) * records, rate)
+    else:
+        added, chances = _sum_of_steps(weights, rate, records)
+    likely = (chances > _LEAST_CHANCE) & (added > 0)
+    return added[likely], chances[likely]
+
+
+def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, Floats]:
+    """The law of Σ w_s·Binomial(records, rate): values with 0, and their chances."""
+    cell = float(weights.max()) / _CELLS_OF_A_STEP
+    times = np.arange(records + 1.0)
+    drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
+    law: Floats = np.ones(1)
+    for weight in weights:
+        grid = cell * np.arange(math.ceil(records * weight / cell) + 2)
+        law = np.convolve(law, _split(weight * times, drawn, grid))
+        law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
+    values = cell * np.arange(len(law))
+    rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2  # as small sums are most likely
+    return rows, _split(values, law, rows)
+
+
+def _split(values: Floats, chances: Floats, points: Floats) -> Floats:
+    """Chances of the points between which values are split, with probability and mean unchanged."""
+    after = np.clip(np.searchsorted(points, values, side="right"), 1, len(points) - 1)
+    upper = (values - points[after - 1]) / (points[after] - points[after - 1])
+    found = np.bincount(after - 1, (1 - upper) * chances, len(points))
+    return np.asarray(found + np.bincount(after, upper * chances, len(points)))
+
+
 @dataclasses.dataclass(frozen=True)
 class ParticipationLaw:
     """How a unit takes part in the rounds of a run, what of it is hidden, and what is compared.
@@ -305,6 +398,8 @@ class ParticipationLaw:
             is that of a single unit: with cohorts of fixed size units depend on each other.
         events_at_most: events of which this law only leaves participations out, where there are no
             ``events``.
+        local: set if each release is made of steps of DP-SGD. Participations are steps then, and
+            theory is that of every step.
     """
 
     rounds: int
@@ -322,6 +417,7 @@ class ParticipationLaw:
     cohorts: FixedCohorts | None = None
     events: Events | None = None
     events_at_most: Events | None = None
+    local: LocalSteps | None = None
 
     def __post_init__(self) -> None:
         for events in (self.events, self.events_at_most):
@@ -329,27 +425,41 @@ class ParticipationLaw:
                 raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
 
     @classmethod
-    def of_records(cls, rounds: int, steps: int, rate: float) -> Self:
-        """Of a record in a silo that takes ``steps`` steps of DP-SGD before each of its releases.
+    def of_records(cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1) -> Self:
+        """Of records in a silo that takes steps of DP-SGD before each of its releases.
 
-        In each step the record is drawn with probability ``rate``, by a coin that nobody sees. So a
-        release has it a binomial number of times, and theory is that of every step.
+        In each step each record is drawn by a coin that nobody sees. With equal weights a release
+        has a record a binomial number of times, see `Events.steps`.
 
         Args:
-            rounds: number of releases T.
-            steps: of DP-SGD in each of them.
-            rate: sampling rate q of a step, in (0, 1].
+            steps: for each release the weights of its steps, ``(s_t,)``, in units of what a record
+                adds once to that release: ones, if steps are equal; empty if the silo has no part
+                in the release.
+            rates: for each release the sampling rate q of its steps, in [0, 1].
+            records: of the unit: a person may have several.
+
+        Raises:
+            ValueError: if an argument is out of range.
         """
+        if len(steps) != len(rates):
+            raise_invalid("rates", rates, f"to be {len(steps)}, one for each release")
+        if not all(0 <= rate <= 1 for rate in rates):
+            raise_invalid("rates", rates, "in [0, 1]")
+        if not all(np.all(np.isfinite(part) & (np.asarray(part) >= 0)) for part in steps):
+            raise_invalid("steps", steps, "to be finite and >= 0")
+        check_count("records", records)
+        local = LocalSteps(tuple(len(part) for part in steps), tuple(map(float, rates)), records)
         return cls(
-            rounds,
-            rounds * steps * rate,
-            rounds * steps,
+            len(steps),
+            local.participations,
+            local.total,
             name="records",
-            unit="record",
-            hidden=rate < 1,
+            unit="record" if records == 1 else f"person of {records} records",
+            hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
-            coins=Coins(rounds * steps, rate),
-            events=Events.steps(rounds, steps, rate),
+            coins=local.coins,
+            events=Events.steps(steps, rates, records),
+            local=local,
         )
 
     @property
@@ -377,15 +487,21 @@ class ParticipationLaw:
             return self
         blocks = tuple((start, min(end, rounds)) for start, end in self.blocks if start < rounds)
         coins, rate = self.coins, self.rate
-        most = rounds * max(1, -(-self.limit // self.rounds))  # a record may be in several steps
+        participations = None if rate is None else rate * rounds
+        most = rounds
+        local = self.local and self.local.first(rounds)
+        if local is not None:
+            participations = local.participations
+            most = local.total
         return dataclasses.replace(
             self,
             rounds=rounds,
-            participations=None if rate is None else rate * rounds,
+            participations=participations,
             most=min(self.limit, len(blocks) if blocks else most),
             blocks=blocks,
             coins=coins and dataclasses.replace(coins, rounds=min(coins.rounds, most)),
             cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
             events=self.events and self.events.first(rounds),
             events_at_most=self.events_at_most and self.events_at_most.first(rounds),
+            local=local,
         )

@@ -50,7 +50,9 @@ class Setting:
 
     def law(self) -> ParticipationLaw:
         """Of a record."""
-        return ParticipationLaw.of_records(self.rounds, self.steps, self.rate)
+        return ParticipationLaw.of_records(
+            [np.ones(self.steps)] * self.rounds, [self.rate] * self.rounds
+        )
 
 
 SETTINGS = (
@@ -78,10 +80,12 @@ def exact_epsilon(setting: Setting, adversary: str) -> float:
     """ε in the linear limit."""
     hidden = setting.noise * np.sqrt(setting.steps * hiding_silos(setting, adversary))
     if adversary == "public":
-        events = Events.steps(1, setting.steps * setting.rounds, setting.rate)
+        events = Events.steps([np.ones(setting.steps * setting.rounds)], [setting.rate])
         signals = np.array([1 / (hidden * np.sqrt(setting.rounds))])
     else:
-        events = Events.steps(setting.rounds, setting.steps, setting.rate)
+        events = Events.steps(
+            [np.ones(setting.steps)] * setting.rounds, [setting.rate] * setting.rounds
+        )
         signals = np.full(setting.rounds, 1 / hidden)
     return hidden_rounds_epsilon(events, signals, DELTA)
 

@@ -10,6 +10,11 @@ from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.schedules import Event, Events, ParticipationLaw
 
 
+def equal_steps(rounds, steps, rate, records=1):
+    """The arguments of so many equal steps before each release."""
+    return [np.ones(steps)] * rounds, [rate] * rounds, records
+
+
 def accounted(deviation, steps, rate, rounds, delta):
     """By dp-accounting's mixture of Gaussians."""
     counts = np.arange(steps + 1)
@@ -35,24 +40,26 @@ def test_the_linear_limit_of_silos(silos, steps, rounds, rate, z, upload, partne
     for others, expected in ((1, upload), (silos - 1, partner), (silos, average)):
         deviation = z * np.sqrt(steps * others)
         signals = np.full(rounds, 1 / deviation)
-        found = hidden_rounds_epsilon(Events.steps(rounds, steps, rate), signals, 1e-5)
+        found = hidden_rounds_epsilon(
+            Events.steps(*equal_steps(rounds, steps, rate)), signals, 1e-5
+        )
         assert found == pytest.approx(expected, abs=6e-4)
         assert found == pytest.approx(accounted(deviation, steps, rate, rounds, 1e-5), rel=1e-3)
     whole = np.array([1 / (z * np.sqrt(steps * rounds * silos))])
-    events = Events.steps(1, steps * rounds, rate)
+    events = Events.steps(*equal_steps(1, steps * rounds, rate))
     assert hidden_rounds_epsilon(events, whole, 1e-5) == pytest.approx(last, abs=6e-4)
 
 
 @pytest.mark.parametrize(("rate", "rounds", "signal"), [(0.3, 5, 1.0), (0.01, 40, 3.0)])
 def test_one_step_a_round_is_a_coin(rate, rounds, signal):
-    coins, steps = Events.coins(np.full(rounds, rate)), Events.steps(rounds, 1, rate)
+    coins, steps = Events.coins(np.full(rounds, rate)), Events.steps(*equal_steps(rounds, 1, rate))
     signals = np.full(rounds, signal)
     exact = hidden_rounds_epsilon(coins, signals, 1e-4)
     assert hidden_rounds_epsilon(steps, signals, 1e-4) == pytest.approx(exact, rel=1e-9)
 
 
 def test_who_is_in_every_step_is_known():
-    found = hidden_rounds_epsilon(Events.steps(4, 3, 1.0), np.full(4, 0.5), 1e-5)
+    found = hidden_rounds_epsilon(Events.steps(*equal_steps(4, 3, 1.0)), np.full(4, 0.5), 1e-5)
     assert found == pytest.approx(gaussian_epsilon(1 / (3 * 0.5), 1e-5, 4), rel=1e-3)
 
 
@@ -61,8 +68,8 @@ def test_who_is_in_every_step_is_known():
 def test_it_is_between_one_step_and_all_of_them(signal, delta):
     """Rounded upwards, and finite whatever the signal."""
     signals = np.full(3, signal)
-    found = hidden_rounds_epsilon(Events.steps(3, 4, 0.25), signals, delta)
-    fewer = hidden_rounds_epsilon(Events.steps(3, 1, 0.25), signals, delta)
+    found = hidden_rounds_epsilon(Events.steps(*equal_steps(3, 4, 0.25)), signals, delta)
+    fewer = hidden_rounds_epsilon(Events.steps(*equal_steps(3, 1, 0.25)), signals, delta)
     most = gaussian_epsilon(1 / (4 * signal), delta, 3)
     assert fewer * (1 - 1e-6) <= found <= most * (1 + 1e-9)
     if 0.01 < signal < 10:
@@ -71,7 +78,7 @@ def test_it_is_between_one_step_and_all_of_them(signal, delta):
 
 def test_the_likelihood_ratio_of_counts():
     rng = np.random.default_rng(2)
-    events, scores = Events.steps(3, 4, 0.3), rng.standard_normal((3, 50))
+    events, scores = Events.steps(*equal_steps(3, 4, 0.3)), rng.standard_normal((3, 50))
     signal = np.array([[0.5], [1.0], [2.0]])
     counts = np.arange(5)
     chances = scipy.stats.binom.pmf(counts, 4, 0.3)
@@ -95,12 +102,13 @@ def test_what_an_event_is():
 
 
 def test_the_law_of_records():
-    law = ParticipationLaw.of_records(rounds=30, steps=20, rate=0.02)
+    law = ParticipationLaw.of_records(*equal_steps(30, 20, 0.02))
     assert (law.unit, law.hidden, law.adjacency) == ("record", True, "add-or-remove")
     assert law.participations == pytest.approx(12)
     *_, every_step = upper_bounds(law, 1.0, 1e-5)
     assert every_step.epsilon == pytest.approx(poisson_epsilon(1.0, 0.02, 600, 1e-5))
     half = law.first(15)
-    assert (half.limit, half.coins.rounds, half.participations) == (300, 300, 6)
-    assert half == ParticipationLaw.of_records(15, 20, 0.02)
-    assert not ParticipationLaw.of_records(4, 3, 1.0).hidden
+    assert (half.limit, half.coins.rounds) == (300, 300)
+    assert half.participations == pytest.approx(6)
+    assert half == ParticipationLaw.of_records(*equal_steps(15, 20, 0.02))
+    assert not ParticipationLaw.of_records(*equal_steps(4, 3, 1.0)).hidden

@@ -29,8 +29,7 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.cli import main
-from fl_epe.dp_sgd import DPSGDAudit, PlainDPSGD, optimizers
-from fl_epe.dp_sgd import audit as audit_module
+from fl_epe.dp_sgd import DPSGDAudit, PlainDPSGD, optimizers, seen_steps
 from fl_epe.dp_sgd.optimizers import Steps
 from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.reporting import as_text, summarize
@@ -226,8 +225,8 @@ def test_a_scheduler_may_be_made_before_or_inside(when):
         train(model, optimizer, 3, rates.step)
     train(model, optimizer, 1, rates.step)
     assert optimizer.param_groups[0]["lr"] == 0.1 / 2**4
-    assert (audit.record().rounds, audit._movement.steps) == (3, 3)
-    assert (audit._movement.unexplained, audit._movement.changes) == (0, 0)
+    assert (audit.record().rounds, audit._seen.movement.steps) == (3, 3)
+    assert (audit._seen.movement.unexplained, audit._seen.movement.changes) == (0, 0)
 
 
 class KeepsItsOwn(torch.optim.SGD):
@@ -261,7 +260,7 @@ def test_weights_from_elsewhere_are_told():
             next(iter(model.parameters())).mul_(0.5)  # as a server's model
         train(model, optimizer, 5)
     assert "what changed the model between steps, 1 times" in audit.findings.unseen
-    assert audit._movement.unexplained == 0
+    assert audit._seen.movement.unexplained == 0
 
 
 def test_replays_leave_random_numbers_and_other_parameters_alone():
@@ -284,7 +283,7 @@ def test_replays_leave_random_numbers_and_other_parameters_alone():
         with audited(optimizer) as audit:
             assert torch.equal(plain, train(model, optimizer))
     assert torch.equal(numbers, torch.get_rng_state())
-    assert audit._movement.unexplained == 0  # the replay draws the same numbers
+    assert audit._seen.movement.unexplained == 0  # the replay draws the same numbers
 
 
 def nothing(self, cohort, clip_norm):
@@ -844,7 +843,7 @@ def test_what_cannot_be_seen_is_named():
 def test_a_check_that_fails_ends_nothing(where, monkeypatch):
     plain = epochs(*engine())
     monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
-    monkeypatch.setattr(optimizers if where == "clipping" else audit_module, where, breaks)
+    monkeypatch.setattr(optimizers if where == "clipping" else seen_steps, where, breaks)
     parts = engine()
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         assert torch.equal(plain, epochs(*parts))

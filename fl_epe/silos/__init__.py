@@ -1,0 +1,25 @@
+"""Audits of records across a federation of a few silos: what one record leaks, to each adversary.
+
+`audit_records` goes around the training of each round in a silo, with Flower or any other loop;
+`final_answer` says what the silo has measured once it has the last model. The server's half, for
+Flower, is `fl_epe.flower.RecordAudit`. The room needs PyTorch for training, and none for answers.
+
+Examples:
+    >>> from fl_epe.silos import final_answer
+    >>> final_answer({}, [])
+    Traceback (most recent call last):
+    LookupError: Expected where={} to hold the audit of a silo, found none.
+"""
+
+from typing import TYPE_CHECKING
+
+from fl_epe import lazy_names
+from fl_epe.silos.closing import answer_records, final_answer
+from fl_epe.silos.places import RECORDS
+
+if TYPE_CHECKING:
+    from fl_epe.silos.audit import SiloAudit, audit_records
+
+__all__ = ["RECORDS", "SiloAudit", "answer_records", "audit_records", "final_answer"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"fl_epe.silos.audit": ("SiloAudit", "audit_records")})

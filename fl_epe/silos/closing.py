@@ -1,0 +1,85 @@
+"""What a silo says once it has the last model: `final_answer`, and `answer_records` for Flower."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fl_epe.auditing import FederationFacts, SiloAnswer
+from fl_epe.checks import Vector, raise_invalid
+from fl_epe.silos.lines import answer_of
+from fl_epe.silos.memory import SiloMemory
+from fl_epe.silos.places import RECORDS, place_of
+
+
+def final_answer(
+    where: Any, model: Mapping[str, Any] | Iterable[Any], facts: FederationFacts | None = None
+) -> SiloAnswer:
+    """What a silo says at the end, with the last model of the federation.
+
+    Args:
+        where: as for `audit_records`.
+        model: the arrays of the last model by the names that `SiloAudit.sent` knew, or the
+            trainable tensors in their order.
+        facts: of the federation. By default the silo took part in every round, nothing but averages
+            moved the model, and the other silos add as much as this one does.
+
+    Raises:
+        LookupError: if nothing is kept there.
+        ValueError: for a model of another shape.
+    """
+    place = place_of(where)
+    state = place.load()
+    if state is None:
+        raise LookupError(f"Expected where={where!r} to hold the audit of a silo, found none.")
+    memory = SiloMemory.of_state(state)
+    memory.receive(_flat(memory, model))
+    if facts is None:
+        plan, averages = memory.plan, memory.told.averages
+        seen = sum(average.share > 0 for average in averages)
+        facts = FederationFacts(
+            rounds=seen,
+            taken=tuple(range(1, seen + 1)),
+            silos=plan.silos,
+            momentum=plan.server.momentum,
+            learning_rate=plan.server.learning_rate,
+        )
+    place.save(memory.state())
+    return answer_of(memory, facts)
+
+
+def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vector:
+    if isinstance(model, Mapping):
+        names = memory.told.names
+        if not names or any(name not in model for name in names):
+            raise_invalid("model", sorted(model), f"to have the arrays that were sent, {names}")
+        model = [model[name] for name in names]
+    parts = [_array(part).reshape(-1) for part in model]
+    whole = np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
+    if whole.shape != (memory.plan.dim,):
+        raise_invalid("model", whole.shape, f"to have {memory.plan.dim:,} parameters")
+    return whole
+
+
+def _array(part: Any) -> np.ndarray:
+    """Of an array, or of a tensor of torch on any device."""
+    tensor = part.detach().cpu() if hasattr(part, "detach") else part
+    return np.asarray(tensor)
+
+
+def answer_records(message: Any, context: Any) -> Any:
+    """A Flower handler, ``app.query("records")(answer_records)``: the silo's answer at the end.
+
+    `fl_epe.flower.RecordAudit` sends the last model and what a silo cannot know of its federation.
+    """
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    arrays = {
+        key: array.numpy()
+        for record in message.content.array_records.values()
+        for key, array in record.items()
+    }
+    facts = FederationFacts.from_json(str(message.content[RECORDS]["facts"]))
+    found = final_answer(context, arrays, facts)
+    content = RecordDict({RECORDS: ConfigRecord({"answer": found.to_json()})})
+    return Message(content, reply_to=message)

@@ -1,0 +1,406 @@
+"""What a silo's audit says: a line for each adversary, from what it remembers."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_epe.accounting import epsilon_of_signals, tightest, upper_bounds
+from fl_epe.auditing import (
+    Adversary,
+    AuditRecord,
+    FederationFacts,
+    NotMeasured,
+    SiloAdversary,
+    SiloAnswer,
+    SiloLine,
+    answer,
+)
+from fl_epe.checks import Floats
+from fl_epe.dp_sgd import SeenSteps, StepFindings
+from fl_epe.schedules import ParticipationLaw
+from fl_epe.silos.memory import SiloMemory
+from fl_epe.wording import counted, number
+
+CONFIDENCE = 0.95
+_SECRET = Adversary("all", knows_rounds=False)
+_ALIKE = 0.05  # relative spread of the uploads' shares of averages that count as one
+_MISFIT = 0.02  # of the energy of uploads, beside five standard errors
+
+
+def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloAnswer:
+    """What a silo says so far.
+
+    Args:
+        memory: of its rounds.
+        facts: of the federation, once the last model was seen; ``None`` before.
+    """
+    plan, told = memory.plan, memory.told
+    silo = _Silo(memory, facts)
+    lines = tuple(silo.line(adversary) for adversary in _READERS)
+    design, records = None, None
+    if plan.share_design:
+        steps, rate, z = (list(values) for values in zip(*told.trained, strict=True))
+        design = {
+            "sampling rate": max(rate),
+            "steps": float(sum(steps)),
+            "expected batch": plan.batch,
+            "noise multiplier": min(z),
+        }
+    if plan.share_scores:
+        records = silo.shared_records()
+    return SiloAnswer(
+        silo=plan.silo,
+        unit=plan.unit,
+        delta=plan.delta,
+        confidence=CONFIDENCE,
+        rounds=memory.rounds,
+        canaries=memory.uploads.canaries_seen,
+        lines=lines,
+        faults=tuple(_faults(memory, silo.findings)),
+        notes=tuple(_notes(memory, silo.findings)),
+        design=design,
+        records=records,
+    )
+
+
+def unmeasured(
+    silo: str, unit: str, delta: float, reason: str, *, is_private: bool = True
+) -> SiloAnswer:
+    """What a silo says that has no audit; ``is_private`` is whether DP-SGD trains there."""
+    theory = None if is_private else math.inf
+    return SiloAnswer(
+        silo=silo,
+        unit=unit,
+        delta=delta,
+        confidence=CONFIDENCE,
+        rounds=0,
+        canaries=0,
+        lines=tuple(SiloLine(name, theory=theory, reason=reason) for name in _READERS),
+        faults=() if is_private else (reason,),
+    )
+
+
+def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
+    told = memory.told
+    for name, rounds in told.not_private.items():
+        yield f"{name} trained without DP-SGD {_in_rounds(rounds, memory)}"
+    yield from findings.faults
+    steps = sum(count for count, _, _ in told.trained)
+    if told.accounted is not None and told.accounted < steps:
+        yield (
+            f"its accountant counts {told.accounted:,} of {counted(steps, 'step')}: an ε that it "
+            "says is of those alone"
+        )
+    if (ratio := _unexplained(memory)) is not None and ratio < 1:
+        yield f"its uploads have {number(math.sqrt(ratio))} times the noise that is claimed"
+
+
+def _notes(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
+    yield from (f"not checked: {text}" for text in findings.unseen)
+    yield from (f"the audit stood back: {text}" for text in memory.told.stood_back)
+
+
+def _in_rounds(count: int, memory: SiloMemory) -> str:
+    return f"in {count} of {counted(memory.rounds, 'round')}"
+
+
+def _unexplained(memory: SiloMemory) -> float | None:
+    """Energy of uploads over that of the noise that is claimed, if these are certainly apart."""
+    uploads = memory.told.uploads
+    claimed = memory.plan.dim * math.fsum(upload.variance for upload in uploads)
+    if not claimed > 0:
+        return None
+    ratio = math.fsum(upload.energy for upload in uploads) / claimed
+    error = _MISFIT + 5 * math.sqrt(2 / (memory.plan.dim * len(uploads)))
+    return ratio if abs(ratio - 1) > error else None
+
+
+class _Silo:
+    """The views of a silo's adversaries."""
+
+    def __init__(self, memory: SiloMemory, facts: FederationFacts | None) -> None:
+        self.memory, self.facts = memory, facts
+        plan, told = memory.plan, memory.told
+        trained = [(np.ones(steps), rate) for steps, rate, _ in told.trained]
+        self.findings = StepFindings()
+        if memory.steps is not None:
+            seen = SeenSteps.of_state(memory.steps)
+            self.findings = seen.findings(plan.rate, plan.batch)
+        self.noise = min((z for _, _, z in told.trained), default=0.0)
+        self.theory: float | None = None
+        if told.not_private or self.findings.unbounded:
+            self.theory = math.inf
+        elif trained:
+            law = ParticipationLaw.of_records(*zip(*trained, strict=True), plan.records)
+            bounds = upper_bounds(law, self.noise, plan.delta)
+            self.theory = tightest(bounds, rounds_known=False).epsilon
+
+    def line(self, adversary: SiloAdversary) -> SiloLine:
+        """What one adversary learns."""
+        blank = SiloLine(adversary, theory=self.theory)
+        try:
+            self._check()
+            found: SiloLine = _READERS[adversary](self, blank)
+            return found
+        except NotMeasured as error:
+            return dataclasses.replace(blank, reason=str(error))
+
+    def _check(self) -> None:
+        """Refuse what holds for all adversaries.
+
+        Raises:
+            NotMeasured: with the reason.
+        """
+        memory, told = self.memory, self.memory.told
+        for name, rounds in told.not_private.items():
+            raise NotMeasured(
+                f"{name} trained without DP-SGD {_in_rounds(rounds, memory)}, and nothing bounds "
+                "what it leaks"
+            )
+        if self.findings.unbounded:
+            raise NotMeasured(f"{self.findings.unbounded}, so that nothing bounds what it leaks")
+        for reason, rounds in told.reasons.items():
+            raise NotMeasured(f"{reason}, {_in_rounds(rounds, memory)}")
+        if told.unsent:
+            raise NotMeasured(told.unsent)
+        if told.stood_back:
+            raise NotMeasured(f"the audit stood back: {told.stood_back[0]}")
+        if not told.uploads:
+            raise NotMeasured("the silo has uploaded nothing so far")
+
+    def server(self, line: SiloLine) -> SiloLine:
+        """Of who sees each upload."""
+        law = self._law(range(len(self.memory.told.uploads)))
+        record = self.memory.record(averages=False, **self._values(law))
+        uploads = self.memory.told.uploads
+        signals = np.array([upload.unit / math.sqrt(upload.variance) for upload in uploads])
+        doubts = []
+        if (ratio := _unexplained(self.memory)) is not None and ratio > 1:
+            doubts.append(
+                f"uploads have {number(ratio)} times the energy of the noise that is claimed: "
+                "something besides the steps moves the model, and hides records"
+            )
+        return self._measured(line, record, _SECRET, self._limit(law, signals), doubts)
+
+    def outsider(self, line: SiloLine) -> SiloLine:
+        """Of who sees each average."""
+        return self._of_averages(line, np.ones(len(self._shares)), [])
+
+    def partner(self, line: SiloLine) -> SiloLine:
+        """Of a silo that subtracts its own upload, and those of its allies."""
+        plan, facts = self.memory.plan, self.facts
+        silos = (facts and facts.silos) or plan.silos
+        if silos is None:
+            raise NotMeasured("how many silos there are is not known (silos=…)")
+        if silos < 2:
+            raise NotMeasured("there is no other silo")
+        doubts = []
+        if facts is not None and facts.others:
+            taken = iter(facts.others)
+            left = np.array([next(taken, 0.0) if share else 1.0 for share in self._shares])
+        else:
+            allies = 1 if facts is None else facts.allies
+            left = np.full(len(self._shares), max(silos - 1 - allies, 0) / (silos - 1))
+            if silos > 2:
+                doubts.append("the other silos are taken to add as much to an average each")
+        return self._of_averages(line, left, doubts)
+
+    def public(self, line: SiloLine) -> SiloLine:
+        """Of who has the last model."""
+        self._check_server()
+        if self.facts is None:
+            raise NotMeasured("the silo has not seen the last model")
+        if self.memory.told.rewound:
+            raise NotMeasured("the server went back to an earlier model during the run")
+        law = self._law_of_averages()
+        record = self.memory.record(averages=True, **self._values(law))
+        adversary = dataclasses.replace(_SECRET, sees="final")
+        return self._measured(line, record, adversary, self._limit_of_last_model(), [])
+
+    def _check_server(self) -> None:
+        plan, told, facts = self.memory.plan, self.memory.told, self.facts
+        if facts is not None:
+            known = plan.server
+            if facts.server != "sgd":
+                raise NotMeasured(f"the server moves the model by {facts.server}, not by averages")
+            if (facts.learning_rate, facts.momentum) != (known.learning_rate, known.momentum):
+                raise NotMeasured(
+                    f"the server has learning rate {facts.learning_rate:g} and momentum "
+                    f"{facts.momentum:g}, which the silo was not told (server=…)"
+                )
+        if told.momentum:
+            raise NotMeasured(
+                "averages hold more of earlier uploads than the silo was told, as by a server with "
+                "momentum (server=…)"
+            )
+        if not any(self._shares):
+            raise NotMeasured("no upload of the silo is seen in an average")
+
+    @property
+    def _shares(self) -> list[float]:
+        return [average.share for average in self.memory.told.averages]
+
+    def _of_averages(self, line: SiloLine, left: Floats, doubts: list[str]) -> SiloLine:
+        """Of who sees averages in which this share of the other silos' energy is left, ``(T,)``."""
+        self._check_server()
+        told = self.memory.told
+        rounds = self._rounds_of_averages()
+        left = left / rounds
+        if np.any(rounds > 1):
+            doubts.append(
+                f"{counted(int(np.sum(rounds > 1)), 'average')} could be seen only together with "
+                "those of rounds without this silo, which are taken to be alike"
+            )
+        if self.facts is None:
+            doubts.append("the silo is taken to be in every round, and the last average is missing")
+        law = self._law_of_averages()
+        record = self.memory.record(averages=True, **self._values(law))
+        norms, shares = record.norms.means, np.array(self._shares)
+        owners = [told.uploads[average.upload] for average in told.averages]
+        uploads = self.memory.uploads.state()
+        own = shares * uploads["norms.mean"][[average.upload for average in told.averages]]
+        rest = np.maximum(norms**2 - own**2, 0.0)
+        lengths = np.sqrt(own**2 + left * rest)
+        kept = np.sqrt(left)
+        dots = uploads["dots.mean"][[average.upload for average in told.averages]]
+
+        def seen(side: Any) -> Floats:
+            mine = (shares * (1 - kept))[:, None] * dots[:, side.ids]
+            found = mine + (kept * norms)[:, None] * side.means
+            return np.asarray(
+                np.divide(
+                    found, lengths[:, None], where=lengths[:, None] > 0, out=np.zeros_like(found)
+                )
+            )
+
+        if np.any(left < 1):
+            running = dict.fromkeys(("running.scores", "running.signals"))
+            record = record.with_values(
+                **running,
+                **{
+                    "observed.means": seen(record.observed),
+                    "unobserved.means": seen(record.unobserved),
+                    "norms.means": lengths,
+                },
+            )
+        noise = np.array([upload.variance for upload in owners]) * shares**2
+        hidden = np.sqrt(noise + left * rest / self.memory.plan.dim)
+        signals = shares * np.array([upload.unit for upload in owners]) / hidden
+        return self._measured(line, record, _SECRET, self._limit(law, signals), doubts)
+
+    def _rounds_of_averages(self) -> np.ndarray:
+        """How many rounds of the federation each average of the silo is over, ``(T,)``."""
+        facts, shares = self.facts, np.array(self._shares)
+        found = np.ones(len(shares))
+        if facts is None:
+            return found
+        here = np.flatnonzero(shares)
+        if len(here) != len(facts.taken):
+            raise NotMeasured(
+                f"{counted(len(facts.taken), 'upload')} arrived, and the silo sees "
+                f"{len(here)} of them in averages"
+            )
+        found[here] = np.diff([*facts.taken, facts.rounds + 1])
+        return found
+
+    def _law(self, uploads: Any) -> ParticipationLaw:
+        """Of a record in releases of these uploads; −1 stands for a release without one."""
+        known = self.memory.told.uploads
+        weights = [np.array(known[i].weights) if i >= 0 else np.empty(0) for i in uploads]
+        rates = [known[i].rate if i >= 0 else 1.0 for i in uploads]
+        return ParticipationLaw.of_records(weights, rates, self.memory.plan.records)
+
+    def _law_of_averages(self) -> ParticipationLaw:
+        averages = self.memory.told.averages
+        return self._law([a.upload if a.share else -1 for a in averages])
+
+    def _values(self, law: ParticipationLaw) -> dict[str, Any]:
+        return {
+            "participation": law,
+            "noise_multiplier": self.noise,
+            "sum_noise_multiplier": self.noise,
+            "num_canaries": self.memory.plan.num_canaries,
+        }
+
+    def _limit(self, law: ParticipationLaw, signals: Floats) -> float | None:
+        if not np.all(np.isfinite(signals)):
+            return math.inf
+        return epsilon_of_signals(signals, self.memory.plan.delta, law.events)
+
+    def _limit_of_last_model(self) -> float | None:
+        told, plan = self.memory.told, self.memory.plan
+        averages = [average for average in told.averages if average.share]
+        owners = [told.uploads[average.upload] for average in averages]
+        shares = np.array([average.share for average in averages])
+        if np.ptp(shares) < _ALIKE * shares.mean():
+            shares = np.full(len(shares), shares.mean())
+        units = shares * np.array([upload.unit for upload in owners])
+        weights = [unit * np.array(u.weights) for unit, u in zip(units, owners, strict=True)]
+        norms = self.memory.averages.state()["norms.mean"]
+        energies = [u.energy for u in owners]
+        every = [norms[i] ** 2 for i, average in enumerate(told.averages) if average.share]
+        rest = np.maximum(np.array(every) - shares**2 * np.array(energies), 0.0)
+        noise = shares**2 * np.array([upload.variance for upload in owners]) + rest / plan.dim
+        whole = np.concatenate(weights)
+        rate = max(upload.rate for upload in owners)
+        law = ParticipationLaw.of_records([whole / whole.mean()], [rate], plan.records)
+        return self._limit(law, np.array([whole.mean() / math.sqrt(noise.sum())]))
+
+    def _measured(
+        self,
+        line: SiloLine,
+        record: AuditRecord,
+        adversary: Adversary,
+        limit: float | None,
+        doubts: list[str],
+    ) -> SiloLine:
+        found = answer(record, adversary, confidence=CONFIDENCE)
+        line = dataclasses.replace(
+            line,
+            linear_limit=limit,
+            releases=1 if adversary.sees == "final" else record.rounds,
+            doubts=tuple(doubts),
+        )
+        if found.estimate is None:
+            return dataclasses.replace(line, reason=found.reason)
+        if found.contradicted:
+            doubts.append("what is proved is above the interval, which is not to be trusted")
+        return dataclasses.replace(
+            line,
+            epsilon=found.estimate.epsilon,
+            low=found.estimate.low,
+            high=found.estimate.high,
+            scale=None if found.fit is None else found.fit.scale,
+            proved=found.proved or None,
+            doubts=tuple(doubts),
+        )
+
+    def shared_records(self) -> dict[str, str]:
+        """The record of the averages, as a file in base64, without the seed of the canaries."""
+        try:
+            law = self._law_of_averages()
+            record = self.memory.record(averages=True, **self._values(law))
+        except (NotMeasured, ValueError, LookupError):
+            return {}
+        record = dataclasses.replace(
+            record, provenance=dataclasses.replace(record.provenance, seeds={})
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = record.save(Path(folder, "averages.npz"))
+            return {"averages": base64.b64encode(path.read_bytes()).decode()}
+
+
+_READERS: dict[SiloAdversary, Any] = {
+    "server": _Silo.server,
+    "partner": _Silo.partner,
+    "outsider": _Silo.outsider,
+    "public": _Silo.public,
+}
