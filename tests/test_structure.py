@@ -173,7 +173,7 @@ def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
     anyway, client, server = _loaded(
         "import flwr.app, flwr.clientapp, flwr.serverapp, flwr.serverapp.strategy",
         "from fl_epe.flower import canary_mod",
-        "from fl_epe.flower import CanaryAudit",
+        "from fl_epe.flower import CanaryAudit, RecordAudit",
     )
     assert "fl_epe.flower.client_canaries" in client
     assert not {name for name in client if name.startswith(("fl_epe.auditing", "fl_epe.account"))}

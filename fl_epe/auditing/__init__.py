@@ -76,6 +76,7 @@ from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
 from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.silo_claims import assert_silos_private
 from fl_epe.auditing.silos import (
     SEEN_OF_SILOS,
     FederationFacts,
@@ -137,6 +138,7 @@ __all__ = [
     "answer_metrics",
     "answers",
     "assert_private",
+    "assert_silos_private",
     "at_chance",
     "bare_scores",
     "canary_load",

@@ -20,6 +20,7 @@ from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
+    from fl_epe.flower.record_audit import RecordAudit
     from fl_epe.flower.state import error_kind
     from fl_epe.silos import answer_records, audit_records
     from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
@@ -30,6 +31,7 @@ __all__ = [
     "DPFedAvg",
     "DecodedArray",
     "InProcessGrid",
+    "RecordAudit",
     "answer_records",
     "audit_records",
     "canary_mod",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
+        "fl_epe.flower.record_audit": ("RecordAudit",),
         "fl_epe.flower.state": ("error_kind",),
         "fl_epe.silos": ("answer_records", "audit_records"),
         "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),

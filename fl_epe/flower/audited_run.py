@@ -349,7 +349,14 @@ class AuditedRun(AuditState):
         """Who dominates the round, with or without canaries in it."""
         canaries = {id(reply) for reply in state.played}
         real = [reply for reply in readable(replies) if id(reply) not in canaries]
-        state.updates = RoundUpdates.of(self, state, real)
+        state.updates = RoundUpdates.of(
+            self.wrapped,
+            state.layout,
+            state.arrays,
+            real,
+            kind=self.kind,
+            clip_norm=state.clip_norm,
+        )
         if state.updates is not None:
             note_dominant(self, state, state.updates)
 

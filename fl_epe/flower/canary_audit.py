@@ -23,6 +23,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.flower import watching
 from fl_epe.flower.audit_record import all_faults, log_round, report
 from fl_epe.flower.audited_run import AuditedRun
+from fl_epe.flower.audited_strategy import AuditedStrategy
 from fl_epe.flower.replies import readable
 from fl_epe.flower.round_metrics import epsilons, rename_ours
 from fl_epe.flower.settings import CanaryAuditSettings, SettingsError
@@ -30,7 +31,7 @@ from fl_epe.flower.state import Aggregation, RoundState, losses_of
 from fl_epe.flower.wrapped import Wrapped
 
 
-class CanaryAudit(Strategy):
+class CanaryAudit(AuditedStrategy):
     """Audits any message-API strategy: it goes on as before, and canaries take part beside it.
 
     Each canary's update is a random direction, with the norm of a real client's: the clip norm,
@@ -76,7 +77,6 @@ class CanaryAudit(Strategy):
         ValueError: for an argument out of range, or a strategy that cannot be audited honestly.
     """
 
-    audits_itself = True
     __signature__ = inspect.Signature(  # for help and editors
         [
             inspect.Parameter("strategy", inspect.Parameter.POSITIONAL_OR_KEYWORD),
@@ -85,31 +85,12 @@ class CanaryAudit(Strategy):
     )
 
     def __init__(self, strategy: Strategy, **settings: Any) -> None:
-        self.strategy = strategy
         self._turn: RoundState | None = None
         self._timeout: float = 3600
-        self._is_running = self._accepted = False  # the latter: it has taken canaries once
+        self._accepted = False  # whether the strategy has taken canaries once
         given = {"delta": None, **settings}  # without one the error names it
         self._run = AuditedRun(Wrapped(strategy), CanaryAuditSettings(**given))
-        names = ("configure_train", "aggregate_train")
-        failed = functools.partial(self._run.failed, "the strategy failed")
-        self._hooks = watching.Attachment(strategy, self, names, self._rescue, failed)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "strategy" not in vars(self):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.strategy, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """What an audit had when it was made is its own; anything else is set on the strategy."""
-        if name in vars(self) or "_hooks" not in vars(self):
-            super().__setattr__(name, value)
-        else:
-            setattr(self.strategy, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        """What an audit has of its own is never deleted."""
-        delattr(self.strategy, name)
+        super().__init__(strategy, self._run.failed)
 
     def start(self, *arguments: Any, **named: Any) -> Any:
         """The strategy's own ``start``, with the audit; takes and returns what that does.
@@ -135,15 +116,7 @@ class CanaryAudit(Strategy):
             if isinstance(error, SettingsError) and self._run.index == 0:
                 raise
             self._run.failed("the audit could not prepare", error)
-        with self._run.goes_on("the strategy cannot be hooked"):
-            self.attach()
-        try:
-            self._is_running = True
-            return own(*arguments, **named)
-        finally:
-            self._is_running = False
-            with self._run.goes_on("the strategy keeps the audit's hooks"):
-                self._hooks.detach()
+        return self._start_hooked(own, *arguments, **named)
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
         num_rounds = None
@@ -155,7 +128,7 @@ class CanaryAudit(Strategy):
 
     def _rescue(self, name: str, error: Exception) -> list[Message]:
         """Replies of clients that were not asked, where the audit failed before it was scored."""
-        self._run.failed(f"{name} goes on without the audit", error)
+        super()._rescue(name, error)
         state, self._turn = self._turn, None
         if name == "aggregate_train" and state is not None:
             with self._run.goes_on("clients could not be asked late"):
@@ -292,10 +265,6 @@ class CanaryAudit(Strategy):
         out = MetricRecord(dict(metrics or {}))
         out.update(epsilons(self._run))
         return out if out else metrics
-
-    summary: Any = property(operator.attrgetter("strategy.summary"))
-    configure_evaluate: Any = property(operator.attrgetter("strategy.configure_evaluate"))
-    aggregate_evaluate: Any = property(operator.attrgetter("strategy.aggregate_evaluate"))
 
     @property
     def faults(self) -> list[str]:

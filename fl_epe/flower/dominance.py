@@ -14,12 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Floats, NamedArrays, Vector
+from fl_epe.flower.arrays import Layout, ReplyKind
 from fl_epe.flower.replies import as_shares, base_of, kind_of_replies, model_record, weights
 from fl_epe.flower.state import RoundState, logger
+from fl_epe.flower.wrapped import Wrapped
 from fl_epe.seeding import generator
 
 if TYPE_CHECKING:
@@ -120,10 +122,29 @@ class RoundUpdates:
     noise: float
 
     @classmethod
-    def of(cls, run: AuditedRun, state: RoundState, real: Sequence[Message]) -> RoundUpdates | None:
-        """Those of replies that can be read; ``None`` if it is not known what replies are."""
-        wrapped, layout = run.wrapped, state.layout
-        step = max(1, layout.dim // _ROUND_ENTRIES)
+    def of(
+        cls,
+        wrapped: Wrapped,
+        layout: Layout,
+        arrays: ArrayRecord,
+        real: Sequence[Message],
+        *,
+        kind: ReplyKind | None,
+        clip_norm: float = math.inf,
+        entries: int = _ROUND_ENTRIES,
+    ) -> RoundUpdates | None:
+        """Those of replies that can be read; ``None`` if it is not known what replies are.
+
+        Args:
+            wrapped: the strategy.
+            layout: of the model.
+            arrays: the global model that was sent.
+            real: the replies.
+            kind: what they are; ``None`` if that is to be seen from them.
+            clip_norm: of the server, where it clips.
+            entries: of an update, about, that are compared.
+        """
+        step = max(1, layout.dim // entries)
         rows, replies = list[Vector](), list[Message]()
         for reply in real:
             with contextlib.suppress(ValueError):
@@ -133,20 +154,20 @@ class RoundUpdates:
                     replies.append(reply)
         if not rows:
             return None
-        before = layout.flatten(state.arrays, step)
-        kind = run.kind or (kind_of_replies(rows, before) if before.any() else "update")
+        before = layout.flatten(arrays, step)
+        kind = kind or (kind_of_replies(rows, before) if before.any() else "update")
         if kind is None:
             return None
-        entries = np.array(rows, np.float64)
+        updates = np.array(rows, np.float64)
         if (base := base_of(kind, before)) is not None:
-            entries -= base
+            updates -= base
         if wrapped.clips_on_server:
-            norms = math.sqrt(step) * np.linalg.norm(entries, axis=1, keepdims=True)
-            entries *= np.minimum(1.0, state.clip_norm / np.maximum(norms, np.finfo(float).tiny))
+            norms = math.sqrt(step) * np.linalg.norm(updates, axis=1, keepdims=True)
+            updates *= np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny))
         given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
         nodes = [reply.metadata.src_node_id for reply in replies]
         contents = [id(reply.content) for reply in replies]
-        return cls(nodes, contents, as_shares(given), entries, wrapped.noise_std() or 0.0)
+        return cls(nodes, contents, as_shares(given), updates, wrapped.noise_std() or 0.0)
 
 
 def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:

@@ -28,6 +28,7 @@ class Wrapped:
 
     Args:
         strategy: the outermost.
+        with_canaries: whether canaries are to take part, which some strategies refuse.
 
     Attributes:
         layers: at least one strategy; the last wraps nothing.
@@ -47,11 +48,11 @@ class Wrapped:
         ValueError: for a strategy that cannot be audited honestly, with the reason.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        _check(strategy)
+    def __init__(self, strategy: Strategy, *, with_canaries: bool = True) -> None:
+        _check(strategy, with_canaries=with_canaries)
         layers = [strategy]
         while isinstance(inner := getattr(layers[-1], "strategy", None), Strategy):
-            _check(inner)
+            _check(inner, with_canaries=with_canaries)
             layers.append(inner)
         self.layers, self.base = layers, layers[-1]
         names = [type(layer).__name__ for layer in layers]
@@ -152,7 +153,7 @@ class Wrapped:
         return None, None
 
 
-def _check(strategy: Strategy) -> None:
+def _check(strategy: Strategy, *, with_canaries: bool) -> None:
     name = type(strategy).__name__
     if not isinstance(strategy, Strategy):
         raise TypeError(
@@ -160,7 +161,7 @@ def _check(strategy: Strategy) -> None:
             "strategies and other frameworks use fl_epe.RunAuditor."
         )
     for kinds, reason in _REFUSED.items():
-        if isinstance(strategy, kinds):
+        if with_canaries and isinstance(strategy, kinds):
             raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
     if getattr(strategy, "audits_itself", False):
         raise ValueError(f"Expected a strategy that does not audit itself already, got {name}.")

@@ -19,6 +19,7 @@ from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.score_report import print_scores, score_values
 from fl_epe.reporting.sentences import ADVISE, what_to_do
+from fl_epe.reporting.silos import silo_metrics, silos_text, write_silos_report
 from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table
@@ -45,6 +46,8 @@ __all__ = [
     "print_scores",
     "render_page",
     "score_values",
+    "silo_metrics",
+    "silos_text",
     "summarize",
     "summarize_unmeasured",
     "what_to_do",
@@ -52,4 +55,5 @@ __all__ = [
     "write_figures",
     "write_report",
     "write_runs_compared",
+    "write_silos_report",
 ]

@@ -129,7 +129,6 @@ class _Silo:
     def __init__(self, memory: SiloMemory, facts: FederationFacts | None) -> None:
         self.memory, self.facts = memory, facts
         plan, told = memory.plan, memory.told
-        trained = [(np.ones(steps), rate) for steps, rate, _ in told.trained]
         self.findings = StepFindings()
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
@@ -138,8 +137,10 @@ class _Silo:
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif trained:
-            law = ParticipationLaw.of_records(*zip(*trained, strict=True), plan.records)
+        elif told.trained:
+            steps = [np.ones(count) for count, _, _ in told.trained]
+            rates = [rate for _, rate, _ in told.trained]
+            law = ParticipationLaw.of_records(steps, rates, plan.records)
             bounds = upper_bounds(law, self.noise, plan.delta)
             self.theory = tightest(bounds, rounds_known=False).epsilon
 

@@ -1,0 +1,86 @@
+"""What audits of a strategy share: they stand for it, and hook its own instance while it runs."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flwr.app import Message
+from flwr.serverapp.strategy import Strategy
+
+from fl_epe.flower.watching import Attachment
+
+
+class AuditedStrategy(Strategy):
+    """An audit in the place of a strategy, whose attributes it has beside its own.
+
+    A subclass sets its own attributes before it calls this ``__init__``: what is set later is set
+    on the strategy. It has hooks for ``configure_train`` and ``aggregate_train``.
+
+    Args:
+        strategy: which is audited.
+        failed: told what failed, and the error.
+    """
+
+    audits_itself = True
+
+    def __init__(self, strategy: Strategy, failed: Callable[[str, Exception], None]) -> None:
+        self.strategy = strategy
+        self._failed = failed
+        self._is_running = False
+        names = ("configure_train", "aggregate_train")
+        note = functools.partial(failed, "the strategy failed")
+        self._hooks = Attachment(strategy, self, names, self._rescue, note)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "strategy" not in vars(self):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.strategy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What an audit had when it was made is its own; anything else is set on the strategy."""
+        if name in vars(self) or "_hooks" not in vars(self):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.strategy, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """What an audit has of its own is never deleted."""
+        delattr(self.strategy, name)
+
+    @abc.abstractmethod
+    def attach(self) -> Strategy:
+        """Hook the strategy's own instance, and return it: whoever runs it is audited."""
+
+    @contextlib.contextmanager
+    def _goes_on(self, what: str) -> Iterator[None]:
+        """An error in this context is a fault (``what`` cannot be done), and the run goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the run goes on
+            self._failed(what, error)
+
+    def _rescue(self, name: str, error: Exception) -> list[Message]:
+        """Replies of clients that were not asked; called where a hook of that name failed."""
+        self._failed(f"{name} goes on without the audit", error)
+        return []
+
+    def _start_hooked(self, own: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call the strategy's own ``start`` while its instance is hooked."""
+        with self._goes_on("the strategy cannot be hooked"):
+            self.attach()
+        try:
+            self._is_running = True
+            return own(*arguments, **named)
+        finally:
+            self._is_running = False
+            with self._goes_on("the strategy keeps the audit's hooks"):
+                self._hooks.detach()
+
+    summary: Any = property(operator.attrgetter("strategy.summary"))
+    configure_evaluate: Any = property(operator.attrgetter("strategy.configure_evaluate"))
+    aggregate_evaluate: Any = property(operator.attrgetter("strategy.aggregate_evaluate"))

@@ -1,0 +1,215 @@
+"""What a server knows of a federation of silos: who was in which round, and what each answered.
+
+Texts from silos are not trusted: `read_answer` takes those alone that are answers.
+
+Examples:
+    >>> energies = {"north": 4.0, "south": 3.0, "west": 1.0}
+    >>> FederationLog(rounds=[FederationRound(energies, "a")]).facts("north", allies=1)
+    FederationFacts(rounds=1, taken=(1,), silos=3, others=(0.25,), allies=1, server='sgd', momentum=0.0, learning_rate=1.0)
+"""  # noqa: E501 - a result
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pydantic
+from flwr.app import ArrayRecord
+
+from fl_epe.archive import one_line
+from fl_epe.auditing import FederationFacts, SiloAnswer, SiloLine
+from fl_epe.checks import check_probability, raise_invalid
+
+_MOST_TEXTS = 20  # sentences of one kind in an answer
+_LONGEST_NAME = 40
+_INTERVAL = ("epsilon", "low", "high")
+_MEASURED = (*_INTERVAL, "theory", "linear_limit")
+_ANSWER = pydantic.TypeAdapter(SiloAnswer)
+
+
+def fingerprint(arrays: ArrayRecord) -> str:
+    """By which a model is known again."""
+    found = hashlib.blake2b(digest_size=16)
+    for array in arrays.values():
+        found.update(array.data)
+    return found.hexdigest()
+
+
+def read_answer(text: Any, node: int) -> SiloAnswer:
+    """The answer in a text that a node sent, with short printable texts and a name.
+
+    Raises:
+        ValueError: if it is no answer.
+    """
+    answer = _ANSWER.validate_json(text)
+    check_probability("delta", answer.delta)
+    check_probability("confidence", answer.confidence)
+    lines = {line.adversary: _checked(line) for line in answer.lines}
+    name = answer.silo if answer.silo not in ("", str(node)) else f"node {node}"
+    return dataclasses.replace(
+        answer,
+        silo=one_line(name, _LONGEST_NAME),
+        unit=one_line(answer.unit, _LONGEST_NAME),
+        lines=tuple(lines.values()),
+        faults=_short(answer.faults),
+        notes=_short(answer.notes),
+    )
+
+
+def _checked(line: SiloLine) -> SiloLine:
+    for name in (*_MEASURED, "proved"):
+        value = getattr(line, name)
+        if value is not None and not value >= 0:
+            raise_invalid(name, value, ">= 0")
+    reason = line.reason
+    if line.epsilon is None or line.low is None or line.high is None:
+        nothing: dict[str, Any] = dict.fromkeys(_INTERVAL)
+        line = dataclasses.replace(line, **nothing)
+        reason = one_line(reason or "no reason was given")
+    return dataclasses.replace(line, reason=reason, doubts=_short(line.doubts))
+
+
+def _short(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(one_line, texts[:_MOST_TEXTS]))
+
+
+@dataclasses.dataclass
+class FederationRound:
+    """A round as the server saw it.
+
+    Attributes:
+        energies: of each silo's weighted update, by its name, for those whose reply arrived;
+            ``None`` if they cannot be seen.
+        model: fingerprint of the newest model after the round.
+        released: whether the round released it.
+        averaged: whether it is the average of the replies.
+    """
+
+    energies: dict[str, float | None]
+    model: str
+    released: bool = True
+    averaged: bool = True
+
+    def left_of_others(self, silo: str, allies: int) -> float | None:
+        """Share of the energy of all but a silo that is left without the largest ``allies``."""
+        others = [energy for name, energy in self.energies.items() if name != silo]
+        known = sorted(energy for energy in others if energy is not None)
+        if len(known) < len(others):
+            return None
+        total = sum(known)
+        return sum(known[: max(0, len(known) - allies)]) / total if total else 0.0
+
+
+@dataclasses.dataclass
+class HeardAnswer:
+    """An answer that a silo sent.
+
+    Attributes:
+        node: that sent it.
+        rounds: of the federation when it came, that one included.
+        answer: as it came.
+        saw_last: whether the silo had seen the last model.
+    """
+
+    node: int
+    rounds: int
+    answer: SiloAnswer
+    saw_last: bool = False
+
+
+@dataclasses.dataclass
+class FederationLog:
+    """A federation after some rounds, which a folder keeps.
+
+    Attributes:
+        start: fingerprint of the initial model.
+        rounds: all of them, in order.
+        names: of the silo of each node.
+        heard: the newest answer of each silo.
+        faults: what went wrong, in sentences without a full stop, each once.
+    """
+
+    start: str = ""
+    rounds: list[FederationRound] = dataclasses.field(default_factory=list)
+    names: dict[int, str] = dataclasses.field(default_factory=dict)
+    heard: dict[str, HeardAnswer] = dataclasses.field(default_factory=dict)
+    faults: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def model(self) -> str:
+        """Fingerprint of the newest model."""
+        return self.rounds[-1].model if self.rounds else self.start
+
+    @property
+    def silos(self) -> list[str]:
+        """All silos that ever replied, in the order of their names."""
+        return sorted({name for one in self.rounds for name in one.energies})
+
+    def name(self, node: int, answer: SiloAnswer | None, present: Collection[str]) -> str:
+        """The name of the silo of a node that replies in the coming round.
+
+        It is that of the first answer. A silo that was started again may have another node. Of two
+        in one round with the same name, the second gets the number of its node.
+
+        Args:
+            node: its id.
+            answer: in its reply; ``None`` without one that can be read.
+            present: silos whose replies came before in the round.
+        """
+        name = self.names.setdefault(node, answer.silo if answer else f"node {node}")
+        if name in present:
+            name = self.names[node] = f"{name} (node {node})"
+        return name
+
+    def go_back(self, model: str) -> None:
+        """Forget what came after a model, and everything if it is none of this log's."""
+        known = len(self.rounds)
+        done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
+        if not done:
+            vars(self).update(vars(FederationLog(model)))
+        elif done < known:
+            del self.rounds[done:]
+            self.heard = {name: one for name, one in self.heard.items() if one.rounds <= done}
+            self.faults.append(f"what came after round {done} is forgotten: it is in no model")
+
+    def answer(self, silo: str) -> SiloAnswer:
+        """The newest answer of a silo.
+
+        Where it covers less than the server saw of the silo nothing counts as measured, but what
+        is proved stays.
+        """
+        heard = self.heard[silo]
+        answer = dataclasses.replace(heard.answer, silo=silo)
+        uploads = [t for t, one in enumerate(self.rounds, 1) if silo in one.energies]
+        if later := sum(t > heard.rounds for t in uploads):
+            reason = f"its last {later} of {len(uploads)} uploads came without an answer"
+        elif answer.rounds < len(uploads):
+            reason = (
+                f"its audit covers {answer.rounds} of {len(uploads)} rounds, as its state was lost"
+                " in a restart (name a folder on the silo that outlives it)"
+            )
+        else:
+            return answer
+        nothing: dict[str, Any] = dict.fromkeys(_MEASURED)
+        lines = (dataclasses.replace(line, **nothing, reason=reason) for line in answer.lines)
+        return dataclasses.replace(answer, lines=tuple(lines))
+
+    def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
+        """What a silo is told.
+
+        A round in which no upload can be seen counts as the worst of the others.
+
+        Args:
+            silo: its name.
+            allies: see `FederationFacts`.
+            server: the fields that tell what moves the model.
+        """
+        released = [one for one in self.rounds if one.released]
+        taken = {t: one for t, one in enumerate(released, 1) if silo in one.energies}
+        shares = [one.left_of_others(silo, allies) for one in taken.values()]
+        worst = min((share for share in shares if share is not None), default=None)
+        others = () if worst is None else [worst if share is None else share for share in shares]
+        counts = len(released), tuple(taken), len(self.silos)
+        return FederationFacts(*counts, tuple(others), allies, **server)

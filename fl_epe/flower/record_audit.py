@@ -1,0 +1,342 @@
+"""`RecordAudit`: what a federation of silos leaks of a record, gathered at the server.
+
+Silos audit their own training, with `fl_epe.silos.audit_records`, and each reply holds what they
+found. Hand ``RecordAudit(strategy, delta=1e-5)`` to Flower in place of the strategy, and call
+`RecordAudit.report` after the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fl_epe.archive import error_text, one_line, read_archive, write_archive
+from fl_epe.auditing import SiloAnswer
+from fl_epe.checks import check_count, check_positive, check_probability
+from fl_epe.files import run_folder
+from fl_epe.flower.arrays import Layout
+from fl_epe.flower.audited_strategy import AuditedStrategy
+from fl_epe.flower.dominance import RoundUpdates
+from fl_epe.flower.federation_log import (
+    FederationLog,
+    FederationRound,
+    HeardAnswer,
+    fingerprint,
+    read_answer,
+)
+from fl_epe.flower.replies import readable
+from fl_epe.flower.state import Aggregation, logger
+from fl_epe.flower.watching import arguments_of, shares_of
+from fl_epe.flower.wrapped import Wrapped
+from fl_epe.loggers import Loggers, RunLogger
+
+RECORDS = "fl_epe.records"
+"""Name of the record in a message by which silos and the server talk."""
+
+QUERY = "query.records"
+"""Type of the message with the last model."""
+
+_SCHEMA = 1
+_WHAT = "an audit saved by RecordAudit"
+_JSON = pydantic.TypeAdapter(FederationLog)
+_ENTRIES = 1 << 16  # of an update, about, whose energy is taken
+_MASKED = 1e3  # times the energy of the sum, that masks have and updates have not
+_HINT = 'Does its client app have the line app.query("records")(answer_records)?'
+
+
+class RecordAudit(AuditedStrategy):
+    """Gathers what silos measured, around any message-API strategy, which goes on as before.
+
+    The strategy sees what it would see without: the audit's record is taken out of each reply.
+    After its ``start`` has returned, the last model is sent once to each silo that had answered,
+    with what a silo cannot know of its federation (`FederationFacts`). A silo that does not answer
+    keeps its last answer. An error inside the audit never ends a run: it is a fault in the report.
+
+    Args:
+        strategy: what the deployment uses.
+        delta: target δ; silos with another one are not compared with the others.
+        allies: silos that look together, against each silo, itself included.
+        folder: where the audit is kept after every round, so that a server app that was killed goes
+            on with it: start again with the model after some round. Later rounds are forgotten.
+        log_to: see `fl_epe.loggers`.
+        enabled: whether to audit at all.
+        closing_timeout: seconds to wait for the answers to the last model.
+
+    Raises:
+        TypeError: for a strategy of another API.
+        ValueError: for an argument out of range.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        delta: float,
+        *,
+        allies: int = 1,
+        folder: str | Path | None = None,
+        log_to: str | Sequence[str | RunLogger] = (),
+        enabled: bool = True,
+        closing_timeout: float = 600.0,
+    ) -> None:
+        check_probability("delta", delta)
+        check_count("allies", allies)
+        check_positive("closing_timeout", closing_timeout)
+        self._wrapped = Wrapped(strategy, with_canaries=False)
+        self._delta = delta
+        self._allies = allies
+        self._is_enabled = enabled
+        self._timeout = closing_timeout
+        self._path = Path(folder, "silos.npz") if folder else None
+        self._loggers = Loggers(log_to, Path(folder or run_folder("audit")), logger.warning)
+        self._log = FederationLog()
+        self._has_begun = False
+        self._is_resumed = False
+        self._is_changed = False
+        self._is_closed = False
+        self._grid: Grid | None = None
+        self._newest: ArrayRecord | None = None
+        super().__init__(strategy, self._fault)
+
+    def _fault(self, what: str, why: Exception | str) -> None:
+        """Keep what could not be done and why, and log it, each once."""
+        reason = why if isinstance(why, str) else one_line(error_text(why))
+        fault = f"{what}: {reason}"
+        if fault not in self._log.faults:
+            self._log.faults.append(fault)
+            logger.warning("Audit of records: %s", fault)
+
+    def start(self, *arguments: Any, **named: Any) -> Any:
+        """The strategy's own ``start``, with the audit; takes and returns what that does."""
+        own = self.strategy.start
+        if self._is_running:  # called by a function that was put in its place
+            return type(self.strategy).start(self.strategy, *arguments, **named)
+        if not self._is_enabled:
+            self._fault("nothing is audited", "enabled=False")
+            return own(*arguments, **named)
+        self._has_begun = False
+        with self._goes_on("the audit could not prepare"):
+            given = arguments_of(own, arguments, named)
+            if isinstance(given.get("initial_arrays"), ArrayRecord):
+                self._open(given["initial_arrays"], given["grid"])
+        result = self._start_hooked(own, *arguments, **named)
+        with self._goes_on("the last model could not be sent to silos"):
+            self.ask_silos()
+            returned = getattr(result, "arrays", None)
+            if returned and fingerprint(returned) != self._log.model:
+                self._fault(
+                    "all answers belong to the last round", "start() returned another model"
+                )
+        return result
+
+    def attach(self) -> Strategy:
+        """Hook the strategy's own instance, and return it, for a loop that calls no ``start``.
+
+        Call `ask_silos` after the loop.
+        """
+        self._hooks.attach()
+        return self.strategy
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Any:
+        """The strategy's messages."""
+        if (own := self._hooks.replaced("configure_train")) is not None:
+            return own(server_round, arrays, config, grid)
+        with self._goes_on("the round cannot be audited"):
+            self._open(arrays, grid)
+        return self._hooks.call("configure_train", server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """What the strategy makes of the replies."""
+        if (own := self._hooks.replaced("aggregate_train")) is not None:
+            return own(server_round, replies)
+        replies = list(replies)
+        uploads = readable(replies)
+        energies = dict[str, float | None]()
+        with self._goes_on("silos' answers cannot be read"):
+            for reply in uploads:
+                node, answer = reply.metadata.src_node_id, self._answer_in(reply)
+                silo = self._log.name(node, answer, energies)
+                energies[silo] = None
+                if answer is not None:
+                    self._log.heard[silo] = HeardAnswer(node, len(self._log.rounds) + 1, answer)
+        with self._goes_on("uploads cannot be read"):
+            energies |= zip(energies, self._energies(uploads), strict=True)
+        result = self._hooks.call("aggregate_train", server_round, replies)
+        with self._goes_on("the round could not be noted"):
+            self._close(energies, uploads, result[0])
+        return result
+
+    def _open(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Take the model that a round begins with; the first one says where the audit goes on."""
+        self._grid = grid
+        is_known = arrays is self._newest
+        self._newest = arrays
+        if self._has_begun and is_known:
+            return
+        model = fingerprint(arrays)
+        if self._has_begun:
+            self._is_changed |= model != self._log.model
+            return
+        self._has_begun = True
+        with self._goes_on("the saved audit cannot be read"):
+            if not self._log.rounds and self._path is not None and self._path.exists():
+                (saved,), _ = read_archive(self._path, _WHAT, schema=_SCHEMA, texts=("silos",))
+                self._log = _JSON.validate_python(saved)
+        self._log.go_back(model)
+        self._is_resumed = bool(self._log.rounds)
+        self._is_closed = False
+
+    def _answer_in(self, reply: Message) -> SiloAnswer | None:
+        """Take the audit's record out of a reply; ``None`` if no answer is in it."""
+        node = reply.metadata.src_node_id
+        with self._goes_on(f"node {node} gave no answer that can be read"):
+            record = reply.content.get(RECORDS)
+            if isinstance(record, ConfigRecord):
+                del reply.content[RECORDS]
+                return read_answer(record["answer"], node)
+        return None
+
+    def _energies(self, uploads: Sequence[Message]) -> list[float | None]:
+        """‖w_j (θ_j − θ_sent)‖² of each upload; ``None`` if they are masked or unreadable."""
+        unseen: list[float | None] = [None] * len(uploads)
+        if self._newest is None:
+            return unseen
+        updates = RoundUpdates.of(
+            self._wrapped,
+            Layout.of(self._newest),
+            self._newest,
+            uploads,
+            kind="model" if self._wrapped.takes_models else None,
+            entries=_ENTRIES,
+        )
+        if updates is None or len(updates.nodes) < len(uploads):
+            return unseen
+        added = updates.weights[:, None] * updates.entries
+        energies = np.sum(added**2, axis=1)
+        if energies.sum() > _MASKED * np.sum(added.sum(axis=0) ** 2):
+            return unseen
+        return list(energies.tolist())
+
+    def _close(
+        self,
+        energies: dict[str, float | None],
+        uploads: Sequence[Message],
+        arrays: ArrayRecord | None,
+    ) -> None:
+        """Note a round that is done."""
+        model = self._log.model
+        is_average = True
+        if arrays:
+            model = fingerprint(arrays)
+            is_average = self._wrapped.averages or self._is_average(uploads, arrays)
+            self._newest = arrays
+        self._log.rounds.append(FederationRound(energies, model, bool(arrays), is_average))
+        count = len(self._log.rounds)
+        if self._path is not None:
+            saved = {"silos": _JSON.dump_python(self._log, mode="json")}
+            previous = self._path.with_stem("silos-before") if count == 1 else None
+            write_archive(self._path, {}, saved, schema=_SCHEMA, previous=previous)
+        if self._loggers:
+            self._loggers.log(count, self.metrics(), resumed=self._is_resumed)
+
+    def _is_average(self, uploads: Sequence[Message], arrays: ArrayRecord) -> bool:
+        key, preferred = self._wrapped.weighted_by(), self._wrapped.arrays_key()
+        with contextlib.suppress(ValueError):
+            seen = Aggregation(uploads, arrays)
+            return shares_of(seen, key, Layout.of(arrays), preferred) is not None
+        return False
+
+    def _server(self) -> dict[str, Any]:
+        """What moves the model, as fields of `FederationFacts`."""
+        server = self._wrapped.server()
+        name = self._wrapped.description
+        if self._is_changed:
+            return {"server": f"{name}, whose model is changed between rounds"}
+        if len(self._wrapped.layers) > 1 or not all(one.averaged for one in self._log.rounds):
+            return {"server": name}
+        if isinstance(server, str):
+            return {}
+        if self._is_resumed and server.momentum:
+            return {"server": f"{name}, whose momentum was lost in a restart"}
+        return dataclasses.asdict(server)
+
+    def ask_silos(self) -> None:
+        """Send the last model to each silo that has answered, and take its answer.
+
+        Called by `start`; here for loops that do not call that.
+        """
+        if self._grid is None or self._newest is None:
+            return
+        messages = list[Message]()
+        for silo, heard in self._log.heard.items():
+            facts = self._log.facts(silo, self._allies, **self._server())
+            content = RecordDict({RECORDS: ConfigRecord({"facts": facts.to_json()})})
+            content[self._wrapped.arrays_key()] = self._newest
+            messages.append(Message(content, heard.node, QUERY))
+        self._is_closed = True
+        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+            node = reply.metadata.src_node_id
+            silo = self._log.names[node]
+            if reply.has_error():
+                self._fault(
+                    f"{silo} did not answer the last model", f"{reply.error.reason}. {_HINT}"
+                )
+            elif answer := self._answer_in(reply):
+                rounds = len(self._log.rounds)
+                self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
+
+    def answers(self) -> dict[str, SiloAnswer]:
+        """The newest answer of each silo, by its name."""
+        answers = dict[str, SiloAnswer]()
+        for silo, heard in sorted(self._log.heard.items()):
+            answers[silo] = answer = self._log.answer(silo)
+            if self._is_closed and not heard.saw_last:
+                notes = (*answer.notes, "the last model was never seen by it")
+                answers[silo] = dataclasses.replace(answer, notes=notes)
+        return answers
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong so far, and silos that do not answer, or not as the others."""
+        faults = [*self._log.faults]
+        answers = self.answers()
+        for silo in self._log.silos:
+            if silo not in answers:
+                faults.append(f"{silo}: no answer came with its replies; do they audit.reply(…)?")
+            elif answers[silo].delta != self._delta:
+                faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+        return faults
+
+    def metrics(self) -> dict[str, float]:
+        """ε by adversary, the largest and that of each silo, as loggers are told."""
+        from fl_epe.reporting import silo_metrics  # slow to import
+
+        return silo_metrics([one for one in self.answers().values() if one.delta == self._delta])
+
+    def report(self, directory: str | Path | None = None) -> str:
+        """The report as text; with a ``directory``, also report.json and report.html.
+
+        Never raises: where a file cannot be written the text says that.
+        """
+        from fl_epe.reporting import silos_text, write_silos_report
+
+        with self._goes_on("the report could not be written"):
+            folder = None if directory is None else Path(directory)
+            if folder is not None:
+                write_silos_report([*self.answers().values()], self.faults, folder)
+            self._loggers.close(self.metrics(), folder)
+        try:
+            return silos_text([*self.answers().values()], self.faults)
+        except Exception as error:  # noqa: BLE001 - what is known is said
+            self._fault("the report could not be made", error)
+            return "\n".join(["ε: not measured", *self._log.faults])
