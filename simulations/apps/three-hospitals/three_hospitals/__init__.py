@@ -1,0 +1,1 @@
+"""A diagnosis from 30 measurements of cells, learnt by three hospitals of unequal size."""
