@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fl_epe.archive import error_text
-from fl_epe.auditing import LEAST_FOR_NULL, SiloAnswer
+from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import check_count, check_probability, check_rate, raise_invalid
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
@@ -19,7 +20,7 @@ from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import Plan, SiloMemory, unit_of
-from fl_epe.silos.places import RECORDS, Place, place_of
+from fl_epe.silos.places import Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -303,6 +304,15 @@ class SiloAudit:
             self._why_not or "no round was audited",
             is_private=self._is_private,
         )
+
+    def report(self, directory: str | Path | None = None) -> str:
+        """`answer` as text; with a ``directory`` also as report.json and report.html there."""
+        from fl_epe.reporting import silos_text, write_silos_report  # slow to import
+
+        found = [self.answer()]
+        if directory is not None:
+            write_silos_report(found, (), Path(directory))
+        return silos_text(found)
 
 
 def describe(plan: Plan) -> str:
