@@ -19,7 +19,7 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, unmeasured
 from fl_epe.silos.local_round import LocalRound
-from fl_epe.silos.memory import Plan, SiloMemory, unit_of
+from fl_epe.silos.memory import SiloPlan, SiloMemory, unit_of
 from fl_epe.silos.places import Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
@@ -191,7 +191,7 @@ class SiloAudit:
             counts = self._memory.told.not_private
             counts[name] = counts.get(name, 0) + 1
 
-    def _plan(self, steps: Steps, dim: int) -> Plan | None:
+    def _plan(self, steps: Steps, dim: int) -> SiloPlan | None:
         """What to do in all rounds; ``None``, and why, where the silo is too small."""
         options = dict(self._options)
         rate = options["rate"] or steps.sample_rate
@@ -220,7 +220,7 @@ class SiloAudit:
             "batch": steps.batch_size,
             "seed": secrets.randbits(128) if options["seed"] is None else options["seed"],
         }
-        plan = Plan(**options)
+        plan = SiloPlan(**options)
         logger.info("Audit: %s", describe(plan))
         return plan
 
@@ -315,7 +315,7 @@ class SiloAudit:
         return silos_text(found)
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: SiloPlan) -> str:
     """What canaries do to a silo, in a sentence."""
     joining = plan.num_canaries * plan.rate * plan.records
     return (
