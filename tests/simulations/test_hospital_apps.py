@@ -22,7 +22,9 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-FLOWER, FLARE = (ROOT / "simulations/apps" / name for name in ("three-hospitals", "nvflare_records"))
+FLOWER, FLARE = (
+    ROOT / "simulations/apps" / name for name in ("three-hospitals", "nvflare_records")
+)
 
 
 @pytest.fixture
