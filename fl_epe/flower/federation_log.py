@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from fl_epe.checks import check_probability, raise_invalid
 _MOST_TEXTS = 20  # sentences of one kind in an answer
 _LONGEST_NAME = 40
 _INTERVAL = ("epsilon", "low", "high")
-_MEASURED = (*_INTERVAL, "theory", "linear_limit")
+_NUMBERS = (*_INTERVAL, "proved", "theory", "linear_limit")
 _ANSWER = pydantic.TypeAdapter(SiloAnswer)
 
 
@@ -58,8 +59,15 @@ def read_answer(text: Any, node: int) -> SiloAnswer:
     )
 
 
+def _unmeasured(line: SiloLine, reason: str) -> SiloLine:
+    """A line without what is said of the rounds that an audit covers, but of all."""
+    nothing: dict[str, Any] = dict.fromkeys((*_INTERVAL, "scale", "linear_limit"))
+    theory = math.inf if line.theory == math.inf else None
+    return dataclasses.replace(line, **nothing, theory=theory, reason=reason)
+
+
 def _checked(line: SiloLine) -> SiloLine:
-    for name in (*_MEASURED, "proved"):
+    for name in _NUMBERS:
         value = getattr(line, name)
         if value is not None and not value >= 0:
             raise_invalid(name, value, ">= 0")
@@ -163,8 +171,12 @@ class FederationLog:
             name = self.names[node] = f"{name} (node {node})"
         return name
 
-    def go_back(self, model: str) -> None:
-        """Forget what came after a model, and everything if it is none of this log's."""
+    def go_back(self, model: str) -> int:
+        """Forget what came after a model, and everything if it is none of this log's.
+
+        Returns:
+            How many rounds are left.
+        """
         known = len(self.rounds)
         done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
         if not done:
@@ -173,12 +185,13 @@ class FederationLog:
             del self.rounds[done:]
             self.heard = {name: one for name, one in self.heard.items() if one.rounds <= done}
             self.faults.append(f"what came after round {done} is forgotten: it is in no model")
+        return done
 
     def answer(self, silo: str) -> SiloAnswer:
         """The newest answer of a silo.
 
         Where it covers less than the server saw of the silo nothing counts as measured, but what
-        is proved stays.
+        is proved stays, and that nothing is promised.
         """
         heard = self.heard[silo]
         answer = dataclasses.replace(heard.answer, silo=silo)
@@ -192,9 +205,8 @@ class FederationLog:
             )
         else:
             return answer
-        nothing: dict[str, Any] = dict.fromkeys(_MEASURED)
-        lines = (dataclasses.replace(line, **nothing, reason=reason) for line in answer.lines)
-        return dataclasses.replace(answer, lines=tuple(lines))
+        lines = tuple(_unmeasured(line, line.reason or reason) for line in answer.lines)
+        return dataclasses.replace(answer, lines=lines)
 
     def facts(self, silo: str, allies: int, **server: Any) -> FederationFacts:
         """What a silo is told.

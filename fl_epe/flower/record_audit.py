@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.archive import error_text, one_line, read_archive, write_archive
-from fl_epe.auditing import SiloAnswer
+from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout
@@ -39,9 +39,6 @@ from fl_epe.flower.watching import arguments_of, shares_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
 
-RECORDS = "fl_epe.records"
-"""Name of the record in a message by which silos and the server talk."""
-
 QUERY = "query.records"
 """Type of the message with the last model."""
 
@@ -50,7 +47,8 @@ _WHAT = "an audit saved by RecordAudit"
 _JSON = pydantic.TypeAdapter(FederationLog)
 _ENTRIES = 1 << 16  # of an update, about, whose energy is taken
 _MASKED = 1e3  # times the energy of the sum, that masks have and updates have not
-_HINT = 'Does its client app have the line app.query("records")(answer_records)?'
+_NO_HANDLER = "No query function"  # in what Flower says of an app without
+_HINT = 'its client app has no line app.query("records")(answer_records)'
 
 
 class RecordAudit(AuditedStrategy):
@@ -107,10 +105,9 @@ class RecordAudit(AuditedStrategy):
         super().__init__(strategy, self._fault)
 
     def _fault(self, what: str, why: Exception | str) -> None:
-        """Keep what could not be done and why, and log it, each once."""
-        reason = why if isinstance(why, str) else one_line(error_text(why))
-        fault = f"{what}: {reason}"
-        if fault not in self._log.faults:
+        """Keep and log what could not be done and why, the first time."""
+        fault = f"{what}: {one_line(why if isinstance(why, str) else error_text(why))}"
+        if not any(known.startswith(f"{what}: ") for known in self._log.faults):
             self._log.faults.append(fault)
             logger.warning("Audit of records: %s", fault)
 
@@ -142,7 +139,8 @@ class RecordAudit(AuditedStrategy):
 
         Call `ask_silos` after the loop.
         """
-        self._hooks.attach()
+        if self._is_enabled:
+            self._hooks.attach()
         return self.strategy
 
     def configure_train(
@@ -192,7 +190,10 @@ class RecordAudit(AuditedStrategy):
             if not self._log.rounds and self._path is not None and self._path.exists():
                 (saved,), _ = read_archive(self._path, _WHAT, schema=_SCHEMA, texts=("silos",))
                 self._log = _JSON.validate_python(saved)
-        self._log.go_back(model)
+        if (known := len(self._log.rounds)) and not self._log.go_back(model):
+            logger.warning(
+                "Audit of records: %d rounds are of another run: a new log begins", known
+            )
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
 
@@ -286,11 +287,11 @@ class RecordAudit(AuditedStrategy):
         self._is_closed = True
         for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
             node = reply.metadata.src_node_id
-            silo = self._log.names[node]
+            silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
-                self._fault(
-                    f"{silo} did not answer the last model", f"{reply.error.reason}. {_HINT}"
-                )
+                reason = reply.error.reason or "no reason was given"
+                why = _HINT if _NO_HANDLER in reason else reason
+                self._fault(f"{silo} did not answer the last model", why)
             elif answer := self._answer_in(reply):
                 rounds = len(self._log.rounds)
                 self._log.heard[silo] = HeardAnswer(node, rounds, answer, saw_last=True)
@@ -309,12 +310,15 @@ class RecordAudit(AuditedStrategy):
     def faults(self) -> list[str]:
         """What went wrong so far, and silos that do not answer, or not as the others."""
         faults = [*self._log.faults]
-        answers = self.answers()
-        for silo in self._log.silos:
-            if silo not in answers:
-                faults.append(f"{silo}: no answer came with its replies; do they audit.reply(…)?")
-            elif answers[silo].delta != self._delta:
-                faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+        try:
+            answers = self.answers()
+            for silo in self._log.silos:
+                if silo not in answers:
+                    faults.append(f"{silo}: no answer came with its replies (audit.reply)")
+                elif answers[silo].delta != self._delta:
+                    faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+        except Exception as error:  # noqa: BLE001 - what is known is said
+            faults.append(f"the faults are incomplete: {one_line(error_text(error))}")
         return faults
 
     def metrics(self) -> dict[str, float]:
@@ -328,13 +332,15 @@ class RecordAudit(AuditedStrategy):
 
         Never raises: where a file cannot be written the text says that.
         """
-        from fl_epe.reporting import silos_text, write_silos_report
+        from fl_epe.reporting import silos_json, silos_text, write_silos_report
 
         with self._goes_on("the report could not be written"):
             folder = None if directory is None else Path(directory)
+            answers = [*self.answers().values()]
             if folder is not None:
-                write_silos_report([*self.answers().values()], self.faults, folder)
-            self._loggers.close(self.metrics(), folder)
+                write_silos_report(answers, self.faults, folder)
+            status = silos_json(answers, self.faults)["status"]
+            self._loggers.close({"status": status, **self.metrics()}, folder)
         try:
             return silos_text([*self.answers().values()], self.faults)
         except Exception as error:  # noqa: BLE001 - what is known is said

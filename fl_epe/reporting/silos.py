@@ -187,8 +187,8 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 def silo_title(answer: SiloAnswer) -> str:
     """Whose ε the table of a silo has, and from what."""
     return (
-        f"{answer.silo}: one {answer.unit}, δ = {answer.delta:.2g}, {answer.confidence:.2g} sure,"
-        f" {counted(answer.rounds, 'round')}, {answer.canaries} canaries"
+        f"{answer.silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
+        f" intervals, {counted(answer.rounds, 'round')}, {answer.canaries} canaries"
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fl_epe.archive import error_text
-from fl_epe.auditing import LEAST_FOR_NULL, SiloAnswer
+from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import check_count, check_probability, check_rate, raise_invalid
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
@@ -19,7 +20,7 @@ from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import Plan, SiloMemory, unit_of
-from fl_epe.silos.places import RECORDS, Place, place_of
+from fl_epe.silos.places import UNMEASURED, Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -119,7 +120,7 @@ class SiloAudit:
         self._steps: Steps | None = None
         self._seen: SeenSteps | None = None
         self._why_not = ""  # there is no audit, without anything to remember
-        self._is_private = True
+        self._is_private, self._is_first = True, False
 
     def __enter__(self) -> Self:
         """Take in the model that the server sent, and let canaries join from the next step on."""
@@ -143,7 +144,8 @@ class SiloAudit:
 
     def _begin(self) -> None:
         state = self._place.load()
-        if state is not None:
+        self._is_first = state is None or UNMEASURED in state
+        if state is not None and not self._is_first:
             self._memory = SiloMemory.of_state(state)
         try:
             self._steps = Steps(self._given)
@@ -203,9 +205,7 @@ class SiloAudit:
         if count is None:
             count = min(int(_SHARE * people), _ENOUGH)
             if count < _LEAST:
-                self._why_not = (
-                    f"a tenth of about {people:.0f} records is too few canaries to measure by"
-                )
+                self._why_not = "a tenth of the silo is too few canaries to measure by"
                 logger.warning("Audit: %s", self._why_not)
                 return None
         unobserved = options["unobserved"]
@@ -247,10 +247,12 @@ class SiloAudit:
             self._memory.told.stood_back.append(text)
 
     def _save(self) -> None:
-        if self._memory is None:
-            return
         try:
-            self._place.save(self._memory.state())
+            if self._memory is not None:
+                self._place.save(self._memory.state())
+            elif self._is_first:
+                text = self.answer().to_json().encode()
+                self._place.save({UNMEASURED: np.frombuffer(text, np.uint8)})
         except Exception as error:  # noqa: BLE001 - a full disk, for one
             self._stand_back(error)
 
@@ -303,6 +305,15 @@ class SiloAudit:
             self._why_not or "no round was audited",
             is_private=self._is_private,
         )
+
+    def report(self, directory: str | Path | None = None) -> str:
+        """`answer` as text; with a ``directory`` also as report.json and report.html there."""
+        from fl_epe.reporting import silos_text, write_silos_report  # slow to import
+
+        found = [self.answer()]
+        if directory is not None:
+            write_silos_report(found, (), Path(directory))
+        return silos_text(found)
 
 
 def describe(plan: Plan) -> str:

@@ -100,6 +100,20 @@ def test_a_loop_of_its_own_is_audited():
     assert audit.faults == []
 
 
+def test_a_loop_without_start_is_audited_and_asks_by_itself():
+    silos = FakeSilos()
+    audit = RecordAudit(flower.FedAvg(**PLAIN), delta=DELTA)
+    with InProcessGrid(silos.app(), 3) as grid:
+        strategy, arrays = audit.attach(), model()
+        for t in range(1, 3):
+            messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
+            arrays, _ = strategy.aggregate_train(t, grid.send_and_receive(messages))
+        audit.ask_silos()
+    assert silos.facts[0].taken == (1, 2)
+    assert audit.answers()["north"].notes == ("it saw the last model",)
+    assert audit.faults == []
+
+
 def test_the_strategy_sees_no_record_of_the_audit():
     strategy = Saving(**PLAIN)
     run(strategy, FakeSilos())
@@ -237,8 +251,8 @@ GARBAGE = {
 
 @pytest.mark.parametrize("text", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
-    def reply(partition, server_round, found):
-        return text if partition == 1 else found.to_json()
+    def reply(partition, server_round, found):  # another one in each round
+        return text + " " * server_round if partition == 1 else found.to_json()
 
     audit, result = run(flower.FedAvg(**PLAIN), FakeSilos(reply=reply))
     assert len(result.train_metrics_clientapp) == ROUNDS
@@ -288,8 +302,27 @@ def test_an_app_without_the_handler_is_told_the_line():
     audit, result = run(flower.FedAvg(**PLAIN), FakeSilos(handles=False))
     assert result.arrays
     assert len(audit.faults) == 3
-    assert all('app.query("records")(answer_records)' in fault for fault in audit.faults)
+    line = 'its client app has no line app.query("records")(answer_records)'
+    assert all(fault.endswith(line) for fault in audit.faults)
     assert all("never seen" in one.notes[-1] for one in audit.answers().values())
+
+
+def test_the_text_of_an_error_is_harmless():
+    class Fails(FakeSilos):
+        def app(self, **options):
+            app = super().app(**options)
+
+            def fails(message, context):
+                if message.metadata.message_type.startswith("query"):
+                    raise RuntimeError("\x1b[2J\nnothing leaks" + "!" * 10_000)
+                return app(message, context)
+
+            return fails
+
+    audit, _ = run(flower.FedAvg(**PLAIN), Fails())
+    assert len(audit.faults) == 3
+    assert all("\\u001b[2J nothing leaks!" in fault for fault in audit.faults)
+    assert max(map(len, audit.faults)) < 400
 
 
 def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
@@ -305,6 +338,17 @@ def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
     assert line.reason.startswith("its audit covers 1 of 3 rounds, as its state was lost")
     assert not line.exceeds_theory
     assert audit.answers()["south"].lines[0].exceeds_theory
+
+
+def test_a_silo_that_could_not_audit_says_why_itself():
+    def cannot(partition, server_round, found):
+        line = SiloLine("server", theory=math.inf, reason="the silo trained without DP-SGD")
+        more = dataclasses.replace(found, rounds=0, lines=(line,))
+        return (found if partition else more).to_json()
+
+    audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(reply=cannot))
+    (line,) = audit.answers()["north"].lines
+    assert (line.theory, line.reason) == (math.inf, "the silo trained without DP-SGD")
 
 
 def test_replies_that_end_to_be_answers_are_not_measured():
@@ -390,6 +434,31 @@ def test_momentum_that_was_lost_is_told(tmp_path):
     assert silos.facts[0].server == "FedAvgM, whose momentum was lost in a restart"
 
 
+def test_start_may_be_called_for_each_round():
+    silos, arrays = FakeSilos(), model()
+    audit = RecordAudit(flower.FedAvg(**PLAIN), delta=DELTA)
+    with InProcessGrid(silos.app(), 3) as grid:
+        for _ in range(3):
+            arrays = audit.start(grid, arrays, num_rounds=1).arrays
+    assert silos.facts[0].taken == (1, 2, 3)
+    assert silos.facts[0].server == "sgd"
+    assert audit.faults == []
+
+
+def test_another_model_at_the_end_is_told():
+    class Best(flower.FedAvg):
+        def start(self, *arguments, **named):
+            result = super().start(*arguments, **named)
+            result.arrays = model()
+            return result
+
+    silos = FakeSilos()
+    audit, result = run(Best(**PLAIN), silos)
+    assert bits(result.arrays) == bits(model())
+    assert "start() returned another model" in audit.report()
+    assert silos.models[0].tobytes() != model()["layer"].numpy().tobytes()
+
+
 def test_another_run_leaves_the_file_of_the_first(tmp_path):
     _killed(FakeSilos(), tmp_path, 3)
     silos = FakeSilos()
@@ -445,11 +514,11 @@ def test_loggers_are_told_each_round(tmp_path):
             told.append((round_number, values["silos-server-epsilon"]))
 
         def close(self, summary):
-            told.append(summary["silos-public-epsilon-west"])
+            told.append((summary["status"], summary["silos-public-epsilon-west"]))
 
     audit, _ = run(flower.FedAvg(**PLAIN), FakeSilos(), log_to=[Log()], folder=tmp_path)
     audit.report()
-    assert told == [(1, 4.0), (2, 4.0), (3, 4.0), 1.0]
+    assert told == [(1, 4.0), (2, 4.0), (3, 4.0), ("ok", 1.0)]
 
 
 def test_attributes_are_the_strategy_s():
