@@ -17,9 +17,9 @@ from fl_epe.checks import check_count, check_probability, check_rate, raise_inva
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
 from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
-from fl_epe.silos.lines import answer_of, unmeasured
+from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
-from fl_epe.silos.memory import Plan, SiloMemory, unit_of
+from fl_epe.silos.memory import SiloMemory, SiloPlan, unit_of
 from fl_epe.silos.places import UNMEASURED, Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
@@ -192,7 +192,7 @@ class SiloAudit:
             counts = self._memory.told.not_private
             counts[name] = counts.get(name, 0) + 1
 
-    def _plan(self, steps: Steps, dim: int) -> Plan | None:
+    def _plan(self, steps: Steps, dim: int) -> SiloPlan | None:
         """What to do in all rounds; ``None``, and why, where the silo is too small."""
         options = dict(self._options)
         rate = options["rate"] or steps.sample_rate
@@ -219,7 +219,7 @@ class SiloAudit:
             "batch": steps.batch_size,
             "seed": secrets.randbits(128) if options["seed"] is None else options["seed"],
         }
-        plan = Plan(**options)
+        plan = SiloPlan(**options)
         logger.info("Audit: %s", describe(plan))
         return plan
 
@@ -274,7 +274,10 @@ class SiloAudit:
         self._save()
 
     def reply(self, content: Any) -> Any:
-        """The content of a Flower reply, with the silo's answer; the same object.
+        """The content of a Flower reply, with what the silo says so far; the same object.
+
+        That is how many rounds it has audited, and what is wrong. ε is in the answer to the last
+        model, see `answer_records`.
 
         Args:
             content: a ``RecordDict`` with the model, or its update, in an ``ArrayRecord``.
@@ -288,15 +291,17 @@ class SiloAudit:
                 for key, array in record.items()
             }
             self.sent(arrays)
-            content[RECORDS] = ConfigRecord({"answer": self.answer().to_json()})
+            said = self._unmeasured() if self._memory is None else brief_answer(self._memory)
+            content[RECORDS] = ConfigRecord({"answer": said.to_json()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)
         return content
 
     def answer(self) -> SiloAnswer:
         """What the silo says so far; before the last model was seen, see `final_answer`."""
-        if self._memory is not None:
-            return answer_of(self._memory)
+        return self._unmeasured() if self._memory is None else answer_of(self._memory)
+
+    def _unmeasured(self) -> SiloAnswer:
         options = self._options
         return unmeasured(
             options["silo"],
@@ -316,7 +321,7 @@ class SiloAudit:
         return silos_text(found)
 
 
-def describe(plan: Plan) -> str:
+def describe(plan: SiloPlan) -> str:
     """What canaries do to a silo, in a sentence."""
     joining = plan.num_canaries * plan.rate * plan.records
     return (

@@ -35,6 +35,21 @@ _ALIKE = 0.05  # relative spread of the uploads' shares of averages that count a
 _MISFIT = 0.02  # of the energy of uploads, beside five standard errors
 
 
+def brief_answer(memory: SiloMemory) -> SiloAnswer:
+    """What a silo says after each round: how many those are, and what is wrong at first sight."""
+    reason = "ε is computed once the silo has the last model"
+    return SiloAnswer(
+        silo=memory.plan.silo,
+        unit=memory.plan.unit,
+        delta=memory.plan.delta,
+        confidence=CONFIDENCE,
+        rounds=memory.rounds,
+        canaries=memory.uploads.canaries_seen,
+        lines=tuple(SiloLine(adversary, reason=reason) for adversary in _READERS),
+        faults=tuple(_faults(memory, StepFindings())),
+    )
+
+
 def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloAnswer:
     """What a silo says so far.
 
@@ -56,13 +71,8 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
         }
     if plan.share_scores:
         records = silo.shared_records()
-    return SiloAnswer(
-        silo=plan.silo,
-        unit=plan.unit,
-        delta=plan.delta,
-        confidence=CONFIDENCE,
-        rounds=memory.rounds,
-        canaries=memory.uploads.canaries_seen,
+    return dataclasses.replace(
+        brief_answer(memory),
         lines=lines,
         faults=tuple(_faults(memory, silo.findings)),
         notes=tuple(_notes(memory, silo.findings)),
