@@ -8,7 +8,7 @@ Examples:
     >>> from fl_epe.silos import final_answer
     >>> final_answer({}, [])
     Traceback (most recent call last):
-    LookupError: Expected a dict that holds the audit of a silo, found none in it.
+    LookupError: Expected where={} to hold the audit of a silo, found none.
 """
 
 from typing import TYPE_CHECKING

@@ -20,7 +20,7 @@ from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import SiloMemory, SiloPlan, unit_of
-from fl_epe.silos.places import UNMEASURED, Place, place_of
+from fl_epe.silos.places import Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -120,7 +120,7 @@ class SiloAudit:
         self._steps: Steps | None = None
         self._seen: SeenSteps | None = None
         self._why_not = ""  # there is no audit, without anything to remember
-        self._is_private, self._is_first = True, False
+        self._is_private = True
 
     def __enter__(self) -> Self:
         """Take in the model that the server sent, and let canaries join from the next step on."""
@@ -144,8 +144,7 @@ class SiloAudit:
 
     def _begin(self) -> None:
         state = self._place.load()
-        self._is_first = state is None or UNMEASURED in state
-        if state is not None and not self._is_first:
+        if state is not None:
             self._memory = SiloMemory.of_state(state)
         try:
             self._steps = Steps(self._given)
@@ -205,7 +204,9 @@ class SiloAudit:
         if count is None:
             count = min(int(_SHARE * people), _ENOUGH)
             if count < _LEAST:
-                self._why_not = "a tenth of the silo is too few canaries to measure by"
+                self._why_not = (
+                    f"a tenth of about {people:.0f} records is too few canaries to measure by"
+                )
                 logger.warning("Audit: %s", self._why_not)
                 return None
         unobserved = options["unobserved"]
@@ -247,12 +248,10 @@ class SiloAudit:
             self._memory.told.stood_back.append(text)
 
     def _save(self) -> None:
+        if self._memory is None:
+            return
         try:
-            if self._memory is not None:
-                self._place.save(self._memory.state())
-            elif self._is_first:
-                text = self.answer().to_json().encode()
-                self._place.save({UNMEASURED: np.frombuffer(text, np.uint8)})
+            self._place.save(self._memory.state())
         except Exception as error:  # noqa: BLE001 - a full disk, for one
             self._stand_back(error)
 

@@ -9,7 +9,7 @@ from fl_epe.auditing import RECORDS, FederationFacts, SiloAnswer
 from fl_epe.checks import Vector, raise_invalid
 from fl_epe.silos.lines import answer_of
 from fl_epe.silos.memory import SiloMemory
-from fl_epe.silos.places import UNMEASURED, place_of
+from fl_epe.silos.places import place_of
 
 
 def final_answer(
@@ -31,10 +31,7 @@ def final_answer(
     place = place_of(where)
     state = place.load()
     if state is None:
-        kind = type(where).__name__  # what a context holds stays in the silo
-        raise LookupError(f"Expected a {kind} that holds the audit of a silo, found none in it.")
-    if UNMEASURED in state:
-        return SiloAnswer.from_json(state[UNMEASURED].tobytes().decode())
+        raise LookupError(f"Expected where={where!r} to hold the audit of a silo, found none.")
     memory = SiloMemory.of_state(state)
     memory.receive(_flat(memory, model))
     if facts is None:

@@ -11,9 +11,6 @@ from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
-UNMEASURED = "unmeasured"
-"""The one array of a state of a silo without an audit: its answer, as text."""
-
 _SCHEMA = 1
 _FILE = "records.npz"
 _WHAT = "the audit of a silo"
