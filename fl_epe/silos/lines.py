@@ -118,7 +118,8 @@ def _unexplained(memory: SiloMemory) -> float | None:
     claimed = memory.plan.dim * math.fsum(upload.variance for upload in uploads)
     if not claimed > 0:
         return None
-    ratio = math.fsum(upload.energy for upload in uploads) / claimed
+    # Below 0 where there is hardly any noise, as canaries' directions are not quite orthogonal.
+    ratio = max(math.fsum(upload.energy for upload in uploads) / claimed, 0.0)
     error = _MISFIT + 5 * math.sqrt(2 / (memory.plan.dim * len(uploads)))
     return ratio if abs(ratio - 1) > error else None
 
