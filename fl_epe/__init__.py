@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fl_epe.canaries import CanarySet
     from fl_epe.dp_sgd import audit_dp_sgd
     from fl_epe.noise import check_noise
+    from fl_epe.silos import audit_records
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "RunAuditor",
     "assert_private",
     "audit_dp_sgd",
+    "audit_records",
     "check_noise",
     "delta_two_gaussians",
     "epsilon_from_cosines",
@@ -93,5 +95,6 @@ __getattr__, __dir__ = lazy_names(
         "fl_epe.canaries": ("CanarySet",),
         "fl_epe.dp_sgd": ("audit_dp_sgd",),
         "fl_epe.noise": ("check_noise",),
+        "fl_epe.silos": ("audit_records",),
     },
 )

@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "limit": {"matplotlib", "jinja2"},
     "loggers": {"tensorboard", "mlflow", "wandb"},
     "schedules": {"pyarrow"},
+    "silos": {"flwr", "opacus", "torch"},
     "simulation": {"flwr", "torch", "ray"},
     "tasks": {"torch", "sklearn", "datasets"},
     "training": {"torch"},

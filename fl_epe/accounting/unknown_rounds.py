@@ -219,11 +219,8 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     far = -float(scipy.special.ndtri(tail))
     end = min(far + float(shifts.max()), _LARGEST_SCORE)
     edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
-    logs = scipy.special.logsumexp(
-        np.append(shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1),
-        axis=1,
-        b=np.append(event.chances, max(absent, 0.0)),
-    )
+    terms = np.append(shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1)
+    logs = _log_sums(terms, np.append(event.chances, max(absent, 0.0)))
     others = _masses(edges)
     members = absent * others
     for shift, chance in zip(shifts, event.chances, strict=True):
@@ -233,7 +230,15 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     above = np.clip((members - others * low) / np.maximum(high - low, 1e-300), 0.0, others)
     placed = np.append(others - above, 0.0) + np.append(0.0, above)
     found = placed * np.exp(logs)
-    return _Loss(np.asarray(logs), placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
+    return _Loss(logs, placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
+
+
+def _log_sums(terms: Floats, weights: Floats) -> Floats:
+    """ln Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
+    used = terms[:, weights > 0]
+    most = used.max(axis=1, initial=-1e300)
+    with np.errstate(divide="ignore"):  # −∞ where all weights are 0
+        return np.asarray(most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0]))
 
 
 def _masses(edges: Floats) -> Floats:
@@ -253,8 +258,8 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     above, below = np.zeros(81), np.zeros(81)  # logarithms of E[exp(±slope·loss)]
     for part, count in parts:
         turned = slopes[:, None] * part.losses
-        above += count * scipy.special.logsumexp(turned, axis=1, b=part.members)
-        below += count * scipy.special.logsumexp(-turned, axis=1, b=part.others)
+        above += count * _log_sums(turned, part.members)
+        below += count * _log_sums(-turned, part.others)
     high = float(np.min((above - math.log(tail)) / slopes))
     low = -float(np.min((below - math.log(tail)) / slopes))
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).

@@ -56,9 +56,10 @@ def upper_bounds(
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law.
 
-    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019); for a client
-    drawn at random δ is the mean over its number of participations. Rounds unknown: cohorts of
-    fixed size give RDP, coins and uniform rounds of blocks `amplified_bounds`.
+    Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019), and m·√R/z-GDP
+    for a unit of m records; for a client drawn at random δ is the mean over its number of
+    participations. Rounds unknown: cohorts of fixed size give RDP, coins and uniform rounds of
+    blocks `amplified_bounds`.
 
     Args:
         law: how a client takes part.
@@ -70,10 +71,7 @@ def upper_bounds(
     """
     records = 1 if law.local is None else law.local.records
     epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
-    words = f"takes part at most {how_often(law.limit)}"
-    if records > 1:
-        words += f", each time with at most {records} records"
-    found = [UpperBound(epsilon, True, "zero-out", words)]
+    found = [UpperBound(epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}")]
     events = None if law.local else law.events or law.events_at_most
     counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
     if counts is not None and counts.shares.max() < 1:  # else everybody takes part equally often

@@ -78,6 +78,7 @@ from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, s
 from fl_epe.auditing.scores import Scores
 from fl_epe.auditing.silo_claims import assert_silos_private
 from fl_epe.auditing.silos import (
+    RECORDS,
     SEEN_OF_SILOS,
     FederationFacts,
     SiloAdversary,
@@ -93,6 +94,7 @@ __all__ = [
     "LEAST_FOR_NULL",
     "MOST_SHARE",
     "REAL_UPDATES_LEFT_OUT",
+    "RECORDS",
     "SEEN_OF_SILOS",
     "SHARE",
     "STATISTICS",

@@ -35,6 +35,9 @@ SEEN_OF_SILOS: dict[SiloAdversary, str] = {
 }
 """What each adversary sees; all know the gradients of the silo's other records."""
 
+RECORDS = "fl_epe.records"
+"""The name under which messages and states hold what is the audit's."""
+
 _NUMBERS = ("epsilon", "low", "high", "scale", "proved", "theory", "linear_limit")
 
 

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fl_epe.archive import error_text, one_line, read_archive, write_archive
-from fl_epe.auditing import SiloAnswer
+from fl_epe.auditing import RECORDS, SiloAnswer
 from fl_epe.checks import check_count, check_positive, check_probability
 from fl_epe.files import run_folder
 from fl_epe.flower.arrays import Layout
@@ -38,9 +38,6 @@ from fl_epe.flower.state import Aggregation, logger
 from fl_epe.flower.watching import arguments_of, shares_of
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers, RunLogger
-
-RECORDS = "fl_epe.records"
-"""Name of the record in a message by which silos and the server talk."""
 
 QUERY = "query.records"
 """Type of the message with the last model."""

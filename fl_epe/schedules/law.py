@@ -93,12 +93,6 @@ class LocalSteps:
         drawn = 1 - (1 - np.array(self.rates)) ** self.records
         return float(np.array(self.counts) @ drawn)
 
-    @property
-    def coins(self) -> Coins | None:
-        """Those of a single record, at the largest rate."""
-        rate = max(self.rates, default=0.0)
-        return Coins(self.total, rate) if self.records == 1 else None
-
     def every_step(self) -> Events:
         """The law of a unit for an adversary who sees every step."""
         once = [np.ones(1)] * self.total
@@ -441,11 +435,9 @@ class ParticipationLaw:
         Raises:
             ValueError: if an argument is out of range.
         """
-        if len(steps) != len(rates):
-            raise_invalid("rates", rates, f"to be {len(steps)}, one for each release")
-        if not all(0 <= rate <= 1 for rate in rates):
-            raise_invalid("rates", rates, "in [0, 1]")
-        if not all(np.all(np.isfinite(part) & (np.asarray(part) >= 0)) for part in steps):
+        if len(steps) != len(rates) or not all(0 <= rate <= 1 for rate in rates):
+            raise_invalid("rates", rates, f"in [0, 1], one for each of {len(steps)} releases")
+        if not all(np.min(part, initial=0) == 0 and np.sum(part) < math.inf for part in steps):
             raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
         local = LocalSteps(tuple(len(part) for part in steps), tuple(map(float, rates)), records)
@@ -457,7 +449,7 @@ class ParticipationLaw:
             unit="record" if records == 1 else f"person of {records} records",
             hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
-            coins=local.coins,
+            coins=Coins(local.total, max(rates, default=0.0)) if records == 1 else None,
             events=Events.steps(steps, rates, records),
             local=local,
         )

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.silos.closing import answer_records, final_answer
-from fl_epe.silos.places import RECORDS
 
 if TYPE_CHECKING:
     from fl_epe.silos.audit import SiloAudit, audit_records
 
-__all__ = ["RECORDS", "SiloAudit", "answer_records", "audit_records", "final_answer"]
+__all__ = ["SiloAudit", "answer_records", "audit_records", "final_answer"]
 
 __getattr__, __dir__ = lazy_names(__name__, {"fl_epe.silos.audit": ("SiloAudit", "audit_records")})

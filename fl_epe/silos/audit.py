@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from fl_epe.archive import error_text
-from fl_epe.auditing import LEAST_FOR_NULL, SiloAnswer
+from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import check_count, check_probability, check_rate, raise_invalid
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
@@ -18,8 +19,8 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, unmeasured
 from fl_epe.silos.local_round import LocalRound
-from fl_epe.silos.memory import Plan, SiloMemory, unit_of
-from fl_epe.silos.places import RECORDS, Place, place_of
+from fl_epe.silos.memory import SiloPlan, SiloMemory, unit_of
+from fl_epe.silos.places import Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -190,7 +191,7 @@ class SiloAudit:
             counts = self._memory.told.not_private
             counts[name] = counts.get(name, 0) + 1
 
-    def _plan(self, steps: Steps, dim: int) -> Plan | None:
+    def _plan(self, steps: Steps, dim: int) -> SiloPlan | None:
         """What to do in all rounds; ``None``, and why, where the silo is too small."""
         options = dict(self._options)
         rate = options["rate"] or steps.sample_rate
@@ -219,7 +220,7 @@ class SiloAudit:
             "batch": steps.batch_size,
             "seed": secrets.randbits(128) if options["seed"] is None else options["seed"],
         }
-        plan = Plan(**options)
+        plan = SiloPlan(**options)
         logger.info("Audit: %s", describe(plan))
         return plan
 
@@ -304,8 +305,17 @@ class SiloAudit:
             is_private=self._is_private,
         )
 
+    def report(self, directory: str | Path | None = None) -> str:
+        """`answer` as text; with a ``directory`` also as report.json and report.html there."""
+        from fl_epe.reporting import silos_text, write_silos_report  # slow to import
 
-def describe(plan: Plan) -> str:
+        found = [self.answer()]
+        if directory is not None:
+            write_silos_report(found, (), Path(directory))
+        return silos_text(found)
+
+
+def describe(plan: SiloPlan) -> str:
     """What canaries do to a silo, in a sentence."""
     joining = plan.num_canaries * plan.rate * plan.records
     return (

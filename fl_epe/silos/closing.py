@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import FederationFacts, SiloAnswer
+from fl_epe.auditing import RECORDS, FederationFacts, SiloAnswer
 from fl_epe.checks import Vector, raise_invalid
 from fl_epe.silos.lines import answer_of
 from fl_epe.silos.memory import SiloMemory
-from fl_epe.silos.places import RECORDS, place_of
+from fl_epe.silos.places import place_of
 
 
 def final_answer(

@@ -32,7 +32,7 @@ def unit_of(records: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class SiloPlan:
     """What was decided before the first round; `audit_records` explains the names."""
 
     dim: int
@@ -141,7 +141,7 @@ class SiloMemory:
         steps: what `SeenSteps` has seen; ``None`` before the first round.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SiloPlan) -> None:
         self.plan, self.told = plan, Told()
         # The noise of steps is fresh in each upload; averages have drift, which is not.
         self.uploads = _auditor(plan, "an average of uploads", window=1)
@@ -281,7 +281,7 @@ class SiloMemory:
             Exception: of any kind, if it is something else.
         """
         values = _unpacked(state["plan"])
-        plan = Plan(**(values | {"server": ServerSGD(**values["server"])}))
+        plan = SiloPlan(**(values | {"server": ServerSGD(**values["server"])}))
         memory = cls(plan)
         memory.told = Told.of(_unpacked(state["told"]))
         memory._vectors = under(state, "vectors.")
@@ -298,7 +298,7 @@ class SiloMemory:
         return memory
 
 
-def _auditor(plan: Plan, server: ServerSGD | str, **options: Any) -> RunAuditor:
+def _auditor(plan: SiloPlan, server: ServerSGD | str, **options: Any) -> RunAuditor:
     return RunAuditor(
         plan.num_canaries,
         plan.unobserved,

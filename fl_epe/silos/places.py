@@ -8,10 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_epe.archive import read_archive, write_archive
+from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
-
-RECORDS = "fl_epe.records"
-"""The name under which messages and states hold what is ours."""
 
 _SCHEMA = 1
 _FILE = "records.npz"

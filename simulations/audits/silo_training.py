@@ -58,7 +58,8 @@ def local_model(
     with audit:
         for inputs, labels in batches:
             optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(private(inputs), labels).backward()
+            loss = torch.nn.functional.cross_entropy(private(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return model
 
@@ -120,15 +121,15 @@ def main() -> None:
         with_canaries, without = accuracy(model, held_out), accuracy(plain, held_out)
         differences.append(with_canaries - without)
         answers.append(found)
-        scales = [[line.scale and round(line.scale, 3) for line in one.lines] for one in found]
-        print(seed, f"{with_canaries:.4f} {without:.4f}", scales, flush=True)
+        each = [[line.scale and round(line.scale, 3) for line in one.lines] for one in found]
+        print(seed, f"{with_canaries:.4f} {without:.4f}", each, flush=True)
         print(*(f"  {one.silo} {one.faults} {one.notes}" for one in found), flush=True)
     print("records  adversary      κ      ±       ε   proved  theory  limit  reasons")
     for i, size in enumerate(SIZES):
         for j, line in enumerate(answers[0][i].lines):
-            each = [found[i].lines[j] for found in answers]
-            told = [one for one in each if one.epsilon is not None]
-            reasons = {one.reason for one in each if one.reason}
+            lines = [found[i].lines[j] for found in answers]
+            told = [one for one in lines if one.epsilon is not None]
+            reasons = {one.reason for one in lines if one.reason}
             scales = np.array([one.scale for one in told])
             error = scales.std(ddof=1) / np.sqrt(len(scales)) if len(scales) > 1 else np.nan
             print(

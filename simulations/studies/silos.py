@@ -1,137 +1,193 @@
 """ε of a record in a federation of a few silos, measured from uploads, averages and the last model.
 
-    python simulations/studies/silos.py [--runs 200] [--canaries 200] [--dim 4000]
+    python simulations/studies/silos.py [--runs 200] [--canaries 200] [--dim 4000] [--setting three]
 
 Each silo takes steps of DP-SGD before it uploads their sum; canary records are in one of them, by
 coins of their own. Gradients do not depend on the model (the *linear limit*), so that ε of each
 adversary is known exactly: a record is in a release a binomial number of times, and the noise is
-that of all its steps (METHOD: a mixture of Gaussians). Silos without canaries are one Gaussian draw
-a round. The adversaries: the server, who sees the audited silo's uploads; a partner, who sees every
-average and subtracts its own upload; an outsider, who sees every average; the public, which has the
-last model.
+that of all steps in it (a mixture of Gaussians, docs/notes/silos.md). Silos without canaries are
+one Gaussian draw a round. The adversaries: the server, who sees the audited silo's uploads; a
+partner, who sees every average and subtracts its own upload; an outsider, who sees every average;
+the public, which has the last model.
 
-For each setting and adversary it prints exact ε, ε as measured on average, how many 95% intervals
-hold it, κ with its deviation, how many proofs (95%) are above it, and theory (the accountant's ε of
-every step). No line is an upper bound but theory: where gradients react to the model, ε of uploads
-may be larger than the linear limit.
+For each setting, audited silo and adversary it prints exact ε, ε as measured on average, how many
+95% intervals hold it, κ with its deviation, how many proofs (95%) are above it, and theory (the
+accountant's ε of every step). No line is an upper bound but theory: where gradients react to the
+model, ε of uploads may be larger than the linear limit.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from fl_epe import RoundFacts, RunAuditor
 from fl_epe.accounting import hidden_rounds_epsilon
-from fl_epe.auditing import Answer, answers
+from fl_epe.auditing import Answer, answer, claim_adversary
 from fl_epe.schedules import Events, ParticipationLaw
 
 DELTA = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """A federation of equal silos.
+class Silo:
+    """How a silo trains, in any unit that is the same for all silos.
 
     Attributes:
-        silos: how many.
         steps: of DP-SGD in a round.
-        rounds: of the federation.
         rate: sampling rate of a step.
         noise: z of a step.
+        clip_norm: of a record's gradient.
+        step_size: learning rate of a step.
+        batch: expected size, by which the sum of a step is divided.
+        weight: of the silo in the average.
     """
 
-    silos: int
     steps: int
-    rounds: int
     rate: float
-    noise: float
+    noise: float = 1.0
+    clip_norm: float = 1.0
+    step_size: float = 1.0
+    batch: float = 1.0
+    weight: float = 1.0
 
-    def law(self) -> ParticipationLaw:
-        """Of a record."""
-        return ParticipationLaw.of_records(
-            [np.ones(self.steps)] * self.rounds, [self.rate] * self.rounds
-        )
+    @property
+    def contribution(self) -> float:
+        """What a record adds once to the average."""
+        return self.weight * self.step_size * self.clip_norm / self.batch
+
+    @property
+    def deviation(self) -> float:
+        """Of the silo's noise in the average."""
+        return self.contribution * self.noise * math.sqrt(self.steps)
 
 
-SETTINGS = (
-    Setting(3, 20, 30, 0.02, 1.0),
-    Setting(3, 20, 30, 0.02, 0.6),
-    Setting(3, 100, 50, 0.01, 1.0),
-    Setting(10, 20, 30, 0.02, 1.0),
-)
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A federation.
+
+    Attributes:
+        rounds: of the federation.
+        silos: all of them.
+        audited: numbers of those that are audited, in turn.
+    """
+
+    rounds: int
+    silos: tuple[Silo, ...]
+    audited: tuple[int, ...] = (0,)
+
+
+def epoch(records: int, batch: int = 64) -> Silo:
+    """A silo that takes one epoch a round, and has the weight of its records."""
+    return Silo(round(records / batch), batch / records, batch=batch, weight=records)
+
+
+SETTINGS = {
+    "three": Setting(30, (Silo(20, 0.02),) * 3),
+    "less-noise": Setting(30, (Silo(20, 0.02, noise=0.6),) * 3),
+    "long": Setting(50, (Silo(100, 0.01),) * 3),
+    "ten": Setting(30, (Silo(20, 0.02),) * 10),
+    "sizes": Setting(30, (epoch(500), epoch(2000), epoch(8000)), (0, 1, 2)),
+    "methods": Setting(
+        20,
+        (
+            Silo(40, 0.02, noise=0.7, clip_norm=2.0, step_size=0.5, batch=50),
+            Silo(10, 0.05, noise=1.2, clip_norm=1.0, step_size=1.0, batch=100, weight=2.0),
+        ),
+        (0, 1),
+    ),
+}
 ADVERSARIES = ("server", "partner", "outsider", "public")
 
 
-def hiding_silos(setting: Setting, adversary: str) -> int:
-    """Of how many silos the noise hides a record."""
+def deviation(silos: tuple[Silo, ...], audited: int, adversary: str) -> float:
+    """Of the noise that hides a record of a silo in a round, over what the record adds once.
+
+    The partner is the one whose noise in the average is largest, as it subtracts it.
+    """
+    own = silos[audited]
+    others = sorted(silo.deviation for k, silo in enumerate(silos) if k != audited)
     match adversary:
         case "server":
-            return 1
+            hiding: list[float] = []
         case "partner":
-            return setting.silos - 1
+            hiding = others[:-1]
         case "outsider" | "public":
-            return setting.silos
-    raise ValueError(f"Expected adversary={adversary!r} to be one of {ADVERSARIES}.")
+            hiding = others
+        case _:
+            raise ValueError(f"Expected adversary={adversary!r} to be one of {ADVERSARIES}.")
+    return math.hypot(own.deviation, *hiding) / own.contribution
 
 
-def exact_epsilon(setting: Setting, adversary: str) -> float:
+def exact_epsilon(setting: Setting, audited: int, adversary: str) -> float:
     """ε in the linear limit."""
-    hidden = setting.noise * np.sqrt(setting.steps * hiding_silos(setting, adversary))
+    rounds, silo = setting.rounds, setting.silos[audited]
+    hidden = deviation(setting.silos, audited, adversary)
     if adversary == "public":
-        events = Events.steps([np.ones(setting.steps * setting.rounds)], [setting.rate])
-        signals = np.array([1 / (hidden * np.sqrt(setting.rounds))])
-    else:
-        events = Events.steps(
-            [np.ones(setting.steps)] * setting.rounds, [setting.rate] * setting.rounds
-        )
-        signals = np.full(setting.rounds, 1 / hidden)
-    return hidden_rounds_epsilon(events, signals, DELTA)
+        rounds = 1
+        silo = dataclasses.replace(silo, steps=silo.steps * setting.rounds)
+        hidden *= math.sqrt(setting.rounds)
+    events = Events.steps([np.ones(silo.steps)] * rounds, [silo.rate] * rounds)
+    return hidden_rounds_epsilon(events, np.full(rounds, 1 / hidden), DELTA)
 
 
-def audited(setting: Setting, adversary: str, canaries: int, dim: int, seed: int) -> Answer:
+def measured(
+    setting: Setting, audited: int, adversary: str, canaries: int, dim: int, seed: int
+) -> Answer:
     """The answer of one federation against one adversary."""
+    rounds, silo = setting.rounds, setting.silos[audited]
+    law = ParticipationLaw.of_records([np.ones(silo.steps)] * rounds, [silo.rate] * rounds)
     rng = np.random.default_rng((seed, 42))
-    auditor = RunAuditor(canaries, 2, seed=seed, delta=DELTA, client=setting.law(), window=1)
+    auditor = RunAuditor(canaries, 2, seed=seed, delta=DELTA, client=law, window=1)
+    hidden = deviation(setting.silos, audited, adversary)
     model = np.zeros(dim)
     auditor.begin(model)
-    hidden = setting.noise * np.sqrt(setting.steps * hiding_silos(setting, adversary))
-    for _ in range(setting.rounds):
-        times = rng.binomial(setting.steps, setting.rate, canaries)
+    vectors = auditor.canaries.vectors(list(range(canaries)))
+    for _ in range(rounds):
+        times = rng.binomial(silo.steps, silo.rate, canaries)
         present = np.flatnonzero(times)
         weights = times[present].astype(np.float64)
-        vectors = auditor.canaries.vectors(present.tolist())
-        model = model + weights @ vectors + hidden * rng.standard_normal(dim)
+        model = model + weights @ vectors[present] + hidden * rng.standard_normal(dim)
         facts = RoundFacts(present.tolist(), contribution=1.0, weights=weights.tolist())
-        auditor.observe(model, facts, vectors)
-    z = setting.noise
-    final, every = answers(auditor.record(noise_multiplier=z, sum_noise_multiplier=z))
-    return final if adversary == "public" else every
+        auditor.observe(model, facts, vectors[present])
+    record = auditor.record(noise_multiplier=silo.noise, sum_noise_multiplier=silo.noise)
+    sees = claim_adversary(record)
+    if adversary == "public":
+        sees = dataclasses.replace(sees, sees="final")
+    return answer(record, sees)
 
 
-def lines(runs: int, canaries: int, dim: int) -> Iterator[str]:
-    """One line for each setting and adversary."""
+def lines(settings: Iterable[str], runs: int, canaries: int, dim: int) -> Iterator[str]:
+    """One line for each setting, audited silo and adversary."""
     yield (
-        "silos  steps  rounds     q    z  adversary   exact  measured   held      κ  ± of κ"
-        "  proofs above  theory"
+        "setting     silo  adversary   exact  measured    held      κ  ± of κ  proofs above  theory"
     )
-    for setting in SETTINGS:
-        for adversary in ADVERSARIES:
-            exact = exact_epsilon(setting, adversary)
-            found = [audited(setting, adversary, canaries, dim, seed) for seed in range(runs)]
-            pairs = [(f.estimate, f.fit) for f in found]
-            told = [(e, fit) for e, fit in pairs if e is not None and fit is not None]
-            held = np.mean([e.low <= exact <= e.high for e, _ in told])
-            scales = [fit.scale for _, fit in told]
-            above = np.mean([(f.proved or 0.0) > exact for f in found])
-            theory = found[0].analytical.epsilon or np.nan
-            yield (
-                f"{setting.silos:5}  {setting.steps:5}  {setting.rounds:6}  {setting.rate:4}"
-                f"  {setting.noise:3}  {adversary:9}  {exact:6.3f}"
-                f"  {np.mean([e.epsilon for e, _ in told]):8.3f}  {held:5.1%}"
-                f"  {np.mean(scales):5.3f}  {np.std(scales):6.3f}  {above:12.1%}  {theory:6.3f}"
-            )
+    for name in settings:
+        setting = SETTINGS[name]
+        for audited in setting.audited:
+            for adversary in ADVERSARIES:
+                run = functools.partial(measured, setting, audited, adversary, canaries, dim)
+                exact = exact_epsilon(setting, audited, adversary)
+                found = [run(seed) for seed in range(runs)]
+                yield f"{name:10}  {audited:4}  {adversary:9}  {_row(exact, found)}"
+
+
+def _row(exact: float, found: list[Answer]) -> str:
+    pairs = [(each.estimate, each.fit) for each in found]
+    told = [(e, fit) for e, fit in pairs if e is not None and fit is not None]
+    if not told:
+        return f"{exact:6.3f}  not measured"
+    held = np.mean([e.low <= exact <= e.high for e, _ in told])
+    scales = [fit.scale for _, fit in told]
+    above = np.mean([(each.proved or 0.0) > exact for each in found])
+    theory = found[0].analytical.epsilon or np.nan
+    return (
+        f"{exact:6.3f}  {np.mean([e.epsilon for e, _ in told]):8.3f}  {held:6.1%}"
+        f"  {np.mean(scales):5.3f}  {np.std(scales):6.3f}  {above:12.1%}  {theory:6.3f}"
+    )
 
 
 def main() -> None:
@@ -140,8 +196,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200, help="federations for each line")
     parser.add_argument("--canaries", type=int, default=200, help="canary records in one silo")
     parser.add_argument("--dim", type=int, default=4000, help="parameters of the model")
+    parser.add_argument("--setting", choices=SETTINGS, nargs="+", default=list(SETTINGS))
     options = parser.parse_args()
-    for line in lines(options.runs, options.canaries, options.dim):
+    for line in lines(options.setting, options.runs, options.canaries, options.dim):
         print(line, flush=True)
 
 

@@ -83,9 +83,11 @@ def test_a_silo_may_audit_alone():
 
 
 def test_a_person_has_several_records():
-    one, three = Silo().answer(), Silo(options={"records_per_person": 3}).answer()
+    three = Silo(options={"records_per_person": 3}).answer()
     assert three.unit == "person of 3 records"
-    for alone, together in zip(one.lines, three.lines, strict=True):
+    one = by_adversary(Silo().answer())
+    for adversary, together in by_adversary(three).items():
+        alone = one[adversary]
         assert together.low < together.linear_limit < together.high
         assert together.linear_limit > 2 * alone.linear_limit
         assert together.theory > 2 * alone.theory

@@ -22,7 +22,8 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-FLOWER, FLARE = (ROOT / "simulations/apps" / name for name in ("three-hospitals", "nvflare_records"))
+APPS = ROOT / "simulations/apps"
+FLOWER, FLARE = APPS / "three-hospitals", APPS / "nvflare_records"
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ def flare(task, monkeypatch):
         torch.manual_seed(2)
         stub = StubFlare(site, task.HOSPITALS, task.Net().state_dict(), rounds)
         package = types.ModuleType("nvflare")
-        package.client = stub
+        vars(package)["client"] = stub
         monkeypatch.setitem(sys.modules, "nvflare", package)
         monkeypatch.setitem(sys.modules, "nvflare.client", stub)
         monkeypatch.delitem(sys.modules, "hospital_client", raising=False)

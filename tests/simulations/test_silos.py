@@ -2,16 +2,18 @@
 
 import pytest
 import silos as study
+from silos import Setting, Silo
 
 from fl_epe.accounting import poisson_epsilon
 
-SMALL = study.Setting(silos=3, steps=10, rounds=12, rate=0.05, noise=0.8)
+SMALL = Setting(12, (Silo(10, 0.05, noise=0.8),) * 3)
+SIZES = study.SETTINGS["sizes"]
 
 
 @pytest.mark.parametrize("adversary", study.ADVERSARIES)
 def test_each_adversary_has_its_line(adversary):
-    exact = study.exact_epsilon(SMALL, adversary)
-    runs = [study.audited(SMALL, adversary, canaries=150, dim=3000, seed=s) for s in range(5)]
+    exact = study.exact_epsilon(SMALL, 0, adversary)
+    runs = [study.measured(SMALL, 0, adversary, canaries=150, dim=3000, seed=s) for s in range(5)]
     held = [
         run.estimate is not None and run.estimate.low < exact < run.estimate.high for run in runs
     ]
@@ -27,14 +29,39 @@ def test_each_adversary_has_its_line(adversary):
 
 
 def test_who_sees_less_learns_less():
-    found = [study.exact_epsilon(SMALL, adversary) for adversary in study.ADVERSARIES]
+    found = [study.exact_epsilon(SMALL, 0, adversary) for adversary in study.ADVERSARIES]
     assert found == sorted(found, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("audited", "upload", "average"),
+    [(0, 11.7, 0.10), (1, 4.6, 0.42), (2, 2.0, 2.00)],
+    ids=["small", "middle", "large"],
+)
+def test_the_largest_silo_need_not_leak_most(audited, upload, average):
+    assert study.exact_epsilon(SIZES, audited, "server") == pytest.approx(upload, abs=0.05)
+    assert study.exact_epsilon(SIZES, audited, "outsider") == pytest.approx(average, abs=0.005)
+
+
+def test_the_noise_of_unequal_silos():
+    one = Silo(4, 0.1, noise=0.5, clip_norm=2.0, step_size=3.0, batch=6.0, weight=5.0)
+    two = Silo(9, 0.1, noise=1.0, clip_norm=1.0, step_size=2.0, batch=4.0, weight=1.0)
+    # A record adds 5·3·2/6 = 5 and 1·2·1/4 = 1/2; deviations are 5·0.5·2 = 5 and 0.5·1·3 = 1.5.
+    assert study.deviation((one, two), 0, "server") == pytest.approx(1)
+    assert study.deviation((one, two), 1, "server") == pytest.approx(3)
+    assert study.deviation((one, two), 1, "partner") == pytest.approx(3)  # who is the only one
+    assert study.deviation((one, two), 1, "outsider") == pytest.approx((25 + 2.25) ** 0.5 / 0.5)
+    three = (one, two, two)
+    assert study.deviation(three, 1, "partner") == pytest.approx((2 * 2.25) ** 0.5 / 0.5)
+
+
 def test_lines(monkeypatch, capsys):
-    monkeypatch.setattr(study, "SETTINGS", (SMALL,))
-    monkeypatch.setattr("sys.argv", ["silos", "--runs", "1", "--canaries", "60", "--dim", "1500"])
+    monkeypatch.setitem(study.SETTINGS, "three", SMALL)
+    monkeypatch.setattr(
+        "sys.argv",
+        ["silos", "--setting", "three", "--runs", "1", "--canaries", "60", "--dim", "1500"],
+    )
     study.main()
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split()[:2] == ["silos", "steps"]
-    assert [row.split()[5] for row in rows] == list(study.ADVERSARIES)
+    assert head.split()[:3] == ["setting", "silo", "adversary"]
+    assert [row.split()[2] for row in rows] == list(study.ADVERSARIES)

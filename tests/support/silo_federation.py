@@ -91,7 +91,7 @@ class Silo:
             updates = list(others)
             if index not in self.skipped:
                 updates.append(self.local(model, noise, index) - model)
-            mean = np.mean(updates, axis=0, dtype=np.float32)
+            mean = np.asarray(np.mean(updates, axis=0, dtype=np.float32))
             step = self.server or (lambda model, mean, _: model + mean)
             model = np.asarray(step(model, mean, index), np.float32)
         return model

@@ -25,7 +25,7 @@ def engine_of(context: Context) -> PrivacyEngine:
     engine = PrivacyEngine()
     if "accountant" in context.state:
         kept = context.state.metric_records["accountant"]
-        spent = zip(kept["noise"], kept["rate"], kept["steps"], strict=True)
+        spent = zip(kept["noise"], kept["rate"], kept["steps"], strict=True)  # type: ignore
         engine.accountant.history = list(spent)
     return engine
 
