@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from opacus import PrivacyEngine
 
+from fl_epe.auditing import RECORDS
 from fl_epe.models import one_thread
-from fl_epe.silos import RECORDS, audit_records
+from fl_epe.silos import audit_records
 
 _RECORDS, _BATCH, _CANARIES = 5000, 64, 200
 _LAYERS = (784, 1024, 380, 10)
