@@ -12,6 +12,7 @@ Examples:
     The public, who sees the last model, learns of one record at δ = 1e-05: in north, ε ≈ 1.10 (0.800 – 1.40).
 """  # noqa: E501 - a sentence
 
+import dataclasses
 import io
 import re
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,9 @@ READING = (
 
 HEADINGS = ("seen by", "ε (interval)", "at least", "every step", "linear limit")
 """Of a silo's table."""
+
+UNNAMED = "this silo"
+"""A silo without a name, in its own report."""
 
 _NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")  # of metrics
@@ -94,6 +98,7 @@ def write_silos_report(
 
 def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
+    answers = [dataclasses.replace(one, silo=one.silo or UNNAMED) for one in answers]
     lines = [(answer.silo, line) for answer in answers for line in answer.lines]
     wrong = [
         f"{silo}: more leaks to {WHO[line.adversary]} than theory allows"
@@ -186,8 +191,9 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 
 def silo_title(answer: SiloAnswer) -> str:
     """Whose ε the table of a silo has, and from what."""
+    silo = answer.silo or UNNAMED
     return (
-        f"{answer.silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
+        f"{silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
         f" intervals, {counted(answer.rounds, 'round')}, {answer.canaries} canaries"
     )
 

@@ -17,9 +17,9 @@ from fl_epe.checks import check_count, check_probability, check_rate, raise_inva
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
 from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
-from fl_epe.silos.lines import answer_of, unmeasured
+from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
-from fl_epe.silos.memory import SiloPlan, SiloMemory, unit_of
+from fl_epe.silos.memory import SiloMemory, SiloPlan, Told, unit_of
 from fl_epe.silos.places import Place, place_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
@@ -119,8 +119,8 @@ class SiloAudit:
         self._round: LocalRound | None = None
         self._steps: Steps | None = None
         self._seen: SeenSteps | None = None
-        self._why_not = ""  # there is no audit, without anything to remember
-        self._is_private = True
+        self._told = Told()  # without a memory, of rounds that no canary could join
+        self._why_not = ""  # there is no audit
 
     def __enter__(self) -> Self:
         """Take in the model that the server sent, and let canaries join from the next step on."""
@@ -144,8 +144,11 @@ class SiloAudit:
 
     def _begin(self) -> None:
         state = self._place.load()
-        if state is not None:
+        if state is not None and "plan" in state:
             self._memory = SiloMemory.of_state(state)
+            self._told = self._memory.told
+        elif state is not None:
+            self._told = Told.of_state(state)
         try:
             self._steps = Steps(self._given)
         except TypeError:
@@ -157,6 +160,7 @@ class SiloAudit:
             if plan is None:
                 return
             self._memory = SiloMemory(plan)
+            self._memory.told = self._told
         memory, plan = self._memory, self._memory.plan
         if len(model) != plan.dim:
             raise ValueError(
@@ -182,14 +186,9 @@ class SiloAudit:
         ).begin()
 
     def _note_not_private(self, name: str) -> None:
-        self._is_private = False
-        text = f"{name} trains without DP-SGD"
-        logger.warning("Audit: %s", text)
-        if self._memory is None:
-            self._why_not = text
-        else:
-            counts = self._memory.told.not_private
-            counts[name] = counts.get(name, 0) + 1
+        logger.warning("Audit: %s trains without DP-SGD", name)
+        counts = self._told.not_private
+        counts[name] = counts.get(name, 0) + 1
 
     def _plan(self, steps: Steps, dim: int) -> SiloPlan | None:
         """What to do in all rounds; ``None``, and why, where the silo is too small."""
@@ -242,16 +241,13 @@ class SiloAudit:
         text = error_text(error)
         logger.warning("Audit: %s; training goes on without it", text)
         logger.debug("Where it happened", exc_info=error)
-        if self._memory is None:
-            self._why_not = text
-        elif text not in self._memory.told.stood_back:
-            self._memory.told.stood_back.append(text)
+        if text not in self._told.stood_back:
+            self._told.stood_back.append(text)
 
     def _save(self) -> None:
-        if self._memory is None:
-            return
         try:
-            self._place.save(self._memory.state())
+            kept = self._told if self._memory is None else self._memory
+            self._place.save(kept.state())
         except Exception as error:  # noqa: BLE001 - a full disk, for one
             self._stand_back(error)
 
@@ -273,7 +269,10 @@ class SiloAudit:
         self._save()
 
     def reply(self, content: Any) -> Any:
-        """The content of a Flower reply, with the silo's answer; the same object.
+        """The content of a Flower reply, with what the silo says so far; the same object.
+
+        That is how many rounds it has audited, and what is wrong. ε is in the answer to the last
+        model, see `answer_records`.
 
         Args:
             content: a ``RecordDict`` with the model, or its update, in an ``ArrayRecord``.
@@ -287,22 +286,24 @@ class SiloAudit:
                 for key, array in record.items()
             }
             self.sent(arrays)
-            content[RECORDS] = ConfigRecord({"answer": self.answer().to_json()})
+            said = self._unmeasured() if self._memory is None else brief_answer(self._memory)
+            content[RECORDS] = ConfigRecord({"answer": said.to_json()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)
         return content
 
     def answer(self) -> SiloAnswer:
         """What the silo says so far; before the last model was seen, see `final_answer`."""
-        if self._memory is not None:
-            return answer_of(self._memory)
+        return self._unmeasured() if self._memory is None else answer_of(self._memory)
+
+    def _unmeasured(self) -> SiloAnswer:
         options = self._options
         return unmeasured(
             options["silo"],
             unit_of(options["records"]),
             options["delta"],
+            self._told,
             self._why_not or "no round was audited",
-            is_private=self._is_private,
         )
 
     def report(self, directory: str | Path | None = None) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting import epsilon_of_signals, tightest, upper_bounds
+from fl_epe.archive import error_text
 from fl_epe.auditing import (
     Adversary,
     AuditRecord,
@@ -26,13 +27,29 @@ from fl_epe.auditing import (
 from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw
-from fl_epe.silos.memory import SiloMemory
+from fl_epe.silos.memory import SiloMemory, Told
 from fl_epe.wording import counted, number
 
 CONFIDENCE = 0.95
 _SECRET = Adversary("all", knows_rounds=False)
 _ALIKE = 0.05  # relative spread of the uploads' shares of averages that count as one
-_MISFIT = 0.02  # of the energy of uploads, beside five standard errors
+_MISFIT = 0.02  # of the energy of uploads, beside standard errors
+_SURE = 5.0  # of which there are so many
+
+
+def brief_answer(memory: SiloMemory) -> SiloAnswer:
+    """What a silo says after each round: how many those are, and what is wrong at first sight."""
+    reason = "ε is computed once the silo has the last model"
+    return SiloAnswer(
+        silo=memory.plan.silo,
+        unit=memory.plan.unit,
+        delta=memory.plan.delta,
+        confidence=CONFIDENCE,
+        rounds=memory.rounds,
+        canaries=memory.uploads.canaries_seen,
+        lines=tuple(SiloLine(adversary, reason=reason) for adversary in _READERS),
+        faults=tuple(_faults(memory, StepFindings())),
+    )
 
 
 def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloAnswer:
@@ -56,13 +73,8 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
         }
     if plan.share_scores:
         records = silo.shared_records()
-    return SiloAnswer(
-        silo=plan.silo,
-        unit=plan.unit,
-        delta=plan.delta,
-        confidence=CONFIDENCE,
-        rounds=memory.rounds,
-        canaries=memory.uploads.canaries_seen,
+    return dataclasses.replace(
+        brief_answer(memory),
         lines=lines,
         faults=tuple(_faults(memory, silo.findings)),
         notes=tuple(_notes(memory, silo.findings)),
@@ -71,20 +83,20 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
     )
 
 
-def unmeasured(
-    silo: str, unit: str, delta: float, reason: str, *, is_private: bool = True
-) -> SiloAnswer:
-    """What a silo says that has no audit; ``is_private`` is whether DP-SGD trains there."""
-    theory = None if is_private else math.inf
+def unmeasured(silo: str, unit: str, delta: float, told: Told, reason: str) -> SiloAnswer:
+    """What a silo says that no canary could join, and why; ``told`` is of its rounds."""
+    theory = math.inf if told.not_private else None
+    faults = [f"{name} trained without DP-SGD" for name in told.not_private]
+    reason = next(iter([*faults, *told.stood_back]), reason)
     return SiloAnswer(
         silo=silo,
         unit=unit,
         delta=delta,
         confidence=CONFIDENCE,
-        rounds=0,
+        rounds=sum(told.not_private.values()),
         canaries=0,
         lines=tuple(SiloLine(name, theory=theory, reason=reason) for name in _READERS),
-        faults=() if is_private else (reason,),
+        faults=tuple(faults),
     )
 
 
@@ -114,14 +126,17 @@ def _in_rounds(count: int, memory: SiloMemory) -> str:
 
 def _unexplained(memory: SiloMemory) -> float | None:
     """Energy of uploads over that of the noise that is claimed, if these are certainly apart."""
-    uploads = memory.told.uploads
-    claimed = memory.plan.dim * math.fsum(upload.variance for upload in uploads)
+    dim = memory.plan.dim
+    rows = [(one.energy, one.canaries, dim * one.variance) for one in memory.told.uploads]
+    energy, canaries, noise = np.array(rows).reshape(-1, 3).T
+    claimed = float(noise.sum())
     if not claimed > 0:
         return None
-    # Below 0 where there is hardly any noise, as canaries' directions are not quite orthogonal.
-    ratio = max(math.fsum(upload.energy for upload in uploads) / claimed, 0.0)
-    error = _MISFIT + 5 * math.sqrt(2 / (memory.plan.dim * len(uploads)))
-    return ratio if abs(ratio - 1) > error else None
+    ratio = max(float(np.sum(energy - canaries)) / claimed, 0.0)  # their directions meet
+    # Of the noise's own energy, of its products with canaries, and of those among canaries.
+    squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
+    errors = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(canaries.sum())
+    return ratio if abs(ratio - 1) > _MISFIT + _SURE * errors / claimed else None
 
 
 class _Silo:
@@ -138,7 +153,7 @@ class _Silo:
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif told.trained:
+        elif told.trained and not told.stood_back:  # which leaves steps uncounted
             steps = [np.ones(count) for count, _, _ in told.trained]
             rates = [rate for _, rate, _ in told.trained]
             law = ParticipationLaw.of_records(steps, rates, plan.records)
@@ -154,6 +169,9 @@ class _Silo:
             return found
         except NotMeasured as error:
             return dataclasses.replace(blank, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the other lines are said
+            reason = f"the audit stood back: {error_text(error)}"
+            return dataclasses.replace(blank, reason=reason)
 
     def _check(self) -> None:
         """Refuse what holds for all adversaries.
@@ -182,15 +200,15 @@ class _Silo:
         """Of who sees each upload."""
         law = self._law(range(len(self.memory.told.uploads)))
         record = self.memory.record(averages=False, **self._values(law))
-        uploads = self.memory.told.uploads
-        signals = np.array([upload.unit / math.sqrt(upload.variance) for upload in uploads])
+        units = np.array([upload.unit for upload in self.memory.told.uploads])
+        variances = np.array([upload.variance for upload in self.memory.told.uploads])
         doubts = []
         if (ratio := _unexplained(self.memory)) is not None and ratio > 1:
             doubts.append(
                 f"uploads have {number(ratio)} times the energy of the noise that is claimed: "
                 "something besides the steps moves the model, and hides records"
             )
-        return self._measured(line, record, _SECRET, self._limit(law, signals), doubts)
+        return self._measured(line, record, _SECRET, self._limit(law, units, variances), doubts)
 
     def outsider(self, line: SiloLine) -> SiloLine:
         """Of who sees each average."""
@@ -294,9 +312,9 @@ class _Silo:
                 },
             )
         noise = np.array([upload.variance for upload in owners]) * shares**2
-        hidden = np.sqrt(noise + left * rest / self.memory.plan.dim)
-        signals = shares * np.array([upload.unit for upload in owners]) / hidden
-        return self._measured(line, record, _SECRET, self._limit(law, signals), doubts)
+        units = shares * np.array([upload.unit for upload in owners])
+        limit = self._limit(law, units, noise + left * rest / self.memory.plan.dim)
+        return self._measured(line, record, _SECRET, limit, doubts)
 
     def _rounds_of_averages(self) -> np.ndarray:
         """How many rounds of the federation each average of the silo is over, ``(T,)``."""
@@ -332,10 +350,11 @@ class _Silo:
             "num_canaries": self.memory.plan.num_canaries,
         }
 
-    def _limit(self, law: ParticipationLaw, signals: Floats) -> float | None:
-        if not np.all(np.isfinite(signals)):
+    def _limit(self, law: ParticipationLaw, units: Floats, variances: Floats) -> float:
+        """ε of what a record adds once to each release, and the noise in a coordinate."""
+        if not np.all(variances > 0):
             return math.inf
-        return epsilon_of_signals(signals, self.memory.plan.delta, law.events)
+        return epsilon_of_signals(units / np.sqrt(variances), self.memory.plan.delta, law.events)
 
     def _limit_of_last_model(self) -> float | None:
         told, plan = self.memory.told, self.memory.plan
@@ -354,7 +373,7 @@ class _Silo:
         whole = np.concatenate(weights)
         rate = max(upload.rate for upload in owners)
         law = ParticipationLaw.of_records([whole / whole.mean()], [rate], plan.records)
-        return self._limit(law, np.array([whole.mean() / math.sqrt(noise.sum())]))
+        return self._limit(law, whole.mean(keepdims=True), noise.sum(keepdims=True))
 
     def _measured(
         self,

@@ -60,7 +60,8 @@ class UploadFacts:
     """Of a round's upload: see `Upload` for the names.
 
     Attributes:
-        energy: ``‖hidden‖²`` without the canaries' part, as far as their directions are orthogonal.
+        energy: ``‖hidden‖²``.
+        canaries: that of the canaries' part, as far as their directions are orthogonal.
     """
 
     unit: float
@@ -68,6 +69,7 @@ class UploadFacts:
     rate: float
     variance: float
     energy: float
+    canaries: float
 
 
 @dataclasses.dataclass
@@ -118,9 +120,14 @@ class Told:
     unsent: str = ""
     stood_back: list[str] = dataclasses.field(default_factory=list)
 
+    def state(self) -> NamedArrays:
+        """A named array, from which `of_state` goes on."""
+        return {"told": _packed(dataclasses.asdict(self))}
+
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Self:
-        """From the values of fields by name."""
+    def of_state(cls, state: NamedArrays) -> Self:
+        """From what `state` returned, among other arrays."""
+        values = _unpacked(state["told"])
         values["uploads"] = [UploadFacts(**each) for each in values["uploads"]]
         values["averages"] = [AverageFacts(**each) for each in values["averages"]]
         for name in ("received", "trained"):
@@ -234,14 +241,14 @@ class SiloMemory:
         present = np.flatnonzero(upload.times).tolist()
         facts = RoundFacts(present, upload.unit, weights=upload.times[present].tolist())
         self.uploads.observe(None, facts, released={"mean": upload.hidden})
-        canaries = upload.unit**2 * float(upload.times @ upload.times)
         told.uploads.append(
             UploadFacts(
                 unit=upload.unit,
                 weights=upload.weights.tolist(),
                 rate=upload.rate,
                 variance=upload.variance,
-                energy=norm(upload.hidden) ** 2 - canaries,
+                energy=norm(upload.hidden) ** 2,
+                canaries=upload.unit**2 * float(upload.times @ upload.times),
             )
         )
         vectors["real"], vectors["times"] = upload.real, upload.times
@@ -262,8 +269,7 @@ class SiloMemory:
 
     def state(self) -> NamedArrays:
         """Named arrays, from which `of_state` goes on."""
-        texts = {"plan": dataclasses.asdict(self.plan), "told": dataclasses.asdict(self.told)}
-        packed = {name: _packed(values) for name, values in texts.items()}
+        packed = {"plan": _packed(dataclasses.asdict(self.plan)), **self.told.state()}
         parts = {
             "uploads.": self.uploads.state(),
             "averages.": self.averages.state(),
@@ -283,7 +289,7 @@ class SiloMemory:
         values = _unpacked(state["plan"])
         plan = SiloPlan(**(values | {"server": ServerSGD(**values["server"])}))
         memory = cls(plan)
-        memory.told = Told.of(_unpacked(state["told"]))
+        memory.told = Told.of_state(state)
         memory._vectors = under(state, "vectors.")
         memory.steps = under(state, "steps.") or None
         memory.uploads = _auditor(plan, "an average of uploads", window=1)

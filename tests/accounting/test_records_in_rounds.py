@@ -170,6 +170,7 @@ def test_unequal_steps_are_as_the_sum_over_all_subsets(weights, rate, signal, de
     found = hidden_rounds_epsilon(events, signals, delta)
     assert exact * (1 - 1e-9) <= found <= exact * 1.005
     mean = rate * weights.sum()
+    assert events.counts is not None
     assert events.chances @ events.counts == pytest.approx(5 * mean)
 
 
@@ -187,6 +188,8 @@ def test_releases_of_their_own_steps_and_rates():
     law = ParticipationLaw.of_records(steps, rates)
     assert (law.rounds, law.most, law.hidden) == (4, 9, True)
     assert law.participations == pytest.approx(4 * 0.1 + 3 + 2 * 0.3)
+    assert law.events is not None
+    assert law.events.counts is not None
     assert law.events.counts[law.events.rounds == 2].tolist() == [6.0]
     assert np.unique(law.events.rounds).tolist() == [0, 2, 3]
     assert law.first(2) == dataclasses.replace(
@@ -289,6 +292,7 @@ def test_canaries_that_were_once_in_each_of_their_rounds_have_an_answer(may_be_t
     final, every = answers(record)
     assert every.estimate.low < exact < every.estimate.high
     assert final.estimate is not None
+    assert every.analytical.epsilon is not None
     assert every.analytical.epsilon >= exact * (1 - 1e-6)
 
 

@@ -50,6 +50,12 @@ def test_a_silo_s_own_answer_is_not_compared():
     )
 
 
+def test_a_silo_without_a_name_speaks_of_itself(tmp_path):
+    write_silos_report([answer("")], (), tmp_path)
+    assert "in this silo, ε ≈ 2.00" in (tmp_path / "report.html").read_text()
+    assert "\nthis silo: one record, δ = 1e-05, 95% intervals" in silos_text([answer("")])
+
+
 def test_what_is_proved_stands_with_the_answer():
     (sentence,) = silos_json([answer("north", lines=(PROVED,))])["answer"]
     assert sentence.endswith("ε ≈ 5.00 (4.00 – 6.00), at least 3.50.")

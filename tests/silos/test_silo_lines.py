@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary
 
 from fl_epe.accounting import poisson_epsilon
@@ -203,3 +204,28 @@ def test_the_learning_rate_of_local_steps_changes():
     lines = by_adversary(Silo(train=train).answer())
     assert lines["server"].low < lines["server"].linear_limit < lines["server"].high
     assert math.isfinite(lines["public"].epsilon)
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_round_without_dp_sgd_is_never_forgotten(which):
+    silo = Silo(rounds=4)
+    make = silo.plain
+
+    def optimizer(model, noise, index):
+        if index != which:
+            return make(model, noise, index)
+        forgotten = torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1)
+        forgotten.theta = model  # type: ignore[attr-defined]
+        return forgotten
+
+    silo.optimizer = optimizer
+    silo.train = lambda optimizer, sizes: [
+        optimizer.step(np.zeros((size, 2000), np.float32))
+        for size in sizes
+        if not isinstance(optimizer, torch.optim.SGD)
+    ]
+    answer = silo.answer()
+    assert answer.faults == ("SGD trained without DP-SGD in 1 of 4 rounds",)
+    for line in answer.lines:
+        assert (line.epsilon, line.theory) == (None, math.inf)
+        assert "nothing bounds what it leaks" in line.reason
