@@ -107,10 +107,10 @@ def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
     yield from findings.faults
     steps = sum(count for count, _, _ in told.trained)
     if told.accounted is not None and told.accounted < steps:
-        yield (
-            f"its accountant counts {told.accounted:,} of {counted(steps, 'step')}: an ε that it "
-            "says is of those alone"
-        )
+        shown = f"{told.accounted:,} of {counted(steps, 'step')}"
+        if not memory.plan.share_design:
+            shown = f"{told.accounted / steps:.0%} of the steps"
+        yield f"its accountant counts {shown}: an ε that it says is of those alone"
     if (ratio := _unexplained(memory)) is not None and ratio < 1:
         yield f"its uploads have {number(math.sqrt(ratio))} times the noise that is claimed"
 
@@ -148,7 +148,7 @@ class _Silo:
         self.findings = StepFindings()
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
-            self.findings = seen.findings(plan.rate, plan.batch)
+            self.findings = seen.findings(plan.rate, plan.batch, tells_sizes=plan.share_design)
         self.noise = min((z for _, _, z in told.trained), default=0.0)
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:

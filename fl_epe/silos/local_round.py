@@ -149,9 +149,8 @@ class LocalRound:
         how = LinearStep.of(self._optimizer.inner)
         if how is None:
             name = type(self._optimizer.inner).__name__
-            self.reason = self.reason or (
-                f"{name} moves the model, so that an upload is no sum of noisy gradients"
-            )
+            what = f"{name} moves the model" if name != "SGD" else "SGD moves tensors differently"
+            self.reason = self.reason or (f"{what}, so that an upload is no sum of noisy gradients")
             return None
         if not how.is_plain and self._waiting.any():
             self.reason = self.reason or "the optimizer became another one during the round"
