@@ -20,7 +20,7 @@ from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import SiloMemory, SiloPlan, Told, unit_of
-from fl_epe.silos.places import Place, place_of
+from fl_epe.silos.places import Place, place_of, reason_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -238,8 +238,8 @@ class SiloAudit:
         memory.steps = seen.state()
 
     def _stand_back(self, error: Exception) -> None:
-        text = error_text(error)
-        logger.warning("Audit: %s; training goes on without it", text)
+        text = reason_of(error)
+        logger.warning("Audit: %s; training goes on without it", error_text(error))
         logger.debug("Where it happened", exc_info=error)
         if text not in self._told.stood_back:
             self._told.stood_back.append(text)

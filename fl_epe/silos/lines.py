@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting import epsilon_of_signals, tightest, upper_bounds
-from fl_epe.archive import error_text
 from fl_epe.auditing import (
     Adversary,
     AuditRecord,
@@ -28,6 +27,7 @@ from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw
 from fl_epe.silos.memory import SiloMemory, Told
+from fl_epe.silos.places import reason_of
 from fl_epe.wording import counted, number
 
 CONFIDENCE = 0.95
@@ -170,7 +170,7 @@ class _Silo:
         except NotMeasured as error:
             return dataclasses.replace(blank, reason=str(error))
         except Exception as error:  # noqa: BLE001 - the other lines are said
-            reason = f"the audit stood back: {error_text(error)}"
+            reason = f"the audit stood back: {reason_of(error)}"
             return dataclasses.replace(blank, reason=reason)
 
     def _check(self) -> None:

@@ -157,7 +157,7 @@ class LocalRound:
             return None
         of_sum = facts.scale / self._optimizer.batch_size
         for response, p in zip(self._real, self._optimizer.parameters(), strict=True):
-            response.step(how, of_sum * p.summed_grad)
+            response.step(how, p.summed_grad, of_sum)
         chance = min(1.0, facts.batches * self._rate)
         drawn = self._rng.binomial(self._records, chance, self._count) * facts.clip_norm
         self._base.step(how, np.zeros(1))
