@@ -195,6 +195,11 @@ class _Silo:
             raise NotMeasured(f"the audit stood back: {told.stood_back[0]}")
         if not told.uploads:
             raise NotMeasured("the silo has uploaded nothing so far")
+        if any(weight < 0 for upload in told.uploads for weight in upload.weights):
+            raise NotMeasured(
+                "some steps move the model the other way by the end of a round, as momentum with "
+                "weight decay does"
+            )
 
     def server(self, line: SiloLine) -> SiloLine:
         """Of who sees each upload."""

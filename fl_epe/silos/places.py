@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fl_epe.archive import error_text, read_archive, write_archive
+from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
 _SCHEMA = 1
 _FILE = "records.npz"
 _WHAT = "the audit of a silo"
+_LONGEST = 200  # characters of an error
 _FOLDERS = re.compile(r"[^\s'\"]*[/\\](?=[^/\\\s])")
 
 
@@ -103,4 +104,4 @@ def place_of(where: Any) -> Place:
 
 def reason_of(error: Exception) -> str:
     """An error in words that may leave the silo: without the folders of a path."""
-    return _FOLDERS.sub("", error_text(error))
+    return one_line(_FOLDERS.sub("", error_text(error)), _LONGEST)
