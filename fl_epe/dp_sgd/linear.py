@@ -66,8 +66,12 @@ class Response:
         self.position = position
         self._velocity: Any = None
 
-    def step(self, how: LinearStep, gradient: Any) -> None:
-        """Move by a gradient of the position's shape."""
+    def step(self, how: LinearStep, gradient: Any, scale: float = 1.0) -> None:
+        """Move by ``scale`` times a gradient of the position's shape."""
+        if how.is_plain and isinstance(gradient, torch.Tensor):
+            self.position.sub_(gradient, alpha=how.learning_rate * scale)  # one pass
+            return
+        gradient = scale * gradient
         if how.is_plain:
             self.position -= how.learning_rate * gradient
             return

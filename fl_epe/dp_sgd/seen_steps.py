@@ -136,6 +136,7 @@ class SeenSteps:
         batch_size: float,
         *,
         is_sampled: bool = True,
+        tells_sizes: bool = True,
         noise: list[Check] | None = None,
     ) -> StepFindings:
         """How the steps so far differ from what the privacy accounting assumes: `check_steps`.
@@ -144,6 +145,7 @@ class SeenSteps:
             rate: sampling rate; ``None`` if it is not known.
             batch_size: expected number of examples of a batch; NaN if it is not known.
             is_sampled: whether the accounting is for Poisson sampling.
+            tells_sizes: whether a fault may tell sizes of batches and the rate.
             noise: `noise`, if it is at hand.
         """
         return check_steps(
@@ -153,6 +155,7 @@ class SeenSteps:
             rate=rate,
             batch_size=batch_size,
             is_sampled=is_sampled,
+            tells_sizes=tells_sizes,
         )
 
     def state(self) -> NamedArrays:

@@ -72,6 +72,7 @@ def check_steps(
     rate: float | None = None,
     batch_size: float = math.nan,
     is_sampled: bool = True,
+    tells_sizes: bool = True,
 ) -> StepFindings:
     """How steps differ from what the privacy accounting of DP-SGD assumes.
 
@@ -85,6 +86,7 @@ def check_steps(
         rate: sampling rate of the accounting; ``None`` if it is not known.
         batch_size: examples of a batch that the rate makes one expect, rounded down.
         is_sampled: whether the accounting is for Poisson sampling, and so assumes batch sizes.
+        tells_sizes: whether a fault may tell sizes of batches and the rate.
     """
     if not steps:
         return StepFindings()
@@ -96,6 +98,8 @@ def check_steps(
     infinite += [f"the noise: {one.measured}" for one in failed]
     clipping, unseen_clipping = _clipping(looked_at)
     sampling, unseen_sizes = _sampling(steps, rate, batch_size) if is_sampled else ([], [])
+    if any(sampling) and not tells_sizes:
+        sampling = ["batch sizes are not those of Poisson sampling at the rate of the accounting"]
     untouched, is_silent = ([], False) if infinite else _untouched(steps)
     unmoved, unseen_movement = _movement(movement)
     if is_silent:

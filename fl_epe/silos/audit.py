@@ -13,14 +13,14 @@ import numpy as np
 from fl_epe.archive import error_text
 from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
 from fl_epe.canaries import CanarySet
-from fl_epe.checks import check_count, check_probability, check_rate, raise_invalid
+from fl_epe.checks import Vector, check_count, check_probability, check_rate, raise_invalid
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
 from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import SiloMemory, SiloPlan, Told, unit_of
-from fl_epe.silos.places import Place, place_of
+from fl_epe.silos.places import Place, place_of, reason_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -119,6 +119,7 @@ class SiloAudit:
         self._round: LocalRound | None = None
         self._steps: Steps | None = None
         self._seen: SeenSteps | None = None
+        self._trained: Vector | None = None  # the model at the end of the round
         self._told = Told()  # without a memory, of rounds that no canary could join
         self._why_not = ""  # there is no audit
 
@@ -203,9 +204,7 @@ class SiloAudit:
         if count is None:
             count = min(int(_SHARE * people), _ENOUGH)
             if count < _LEAST:
-                self._why_not = (
-                    f"a tenth of about {people:.0f} records is too few canaries to measure by"
-                )
+                self._why_not = "a tenth of its records is too few canaries to measure by"
                 logger.warning("Audit: %s", self._why_not)
                 return None
         unobserved = options["unobserved"]
@@ -229,6 +228,7 @@ class SiloAudit:
             return
         told = memory.told
         upload = local.end()
+        self._trained = steps.model()
         told.trained.append(local.accounted())
         told.accounted = steps.accounted_steps
         if local.reason:
@@ -238,8 +238,8 @@ class SiloAudit:
         memory.steps = seen.state()
 
     def _stand_back(self, error: Exception) -> None:
-        text = error_text(error)
-        logger.warning("Audit: %s; training goes on without it", text)
+        text = reason_of(error)
+        logger.warning("Audit: %s; training goes on without it", error_text(error))
         logger.debug("Where it happened", exc_info=error)
         if text not in self._told.stood_back:
             self._told.stood_back.append(text)
@@ -261,8 +261,9 @@ class SiloAudit:
             return
         try:
             told = self._memory.told
+            trained = self._steps.model() if self._trained is None else self._trained
             told.names, told.unsent = names_of_sent(
-                arrays, self._steps.model(), self._memory.last, self._steps.tensor_sizes
+                arrays, trained, self._memory.last, self._steps.tensor_sizes
             )
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)

@@ -71,6 +71,10 @@ def answer_records(message: Any, context: Any) -> Any:
     """A Flower handler, ``app.query("records")(answer_records)``: the silo's answer at the end.
 
     `fl_epe.flower.RecordAudit` sends the last model and what a silo cannot know of its federation.
+
+    Args:
+        message: from the server.
+        context: the handler's, or what else `audit_records` was told as ``where``.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 

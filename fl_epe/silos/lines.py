@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting import epsilon_of_signals, tightest, upper_bounds
-from fl_epe.archive import error_text
 from fl_epe.auditing import (
     Adversary,
     AuditRecord,
@@ -28,6 +27,7 @@ from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw
 from fl_epe.silos.memory import SiloMemory, Told
+from fl_epe.silos.places import reason_of
 from fl_epe.wording import counted, number
 
 CONFIDENCE = 0.95
@@ -107,10 +107,10 @@ def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
     yield from findings.faults
     steps = sum(count for count, _, _ in told.trained)
     if told.accounted is not None and told.accounted < steps:
-        yield (
-            f"its accountant counts {told.accounted:,} of {counted(steps, 'step')}: an ε that it "
-            "says is of those alone"
-        )
+        shown = f"{told.accounted:,} of {counted(steps, 'step')}"
+        if not memory.plan.share_design:
+            shown = f"{told.accounted / steps:.0%} of the steps"
+        yield f"its accountant counts {shown}: an ε that it says is of those alone"
     if (ratio := _unexplained(memory)) is not None and ratio < 1:
         yield f"its uploads have {number(math.sqrt(ratio))} times the noise that is claimed"
 
@@ -132,7 +132,7 @@ def _unexplained(memory: SiloMemory) -> float | None:
     claimed = float(noise.sum())
     if not claimed > 0:
         return None
-    ratio = float(np.sum(energy - canaries)) / claimed
+    ratio = max(float(np.sum(energy - canaries)) / claimed, 0.0)  # their directions meet
     # Of the noise's own energy, of its products with canaries, and of those among canaries.
     squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
     errors = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(canaries.sum())
@@ -148,12 +148,12 @@ class _Silo:
         self.findings = StepFindings()
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
-            self.findings = seen.findings(plan.rate, plan.batch)
+            self.findings = seen.findings(plan.rate, plan.batch, tells_sizes=plan.share_design)
         self.noise = min((z for _, _, z in told.trained), default=0.0)
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif told.trained:
+        elif told.trained and not told.stood_back:  # which leaves steps uncounted
             steps = [np.ones(count) for count, _, _ in told.trained]
             rates = [rate for _, rate, _ in told.trained]
             law = ParticipationLaw.of_records(steps, rates, plan.records)
@@ -170,7 +170,7 @@ class _Silo:
         except NotMeasured as error:
             return dataclasses.replace(blank, reason=str(error))
         except Exception as error:  # noqa: BLE001 - the other lines are said
-            reason = f"the audit stood back: {error_text(error)}"
+            reason = f"the audit stood back: {reason_of(error)}"
             return dataclasses.replace(blank, reason=reason)
 
     def _check(self) -> None:
@@ -195,6 +195,11 @@ class _Silo:
             raise NotMeasured(f"the audit stood back: {told.stood_back[0]}")
         if not told.uploads:
             raise NotMeasured("the silo has uploaded nothing so far")
+        if any(weight < 0 for upload in told.uploads for weight in upload.weights):
+            raise NotMeasured(
+                "some steps move the model the other way by the end of a round, as momentum with "
+                "weight decay does"
+            )
 
     def server(self, line: SiloLine) -> SiloLine:
         """Of who sees each upload."""

@@ -149,16 +149,15 @@ class LocalRound:
         how = LinearStep.of(self._optimizer.inner)
         if how is None:
             name = type(self._optimizer.inner).__name__
-            self.reason = self.reason or (
-                f"{name} moves the model, so that an upload is no sum of noisy gradients"
-            )
+            what = f"{name} moves the model" if name != "SGD" else "SGD moves tensors differently"
+            self.reason = self.reason or (f"{what}, so that an upload is no sum of noisy gradients")
             return None
         if not how.is_plain and self._waiting.any():
             self.reason = self.reason or "the optimizer became another one during the round"
             return None
         of_sum = facts.scale / self._optimizer.batch_size
         for response, p in zip(self._real, self._optimizer.parameters(), strict=True):
-            response.step(how, of_sum * p.summed_grad)
+            response.step(how, p.summed_grad, of_sum)
         chance = min(1.0, facts.batches * self._rate)
         drawn = self._rng.binomial(self._records, chance, self._count) * facts.clip_norm
         self._base.step(how, np.zeros(1))

@@ -1,19 +1,22 @@
 """Where a silo keeps its audit from round to round: a Flower context, a folder or a dictionary."""
 
 import dataclasses
+import re
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from fl_epe.archive import read_archive, write_archive
+from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
 _SCHEMA = 1
 _FILE = "records.npz"
 _WHAT = "the audit of a silo"
+_LONGEST = 200  # characters of an error
+_FOLDERS = re.compile(r"[^\s'\"]*[/\\](?=[^/\\\s])")
 
 
 class Place(Protocol):
@@ -97,3 +100,8 @@ def place_of(where: Any) -> Place:
         f"Expected where={type(where).__name__} to be a Flower Context, the path of a folder, or a "
         "dictionary that outlives a round."
     )
+
+
+def reason_of(error: Exception) -> str:
+    """An error in words that may leave the silo: without the folders of a path."""
+    return one_line(_FOLDERS.sub("", error_text(error)), _LONGEST)
