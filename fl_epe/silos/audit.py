@@ -157,10 +157,7 @@ class SiloAudit:
             return
         model = self._steps.model().astype(np.float32)
         if self._memory is None:
-            plan = self._plan(self._steps, len(model))
-            if plan is None:
-                return
-            self._memory = SiloMemory(plan)
+            self._memory = SiloMemory(self._plan(self._steps, len(model)))
             self._memory.told = self._told
         memory, plan = self._memory, self._memory.plan
         if len(model) != plan.dim:
@@ -179,7 +176,7 @@ class SiloAudit:
             self._steps,
             self._seen,
             plan.rate,
-            plan.records,
+            0 if plan.too_small else plan.records,
             rng,
             canaries,
             plan.num_canaries,
@@ -191,8 +188,8 @@ class SiloAudit:
         counts = self._told.not_private
         counts[name] = counts.get(name, 0) + 1
 
-    def _plan(self, steps: Steps, dim: int) -> SiloPlan | None:
-        """What to do in all rounds; ``None``, and why, where the silo is too small."""
+    def _plan(self, steps: Steps, dim: int) -> SiloPlan:
+        """What to do in all rounds."""
         options = dict(self._options)
         rate = options["rate"] or steps.sample_rate
         if rate is None:
@@ -201,12 +198,12 @@ class SiloAudit:
             )
         people = steps.batch_size / rate / options["records"]
         count = options["num_canaries"]
+        too_small = ""
         if count is None:
             count = min(int(_SHARE * people), _ENOUGH)
             if count < _LEAST:
-                self._why_not = "a tenth of its records is too few canaries to measure by"
-                logger.warning("Audit: %s", self._why_not)
-                return None
+                too_small = "a tenth of its records is too few canaries to measure by"
+                count = 2  # which never join
         unobserved = options["unobserved"]
         if unobserved is None:
             unobserved = max(LEAST_FOR_NULL, count // 4)
@@ -216,10 +213,11 @@ class SiloAudit:
             "num_canaries": count,
             "unobserved": unobserved,
             "batch": steps.batch_size,
+            "too_small": too_small,
             "seed": secrets.randbits(128) if options["seed"] is None else options["seed"],
         }
         plan = SiloPlan(**options)
-        logger.info("Audit: %s", describe(plan))
+        logger.log(logging.WARNING if too_small else logging.INFO, "Audit: %s", describe(plan))
         return plan
 
     def _end(self, local: LocalRound) -> None:
@@ -319,6 +317,8 @@ class SiloAudit:
 
 def describe(plan: SiloPlan) -> str:
     """What canaries do to a silo, in a sentence."""
+    if plan.too_small:
+        return f"{plan.too_small}; its steps are looked at, and none joins them."
     joining = plan.num_canaries * plan.rate * plan.records
     return (
         f"{counted(plan.num_canaries, f'canary {unit_of(plan.records)}')}, of which about"

@@ -39,7 +39,7 @@ _SURE = 5.0  # of which there are so many
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
     """What a silo says after each round: how many those are, and what is wrong at first sight."""
-    reason = "ε is computed once the silo has the last model"
+    reason = memory.plan.too_small or "ε is computed once the silo has the last model"
     return SiloAnswer(
         silo=memory.plan.silo,
         unit=memory.plan.unit,
@@ -187,6 +187,8 @@ class _Silo:
             )
         if self.findings.unbounded:
             raise NotMeasured(f"{self.findings.unbounded}, so that nothing bounds what it leaks")
+        if memory.plan.too_small:
+            raise NotMeasured(memory.plan.too_small)
         for reason, rounds in told.reasons.items():
             raise NotMeasured(f"{reason}, {_in_rounds(rounds, memory)}")
         if told.unsent:

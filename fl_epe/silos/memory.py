@@ -33,7 +33,11 @@ def unit_of(records: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SiloPlan:
-    """What was decided before the first round; `audit_records` explains the names."""
+    """What was decided before the first round; `audit_records` explains the names.
+
+    Attributes:
+        too_small: why no canary joins; empty if they do.
+    """
 
     dim: int
     delta: float
@@ -48,6 +52,7 @@ class SiloPlan:
     silos: int | None
     share_scores: bool
     share_design: bool
+    too_small: str
 
     @property
     def unit(self) -> str:

@@ -231,3 +231,18 @@ def test_a_round_without_dp_sgd_is_never_forgotten(which):
     for line in answer.lines:
         assert (line.epsilon, line.theory) == (None, math.inf)
         assert "nothing bounds what it leaks" in line.reason
+
+
+def test_a_silo_that_is_too_small_has_theory_and_its_steps_are_looked_at():
+    options = {"num_canaries": None}
+    sound = Silo(batch=4, rate=0.05, rounds=3, options=options)
+    last = sound.run()
+    answer = final_answer(sound.where, {"w": last}, sound.facts())
+    assert (answer.canaries, answer.faults) == (0, ())
+    for line in answer.lines:
+        assert line.epsilon is None
+        assert line.reason == "a tenth of its records is too few canaries to measure by"
+        assert line.theory == pytest.approx(poisson_epsilon(0.6, 0.05, 3 * 20, DELTA))
+    quiet = Silo(batch=4, rate=0.05, rounds=3, noise=0.0, options=options).answer()
+    assert {line.theory for line in quiet.lines} == {math.inf}
+    assert not sound.audit._memory._vectors["times"].any()
