@@ -148,7 +148,9 @@ def main() -> None:
     print(f"a plain round: {plain:.1f} s of the processor")
     for part in _PARTS:
         spent = [b.parts[part] - a.parts.get(part, 0.0) for a, b in pairs]
-        print(f"  {part:20} {1e3 * float(np.median(spent)):7.0f} ms {np.median(spent) / plain:6.1%}")
+        print(
+            f"  {part:20} {1e3 * float(np.median(spent)):7.0f} ms {np.median(spent) / plain:6.1%}"
+        )
     print(f"kept in the silo: {bytes_kept(where) / 1e6:.1f} MB")
 
 

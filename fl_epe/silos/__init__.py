@@ -8,7 +8,7 @@ Examples:
     >>> from fl_epe.silos import final_answer
     >>> final_answer({}, [])
     Traceback (most recent call last):
-    LookupError: Expected where={} to hold the audit of a silo, found none.
+    LookupError: Expected a dict that holds the audit of a silo, found none in it.
 """
 
 from typing import TYPE_CHECKING

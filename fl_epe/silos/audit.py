@@ -20,7 +20,7 @@ from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
 from fl_epe.silos.memory import SiloMemory, SiloPlan, Told, unit_of
-from fl_epe.silos.places import Place, place_of, reason_of
+from fl_epe.silos.places import UNMEASURED, Place, place_of, reason_of
 from fl_epe.silos.sent import names_of_sent
 from fl_epe.wording import amount, counted
 
@@ -122,6 +122,7 @@ class SiloAudit:
         self._trained: Vector | None = None  # the model at the end of the round
         self._told = Told()  # without a memory, of rounds that no canary could join
         self._why_not = ""  # there is no audit
+        self._is_loaded = False
 
     def __enter__(self) -> Self:
         """Take in the model that the server sent, and let canaries join from the next step on."""
@@ -150,6 +151,7 @@ class SiloAudit:
             self._told = self._memory.told
         elif state is not None:
             self._told = Told.of_state(state)
+        self._is_loaded = True
         try:
             self._steps = Steps(self._given)
         except TypeError:
@@ -243,9 +245,15 @@ class SiloAudit:
             self._told.stood_back.append(text)
 
     def _save(self) -> None:
+        if not self._is_loaded:  # what cannot be read is left as it is
+            return
         try:
-            kept = self._told if self._memory is None else self._memory
-            self._place.save(kept.state())
+            if self._memory is None:
+                said = self._unmeasured().to_json().encode()
+                state = {**self._told.state(), UNMEASURED: np.frombuffer(said, np.uint8)}
+            else:
+                state = self._memory.state()
+            self._place.save(state)
         except Exception as error:  # noqa: BLE001 - a full disk, for one
             self._stand_back(error)
 

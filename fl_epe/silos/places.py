@@ -12,6 +12,9 @@ from fl_epe.archive import error_text, one_line, read_archive, write_archive
 from fl_epe.auditing import RECORDS
 from fl_epe.checks import NamedArrays
 
+UNMEASURED = "unmeasured"
+"""Of a state: what a silo says that has no plan for an audit, as text."""
+
 _SCHEMA = 1
 _FILE = "records.npz"
 _WHAT = "the audit of a silo"

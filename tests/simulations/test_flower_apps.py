@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 ROOM = Path(__file__).parents[2] / "simulations"
 APP, BASELINE = ROOM / "apps" / "canary-audit", ROOM / "baselines" / "one-shot-epsilon"
+HOSPITALS = ROOM / "apps" / "three-hospitals"
 
 
 def front_matter(readme):
@@ -30,7 +31,7 @@ def front_matter(readme):
     return {line.partition(":")[0]: line.partition(":")[2] for line in head.splitlines()}
 
 
-@pytest.mark.parametrize("app", [APP, BASELINE], ids=["app", "baseline"])
+@pytest.mark.parametrize("app", [APP, BASELINE, HOSPITALS], ids=["app", "baseline", "hospitals"])
 def test_an_app_makes_a_bundle_of_all_that_it_is(app, tmp_path):
     built = subprocess.run(
         [Path(sys.executable).parent / "flwr", "build", "--app", app],
@@ -59,6 +60,8 @@ def test_the_app_says_what_flower_s_examples_say():
     manifest = tomllib.loads((APP / "pyproject.toml").read_text("utf-8"))
     nodes = manifest["tool"]["flwr"]["app"]["config"]["min-nodes"]
     assert f"**{nodes} SuperNodes**" in readme
+    readme = (HOSPITALS / "README.md").read_text("utf-8")
+    assert front_matter(readme).keys() == {"tags", "dataset", "framework"}
 
 
 def settings_of(app):
@@ -119,6 +122,16 @@ def test_the_app_runs_in_a_simulation(processes, tmp_path):
     assert (tmp_path / "out" / "report.html").exists(), printed + processes.log("superlink")
     assert AuditRecord.load(tmp_path / "out" / "record.npz").num_canaries >= 2
     assert "every round" in printed
+
+
+@pytest.mark.ray
+def test_three_hospitals_run_in_a_simulation(processes, tmp_path):
+    superlink(processes, "--simulation")
+    federation = "num-supernodes=3 client-resources-num-cpus=1"
+    settings = {"output": str(tmp_path / "out"), "num-server-rounds": 2}
+    printed = flwr_run(processes, HOSPITALS, settings, "--federation-config", federation)
+    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log("superlink")
+    assert "learns of one record" in " ".join(printed.split())
 
 
 @pytest.mark.superlink
