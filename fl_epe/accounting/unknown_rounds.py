@@ -234,7 +234,7 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
 
 
 def _log_sums(terms: Floats, weights: Floats) -> Floats:
-    """Logarithm of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
+    """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
     used = terms[:, weights > 0]
     most = used.max(axis=1, initial=-1e300)
     with np.errstate(divide="ignore"):  # −∞ where all weights are 0

@@ -351,8 +351,8 @@ def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, F
     drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
     law: Floats = np.ones(1)
     for weight in weights:
-        grid = cell * np.arange(math.ceil(records * weight / cell) + 2.0)
-        law = np.convolve(law, _split(float(weight) * times, drawn, grid))
+        grid = cell * np.arange(math.ceil(records * weight / cell) + 2, dtype=np.float64)
+        law = np.convolve(law, _split(weight * times, drawn, grid))
         law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
     values = cell * np.arange(len(law), dtype=np.float64)
     rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2  # as small sums are most likely

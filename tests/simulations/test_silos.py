@@ -59,7 +59,19 @@ def test_lines(monkeypatch, capsys):
     monkeypatch.setitem(study.SETTINGS, "three", SMALL)
     monkeypatch.setattr(
         "sys.argv",
-        ["silos", "--setting", "three", "--runs", "1", "--canaries", "60", "--dim", "1500"],
+        [
+            "silos",
+            "--setting",
+            "three",
+            "--runs",
+            "1",
+            "--proofs",
+            "1",
+            "--canaries",
+            "60",
+            "--dim",
+            "1500",
+        ],
     )
     study.main()
     head, *rows = capsys.readouterr().out.splitlines()
