@@ -17,6 +17,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import time
 import warnings
@@ -69,7 +70,7 @@ class Watch:
 
 def network() -> torch.nn.Module:
     layers: list[torch.nn.Module] = []
-    for rows, columns in zip(_LAYERS, _LAYERS[1:], strict=False):
+    for rows, columns in itertools.pairwise(_LAYERS):
         layers += [torch.nn.Linear(rows, columns), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1])
 
