@@ -1,6 +1,7 @@
 """Optimizers of a silo: what each uploads is measured right, or not measured with the reason."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -361,7 +362,11 @@ def test_other_kinds_of_numbers(kind):
         name: array.detach().to(torch.float64 if kind is torch.float64 else torch.float32).numpy()
         for name, array in model.named_parameters()
     }
-    assert_measured(silo.answer())
+    answer = silo.answer()
+    if kind is torch.bfloat16:  # whose noise has a coarse grid
+        assert [fault[:33] for fault in answer.faults] == ["the noise is not as claimed (grid"]
+        answer = dataclasses.replace(answer, faults=())
+    assert_measured(answer)
 
 
 def test_a_tensor_that_is_frozen():
