@@ -1,13 +1,13 @@
 """What does the audit of a silo cost? The time that `audit_records` adds to a round of DP-SGD.
 
-    python benchmarks/silo_cost.py [--pairs 6] [--rounds-kept 30]
+    python benchmarks/silo_cost.py [--pairs 6]
 
 A silo of 5,000 records trains a network of 1,197,150 parameters (784-1024-380-10) by Opacus for one
 epoch at batch 64, with ``make_private`` anew in every round. Rounds with the audit and without take
 turns, from the same model; the audit goes on from round to round, with 200 canaries. The cost is
 the median over pairs of the audited round's processor time over the plain one's, less 1. Beside it
 are the parts of the audit that are outside of the steps, the bytes of what is kept in the silo, and
-of the answer that leaves it.
+those by which its reply grows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import time
 import warnings
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord, RecordDict
 from opacus import PrivacyEngine
 
 from fl_epe.auditing import RECORDS
@@ -32,7 +34,7 @@ from fl_epe.silos import audit_records
 
 _RECORDS, _BATCH, _CANARIES = 5000, 64, 200
 _LAYERS = (784, 1024, 380, 10)
-_PARTS = ("before the steps", "in the steps", "after the steps", "noting what is sent", "answer")
+_PARTS = ("before the steps", "in the steps", "after the steps", "the reply")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +45,13 @@ class Timed:
         wall: seconds.
         processor: seconds of the processor.
         parts: those of the audit's parts.
+        grown: bytes by which the reply grows.
     """
 
     wall: float
     processor: float
     parts: dict[str, float]
+    grown: int
 
 
 class Watch:
@@ -66,7 +70,7 @@ class Watch:
 
 def network() -> torch.nn.Module:
     layers: list[torch.nn.Module] = []
-    for rows, columns in zip(_LAYERS, _LAYERS[1:], strict=False):
+    for rows, columns in itertools.pairwise(_LAYERS):
         layers += [torch.nn.Linear(rows, columns), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1])
 
@@ -96,15 +100,14 @@ def play(start: torch.nn.Module, data: Any, where: dict[str, Any] | None) -> Tim
     if audit is not None:
         with watch.on(_PARTS[2]):
             audit.__exit__(None, None, None)
-        arrays = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict())})
+    grown = 0
+    if audit is not None:
         with watch.on(_PARTS[3]):
-            audit.sent(arrays)
-        with watch.on(_PARTS[4]):
-            audit.answer()
+            audit.reply(content)
+        grown = len(str(content.config_records[RECORDS]["answer"]).encode())
     ended = time.perf_counter() - wall, time.process_time() - processor
-    if audit is not None and audit.answer().notes:
-        raise RuntimeError(f"Expected an audit of the round, got {audit.answer().notes}.")
-    return Timed(*ended, dict(watch.seconds))
+    return Timed(*ended, dict(watch.seconds), grown)
 
 
 def bytes_kept(where: dict[str, Any]) -> int:
@@ -151,6 +154,7 @@ def main() -> None:
         print(
             f"  {part:20} {1e3 * float(np.median(spent)):7.0f} ms {np.median(spent) / plain:6.1%}"
         )
+    print(f"the reply grows by {pairs[-1][1].grown:,} bytes")
     print(f"kept in the silo: {bytes_kept(where) / 1e6:.1f} MB")
 
 

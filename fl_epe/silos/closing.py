@@ -66,7 +66,9 @@ def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vecto
 
 def _array(part: Any) -> np.ndarray:
     """Of an array, or of a tensor of torch on any device."""
-    tensor = part.detach().cpu() if hasattr(part, "detach") else part
+    tensor = (
+        part.detach().cpu().float() if hasattr(part, "detach") else part
+    )  # NumPy has no bfloat16
     return np.asarray(tensor)
 
 

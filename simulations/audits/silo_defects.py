@@ -104,11 +104,13 @@ class Silo:
         """The silo's model after a round of one epoch."""
         model = copy.deepcopy(start)
         private, optimizer, batches = self._prepare(model, index)
-        options = {"num_canaries": CANARIES, "silo": self.name, "silos": len(SILOS)}
+        options: dict[str, Any] = {"num_canaries": CANARIES, "silo": self.name}
+        options["silos"] = len(SILOS)
         with audit_records(self.where, optimizer, delta=DELTA, **options) as audit:
             for inputs, labels in batches:
                 optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(private(inputs), labels).backward()
+                loss = torch.nn.functional.cross_entropy(private(inputs), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         audit.sent({name: p.detach().numpy() for name, p in model.named_parameters()})
         return model
@@ -198,8 +200,9 @@ def federation(seed: int, *, proofs: bool = False, **defect: Any) -> list[SiloAn
         torch.nn.utils.vector_to_parameters(mean, model.parameters())
     facts = FederationFacts(ROUNDS, tuple(range(1, ROUNDS + 1)), len(SILOS))
     last = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    short = contextlib.nullcontext() if proofs else mock.patch.object(lines, "_READERS", {})
-    with short:
+    with contextlib.ExitStack() as short:
+        if not proofs:
+            short.enter_context(mock.patch.object(lines, "_READERS", {}))
         return [final_answer(silo.where, last, facts) for silo in silos]
 
 
@@ -244,9 +247,9 @@ def main() -> None:
     print(f"beside them, sound: {accused.total()} of {sound} silos accused", flush=True)
     each = (federation(seed, proofs=options.proofs) for seed in range(options.sound))
     answers = list(itertools.chain.from_iterable(each))
-    said = collections.Counter(text for one in answers for text in accusations(one)[:1])
-    print(f"sound federations: {said.total()} of {len(answers)} silos accused")
-    for text, times in (said + accused).items():
+    others = collections.Counter(text for one in answers for text in accusations(one)[:1])
+    print(f"sound federations: {others.total()} of {len(answers)} silos accused")
+    for text, times in (others + accused).items():
         print(f"  {times} times: {text}")
     noted = collections.Counter(text for one in answers for text in one.notes)
     for text, times in noted.items():

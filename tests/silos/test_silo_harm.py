@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,12 @@ def test_an_error_in_one_round_is_said_after_the_others(monkeypatch):
         sound(self, *given)
 
     silo_rounds = []
-    silo.server = lambda model, mean, index: silo_rounds.append(index) or model + mean
+
+    def server(model, mean, index):
+        silo_rounds.append(index)
+        return model + mean
+
+    silo.server = server
     monkeypatch.setattr(SeenSteps, "add", add)
     answer = silo.answer()
     assert_not_measured(answer, LEFT)
@@ -166,7 +172,8 @@ def test_a_model_of_another_size():
 
 
 def test_dp_sgd_after_rounds_without_it():
-    silo, where = Silo(**SMALL), {}
+    silo = Silo(**SMALL)
+    where: dict[str, Any] = {}
     plain = silo.plain(np.zeros(silo.dim), 0, 0)
     parameter = torch.nn.Parameter(torch.zeros(silo.dim))
     with audit_records(where, torch.optim.SGD([parameter], lr=0.1), delta=DELTA):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import FederationFacts, SiloAnswer
+from fl_epe.auditing import FederationFacts, SiloAnswer, SiloLine
 from fl_epe.dp_sgd import PlainDPSGD
 from fl_epe.silos import audit_records, final_answer
 
@@ -104,3 +104,10 @@ class Silo:
 def by_adversary(answer: SiloAnswer) -> dict[str, Any]:
     """The lines of an answer by their adversary."""
     return {line.adversary: line for line in answer.lines}
+
+
+def holds_limit(line: SiloLine) -> bool:
+    """Whether the interval of a line holds the linear limit."""
+    if line.low is None or line.linear_limit is None or line.high is None:
+        return False
+    return line.low < line.linear_limit < line.high
