@@ -27,7 +27,7 @@ from fl_epe.wording import amount, counted
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-logger = logging.getLogger("fl_epe.silos")
+logger = logging.getLogger("flwr.fl_epe.silos")  # shown where Flower's own messages are
 
 _SHARE = 0.1  # of the silo's records, and so of a batch
 _ENOUGH = 200  # canaries, by which ε of uploads is known to some percent
@@ -78,7 +78,8 @@ def audit_records(
         share_design: whether sampling rate, steps, batch and noise do. They tell how many records
             the silo has.
         silo: its name, for reports.
-        silos: how many there are, for the ε against a partner; the server says it at the end.
+        silos: how many there are, if they are alike: for the ε against a partner where no server
+            says how much each of them adds to an average.
         server: what the server does with an average, if not to move the model by it.
         seed: of the canaries and their steps; the operating system's entropy by default. Keep it
             secret until training has ended.

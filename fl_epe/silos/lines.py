@@ -230,14 +230,21 @@ class _Silo:
         if silos < 2:
             raise NotMeasured("there is no other silo")
         doubts = []
+        allies = 1 if facts is None else facts.allies
+        shares = self._shares
         if facts is not None and facts.others:
             taken = iter(facts.others)
-            left = np.array([next(taken, 0.0) if share else 1.0 for share in self._shares])
+            left = np.array([next(taken, 0.0) if share else 1.0 for share in shares])
+        elif allies >= silos - 1:
+            left = np.zeros(len(shares))
+        elif plan.silos is not None:
+            left = np.full(len(shares), (silos - 1 - allies) / (silos - 1))
+            doubts.append("the other silos are taken to add as much to an average each")
         else:
-            allies = 1 if facts is None else facts.allies
-            left = np.full(len(self._shares), max(silos - 1 - allies, 0) / (silos - 1))
-            if silos > 2:
-                doubts.append("the other silos are taken to add as much to an average each")
+            raise NotMeasured(
+                "how much each of the other silos adds to an average is not known (silos=… takes "
+                "them to be alike)"
+            )
         return self._of_averages(line, left, doubts)
 
     def public(self, line: SiloLine) -> SiloLine:

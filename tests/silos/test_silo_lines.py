@@ -246,3 +246,12 @@ def test_a_silo_that_is_too_small_has_theory_and_its_steps_are_looked_at():
     quiet = Silo(batch=4, rate=0.05, rounds=3, noise=0.0, options=options).answer()
     assert {line.theory for line in quiet.lines} == {math.inf}
     assert not sound.audit._memory._vectors["times"].any()
+
+
+def test_a_partner_is_measured_if_somebody_says_what_the_others_add():
+    lines = by_adversary(Silo(options={"silos": None}).answer())
+    assert lines["partner"].epsilon is None
+    assert "is not known" in lines["partner"].reason
+    assert lines["outsider"].epsilon is not None
+    two = by_adversary(Silo(count=2, options={"silos": None}).answer())  # there is one other
+    assert two["partner"].epsilon is not None

@@ -52,7 +52,13 @@ class Silo:
         """The silo's model after a round, in which it is audited."""
         make = self.optimizer or self.plain
         optimizer = make(model, noise, index)
-        options = {"num_canaries": 100, "seed": self.seed, "sample_rate": self.rate} | self.options
+        options = {
+            "num_canaries": 100,
+            "seed": self.seed,
+            "sample_rate": self.rate,
+            "silos": self.count,
+            **self.options,
+        }
         with audit_records(self.where, optimizer, delta=DELTA, **options) as audit:
             records = int(self.batch / self.rate)
             rng = np.random.default_rng((self.seed, 7, index))
