@@ -89,7 +89,8 @@ class SiloAnswer:
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
         rounds: in which the silo has trained.
-        canaries: canary records (or persons) that took part.
+        canaries: canary records (or persons) that took part; ``None`` where that would tell
+            how many records the silo has, see `to_leave`.
         lines: one for each adversary, in the order of `SEEN_OF_SILOS`.
         faults: how the silo's training is not what its privacy accounting assumes, in sentences
             without a full stop.
@@ -104,7 +105,7 @@ class SiloAnswer:
     delta: float
     confidence: float
     rounds: int
-    canaries: int
+    canaries: int | None
     lines: tuple[SiloLine, ...] = ()
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -117,6 +118,11 @@ class SiloAnswer:
         for line in values["lines"]:
             line |= {name: "inf" if line[name] == math.inf else line[name] for name in _NUMBERS}
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
+
+    def to_leave(self) -> str:
+        """`to_json` for others: the number of canaries tells that of the records."""
+        shown = self if self.design is not None else dataclasses.replace(self, canaries=None)
+        return shown.to_json()
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -192,9 +192,10 @@ def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
 def silo_title(answer: SiloAnswer) -> str:
     """Whose ε the table of a silo has, and from what."""
     silo = answer.silo or UNNAMED
+    canaries = "" if answer.canaries is None else f", {answer.canaries} canaries"
     return (
         f"{silo}: one {answer.unit}, δ = {answer.delta:.2g}, {100 * answer.confidence:.3g}%"
-        f" intervals, {counted(answer.rounds, 'round')}, {answer.canaries} canaries"
+        f" intervals, {counted(answer.rounds, 'round')}{canaries}"
     )
 
 

@@ -295,7 +295,7 @@ class SiloAudit:
             }
             self.sent(arrays)
             said = self._unmeasured() if self._memory is None else brief_answer(self._memory)
-            content[RECORDS] = ConfigRecord({"answer": said.to_json()})
+            content[RECORDS] = ConfigRecord({"answer": said.to_leave()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)
         return content

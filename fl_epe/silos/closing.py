@@ -21,8 +21,8 @@ def final_answer(
         where: as for `audit_records`.
         model: the arrays of the last model by the names that `SiloAudit.sent` knew, or the
             trainable tensors in their order.
-        facts: of the federation. By default the silo took part in every round, nothing but averages
-            moved the model, and the other silos add as much as this one does.
+        facts: of the federation. By default the silo took part in every round, and the model was
+            moved as `audit_records` was told.
 
     Raises:
         LookupError: if nothing is kept there.
@@ -90,5 +90,5 @@ def answer_records(message: Any, context: Any) -> Any:
     }
     facts = FederationFacts.from_json(str(message.content[RECORDS]["facts"]))
     found = final_answer(context, arrays, facts)
-    content = RecordDict({RECORDS: ConfigRecord({"answer": found.to_json()})})
+    content = RecordDict({RECORDS: ConfigRecord({"answer": found.to_leave()})})
     return Message(content, reply_to=message)
