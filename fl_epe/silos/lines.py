@@ -149,13 +149,14 @@ class _Silo:
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
             self.findings = seen.findings(plan.rate, plan.batch, tells_sizes=plan.share_design)
-        self.noise = min((z for _, _, z in told.trained), default=0.0)
+        trained = [one for one in told.trained if one[0]]  # a round may be without a step
+        self.noise = min((z for _, _, z in trained), default=0.0)
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:
             self.theory = math.inf
-        elif told.trained and not told.stood_back:  # which leaves steps uncounted
-            steps = [np.ones(count) for count, _, _ in told.trained]
-            rates = [rate for _, rate, _ in told.trained]
+        elif trained and not told.stood_back:  # which leaves steps uncounted
+            steps = [np.ones(count) for count, _, _ in trained]
+            rates = [rate for _, rate, _ in trained]
             law = ParticipationLaw.of_records(steps, rates, plan.records)
             bounds = upper_bounds(law, self.noise, plan.delta)
             self.theory = tightest(bounds, rounds_known=False).epsilon
