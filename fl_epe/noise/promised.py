@@ -1,0 +1,356 @@
+"""`PromisedNoise`: is the noise that clients say they add in their replies?
+
+A reply is an update of norm C at most and Gaussian noise of standard deviation σ. Whatever the
+update is, the reply's squared norm is at least as large as the noise's alone would be, and by so
+little more that both sides can be tested. All tests together fail for clients who do what they say
+with a probability of at most ``level``, over all nodes and rounds and at every look: the tests of
+the n-th reply have ``level / (n·(n + 1))`` together.
+
+Not seen: noise that a node can make again (other than from a seed that other replies show), and the
+absence of noise in an array so small that an update may be as long as its noise.
+
+Examples:
+    >>> import numpy as np
+    >>> promise = LocalDp(epsilon=10, delta=1e-5, clip_norm=1.0, sensitivity=1e-4)
+    >>> f"{promise.epsilon_of():.2g}"  # of two opposite updates, in one reply
+    '8.5e+08'
+    >>> noise = PromisedNoise(LocalDp(epsilon=1, delta=1e-5, clip_norm=1.0), {"weights": 2000})
+    >>> rng = np.random.default_rng(5)
+    >>> noise.add(3, rng.normal(0, noise.promise.std, 2000))
+    >>> noise.add(7, rng.normal(0, 0.01, 2000))
+    >>> noise.faults()
+    ('node 7: no noise in 1 of 1 replies',)
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import scipy
+
+from fl_epe.accounting import gaussian_epsilon
+from fl_epe.checks import Floats, Floats32, NamedArrays, Vector, check_positive, check_probability
+from fl_epe.noise.laws import LAWS, ROUNDING
+from fl_epe.seeding import generator
+
+PROMISE_LEVEL = 0.01
+"""Probability that clients who keep their promise are accused in a run, at most."""
+
+_SKETCH = 1 << 12  # entries of a reply that are compared
+_KEPT = 256  # replies that later ones are compared with
+_ENTRIES = 4  # stream of the seed
+_NAMED = 10  # nodes in a report
+_FAMILIES = 4  # of tests of a reply: too little, too much, shape, copies
+_SPARSE = 1e-300
+_WRONG = 1.01  # times the claimed ε
+_LAW = LAWS["gaussian"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalDp:
+    """What clients promise: they clip their update, and add Gaussian noise to it.
+
+    The arguments are those of Flower's ``LocalDpMod``, whose noise has the standard deviation
+    ``sensitivity · √(2 ln(1.25/δ)) / ε``.
+
+    Attributes:
+        epsilon: claimed ε of a reply.
+        delta: claimed δ.
+        clip_norm: largest norm C of an update.
+        sensitivity: that the noise is made for; by default 2C, which is that of two updates of norm
+            C.
+
+    Raises:
+        ArgumentError: for a value that is not above 0, or a δ outside (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+    clip_norm: float
+    sensitivity: float | None = None
+
+    def __post_init__(self) -> None:
+        check_probability("delta", self.delta)
+        for name in ("epsilon", "clip_norm", "sensitivity"):
+            if (value := getattr(self, name)) is not None:
+                check_positive(name, value)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation σ of the noise in each entry."""
+        sensitivity = 2 * self.clip_norm if self.sensitivity is None else self.sensitivity
+        return sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+
+    def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
+        """Exact ε at the claimed δ of two opposite updates of norm C, in so many replies.
+
+        Args:
+            std: of the noise; by default the promised one.
+            replies: of the same client.
+        """
+        found = self.std if std is None else std
+        return gaussian_epsilon(found / (2 * self.clip_norm), self.delta, replies)
+
+    def fault(self) -> str:
+        """How the numbers do not give the claimed ε, as a clause; "" if they do, to 1%."""
+        exact = self.epsilon_of()
+        if exact <= _WRONG * self.epsilon:
+            return ""
+        return (
+            f"clients claim ε = {self.epsilon:.3g} a reply, but noise of standard deviation"
+            f" {self.std:.3g} hides two opposite updates of norm {self.clip_norm:.3g} with"
+            f" ε = {exact:.3g} only"
+        )
+
+
+@dataclasses.dataclass
+class _Node:
+    """What is kept of a node.
+
+    Attributes:
+        replies: how many were looked at.
+        amounts: sums of squares of each array and of all, over σ², ``(A + 1,)``.
+        clipped: sum of the squared largest norms of the updates, over σ².
+        failed: how many replies failed a test, by its kind.
+        texts: what is said of the last of them.
+    """
+
+    amounts: Floats
+    replies: int = 0
+    clipped: float = 0.0
+    failed: dict[str, int] = dataclasses.field(default_factory=dict)
+    texts: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def fail(self, kind: str, text: str) -> None:
+        """Count a reply that fails."""
+        self.failed[kind] = self.failed.get(kind, 0) + 1
+        self.texts[kind] = text
+
+
+class PromisedNoise:
+    """Tests of each reply whether the noise that its client promised is in it.
+
+    Memory does not grow with the model: some numbers for each node and array, and 4,096 entries of
+    each of the last 256 replies.
+
+    Args:
+        promise: of all clients.
+        sizes: numbers of entries of the model's arrays by name, in order.
+        seed: of the entries that are compared; nobody who is tested may know it.
+        level: probability that clients who keep the promise are accused, at most.
+    """
+
+    def __init__(
+        self,
+        promise: LocalDp,
+        sizes: Mapping[str, int],
+        *,
+        seed: int = 0,
+        level: float = PROMISE_LEVEL,
+    ) -> None:
+        check_probability("level", level)
+        self.promise, self._level = promise, level
+        self._names = [name for name, size in sizes.items() if size]
+        self._sizes = np.array([size for size in sizes.values() if size], np.int64)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        dim = int(self._sizes.sum())
+        chosen = generator(seed, _ENTRIES).choice(dim, min(_SKETCH, dim), replace=False)
+        self._chosen = np.sort(chosen)
+        self._replies = 0
+        self._nodes: dict[int | None, _Node] = {}
+        self._sketches: list[tuple[int | None, Floats32]] = []
+
+    def add(self, node: int | None, update: Vector, count: int = 1) -> None:
+        """Test a reply, or a sum of replies.
+
+        Args:
+            node: who sent it; ``None`` for a sum under secure aggregation, where no node is named.
+            update: the reply less the model that was sent, shape ``(dim,)``; finite.
+            count: of replies in the sum.
+        """
+        self._replies += 1
+        known = self._nodes.setdefault(node, _Node(np.zeros(len(self._sizes) + 1)))
+        std = self.promise.std * math.sqrt(count)
+        longest = self.promise.clip_norm * count / std
+        amounts = self._amounts(update) / std**2
+        sketch = np.asarray(update[self._chosen] / std, np.float32)
+        known.replies += 1
+        known.amounts += amounts
+        known.clipped += longest**2
+        level = self._level / (self._replies * (self._replies + 1) * _FAMILIES)
+        if text := self._too_little(known, amounts, longest, level):
+            known.fail("little", text)
+        elif text := self._too_much(float(amounts[-1]), longest, level):
+            known.fail("much", text)
+        elif text := _not_gaussian(sketch, level):
+            known.fail("shape", text)
+        if text := self._copied(node, sketch, longest, level):
+            known.fail("copy", text)
+        self._sketches = [*self._sketches[-_KEPT + 1 :], (node, sketch)]
+
+    def _amounts(self, update: Vector) -> Floats:
+        """Sums of squares of each array and of all, ``(A + 1,)``."""
+        parts = np.split(update, self._starts[1:])
+        squares = [float(np.dot(part, part)) for part in parts]
+        return np.array([*squares, math.fsum(squares)])
+
+    def _too_little(self, node: _Node, amounts: Floats, longest: float, level: float) -> str:
+        """The amount of each array and of all, in this reply and in all of the node's (χ²)."""
+        counts = np.append(self._sizes, self._sizes.sum())
+        counts = np.array([counts, counts * node.replies])
+        scales = np.sqrt(np.array([amounts, node.amounts]) / counts)
+        fails = _LAW.below(counts, scales + ROUNDING) < level / counts.size
+        if fails[:, -1].any():
+            if amounts[-1] <= longest**2:
+                return "no noise"
+            return f"noise of at most {_rounded(scales[0, -1])} times the promised size"
+        if fails.any():
+            arrays = np.flatnonzero(fails.any(axis=0))
+            names = ", ".join(self._names[number] for number in arrays[:3])
+            return f"too little noise in {names}{', …' if len(arrays) > 3 else ''}"
+        return ""
+
+    def _too_much(self, amount: float, longest: float, level: float) -> str:
+        """The amount of all, beside the longest update (Birgé 2001, for noncentral χ²)."""
+        dim, signal = int(self._sizes.sum()), longest**2
+        excess = amount / (1 + ROUNDING) ** 2 - dim - signal
+        spread = dim + 2 * signal
+        if excess <= 0 or _tail_exponent(excess, spread) < -math.log(level):
+            return ""
+        scale = math.sqrt(amount / dim)
+        return f"{_rounded(scale)} times the promised noise, or an update that is not clipped"
+
+    def _copied(self, node: int | None, sketch: Floats32, longest: float, level: float) -> str:
+        """The length of this reply along each earlier one.
+
+        The noise of this reply is independent of those, so that its part along each is N(0, 1), and
+        the update's is at most its norm.
+        """
+        if not self._sketches:
+            return ""
+        earlier = np.array([row for _, row in self._sketches], np.float64)
+        lengths = np.linalg.norm(earlier, axis=1)
+        along = np.abs(earlier @ sketch) / np.maximum(lengths, _SPARSE) / (1 + ROUNDING)
+        worst = int(along.argmax())
+        chance = 2 * scipy.special.ndtr(min(longest - float(along[worst]), 0.0))
+        if chance >= level / len(lengths):
+            return ""
+        other = self._sketches[worst][0]
+        if other == node:
+            return "the same noise as in another of its replies"
+        return f"the same noise as node {other}"
+
+    def faults(self) -> tuple[str, ...]:
+        """Who does not keep the promise, as clauses, such as "node 7: no noise in 12 of 12 …"."""
+        failed = {node: one for node, one in self._nodes.items() if one.failed}
+        found = []
+        for node, one in list(failed.items())[:_NAMED]:
+            who = "the sum of the replies" if node is None else f"node {node}"
+            texts = [
+                f"{one.texts[kind]} in {times} of {one.replies} replies"
+                for kind, times in one.failed.items()
+            ]
+            found.append(f"{who}: {', '.join(texts)}")
+        if len(failed) > _NAMED:
+            found.append(f"{len(failed) - _NAMED} more nodes do not keep their promise of noise")
+        return tuple(found)
+
+    def epsilon(self, confidence: float = 0.95) -> tuple[float, float, float, int] | None:
+        """ε of the client whose replies have the median noise; ``None`` without replies of nodes.
+
+        Returns:
+            ε of two opposite updates in all its replies, the ends of its interval, and how many
+            replies those are. The interval holds for updates of any norm up to C.
+        """
+        nodes = [one for node, one in self._nodes.items() if node is not None]
+        if not nodes:
+            return None
+        nodes.sort(key=lambda one: float(one.amounts[-1]) / one.replies)
+        client = nodes[(len(nodes) - 1) // 2]
+        lowest, middle, highest = self._std_of(client, 1 - confidence)
+        ends = [self.promise.epsilon_of(std, client.replies) for std in (middle, highest, lowest)]
+        return ends[0], ends[1], ends[2], client.replies
+
+    def _std_of(self, node: _Node, chance: float) -> tuple[float, float, float]:
+        """Standard deviation of a node's noise between its ends, by its amount of all."""
+        amount, count = float(node.amounts[-1]), int(self._sizes.sum()) * node.replies
+        signal, exponent = node.clipped, math.log(2 / chance)
+
+        def largest(variance: float) -> float:
+            """Amount that is exceeded with a probability of ``chance / 2``, at most."""
+            spread = math.sqrt(exponent * variance * (count * variance + 2 * signal))
+            return variance * (count + 2 * exponent) + signal + 2 * spread - amount
+
+        high = amount / (2 * float(scipy.special.gammaincinv(count / 2, chance / 2)))
+        low = 0.0 if largest(0.0) >= 0 else float(scipy.optimize.brentq(largest, 0.0, high))
+        middle = min(max(amount - signal / 2, 0.0) / count, high)
+        std = self.promise.std
+        return std * math.sqrt(low), std * math.sqrt(max(middle, low)), std * math.sqrt(high)
+
+    def sentences(self) -> tuple[str, ...]:
+        """What the replies show, in sentences."""
+        if not self._replies:
+            return ("Noise of clients: not looked at, as no reply could be read.",)
+        faults = self.faults()
+        outcome = f"not as promised; {'; '.join(faults)}" if faults else "as promised"
+        found = [f"Noise of clients: {outcome} ({self._replies:,} replies were tested)."]
+        if (known := self.epsilon()) is not None:
+            epsilon, low, high, replies = known
+            found.append(
+                f"ε of a client whose replies have the median noise, by that noise:"
+                f" {epsilon:.3g} ({low:.3g} – {high:.3g}) at δ = {self.promise.delta:g} in its"
+                f" {replies} replies, for two opposite updates of norm"
+                f" {self.promise.clip_norm:.3g}; clipping is not seen."
+            )
+        return tuple(found)
+
+    def state(self) -> NamedArrays:
+        """Named arrays from which `restore` goes on."""
+        nodes = [
+            [node, one.replies, one.clipped, one.failed, one.texts]
+            for node, one in self._nodes.items()
+        ]
+        senders = [node for node, _ in self._sketches]
+        rows = [row for _, row in self._sketches]
+        amounts = [one.amounts for one in self._nodes.values()]
+        return {
+            "nodes": np.array(json.dumps([self._replies, nodes, senders])),
+            "amounts": np.array(amounts, np.float64),
+            "sketches": np.array(rows, np.float32),
+        }
+
+    def restore(self, state: NamedArrays) -> None:
+        """Go on from what `state` returned."""
+        self._replies, nodes, senders = json.loads(str(state["nodes"]))
+        self._nodes = {
+            node: _Node(amounts.copy(), *kept)
+            for (node, *kept), amounts in zip(nodes, state["amounts"], strict=True)
+        }
+        self._sketches = list(zip(senders, state["sketches"], strict=True))
+
+
+def _rounded(scale: float) -> str:
+    return f"{scale:.2g}"
+
+
+def _tail_exponent(excess: float, spread: float) -> float:
+    """The x for which ``excess = 2√(spread·x) + 2x``: its probability is at most exp(−x)."""
+    root = (math.sqrt(spread + 2 * excess) - math.sqrt(spread)) / 2
+    return root**2
+
+
+def _not_gaussian(sketch: Floats32, level: float) -> str:
+    """The largest excess of small values (Massart 1990).
+
+    An update makes the size of a Gaussian value stochastically larger only, so that there are never
+    more small ones than in noise alone. Noise of the same variance and another shape has more.
+    """
+    sizes = np.sort(np.abs(sketch).astype(np.float64))
+    count = len(sizes)
+    expected = 1 - _LAW.beyond(sizes + ROUNDING)
+    excess = float((np.arange(1, count + 1) / count - expected).max())
+    if 2 * count * max(excess, 0.0) ** 2 < -math.log(level):
+        return ""
+    return "noise that is not Gaussian"
