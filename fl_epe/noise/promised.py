@@ -18,8 +18,8 @@ Examples:
     >>> rng = np.random.default_rng(5)
     >>> noise.add(3, rng.normal(0, noise.promise.std, 2000))
     >>> noise.add(7, rng.normal(0, 0.01, 2000))
-    >>> noise.faults()
-    ('node 7: no noise in 1 of 1 replies',)
+    >>> noise.faults
+    {7: 'node 7: no noise in 1 of 1 replies'}
 """
 
 import dataclasses
@@ -93,16 +93,18 @@ class LocalDp:
         found = self.std if std is None else std
         return gaussian_epsilon(found / (2 * self.clip_norm), self.delta, replies)
 
-    def fault(self) -> str:
-        """How the numbers do not give the claimed ε, as a clause; "" if they do, to 1%."""
-        exact = self.epsilon_of()
-        if exact <= _WRONG * self.epsilon:
-            return ""
+    def sentence(self) -> str:
+        """What the numbers amount to, as a clause."""
         return (
-            f"clients claim ε = {self.epsilon:.3g} a reply, but noise of standard deviation"
-            f" {self.std:.3g} hides two opposite updates of norm {self.clip_norm:.3g} with"
-            f" ε = {exact:.3g} only"
+            f"clients promise ε = {self.epsilon:.3g} a reply by noise of standard deviation"
+            f" {self.std:.3g}, with which ε of two opposite updates of norm"
+            f" {self.clip_norm:.3g} is {self.epsilon_of():.3g}"
         )
+
+    def fault(self) -> str:
+        """The same where the sensitivity is below 2C, and ε above the claim; else ""."""
+        is_low = self.sensitivity is not None and self.sensitivity < 2 * self.clip_norm
+        return self.sentence() if is_low and self.epsilon_of() > _WRONG * self.epsilon else ""
 
 
 @dataclasses.dataclass
@@ -242,20 +244,19 @@ class PromisedNoise:
             return "the same noise as in another of its replies"
         return f"the same noise as node {other}"
 
-    def faults(self) -> tuple[str, ...]:
-        """Who does not keep the promise, as clauses, such as "node 7: no noise in 12 of 12 …"."""
-        failed = {node: one for node, one in self._nodes.items() if one.failed}
-        found = []
-        for node, one in list(failed.items())[:_NAMED]:
-            who = "the sum of the replies" if node is None else f"node {node}"
+    @property
+    def faults(self) -> dict[int | None, str]:
+        """What is said of each node that does not keep its promise."""
+        found = {}
+        for node, known in self._nodes.items():
             texts = [
-                f"{one.texts[kind]} in {times} of {one.replies} replies"
-                for kind, times in one.failed.items()
+                f"{known.texts[kind]} in {times} of {known.replies} replies"
+                for kind, times in known.failed.items()
             ]
-            found.append(f"{who}: {', '.join(texts)}")
-        if len(failed) > _NAMED:
-            found.append(f"{len(failed) - _NAMED} more nodes do not keep their promise of noise")
-        return tuple(found)
+            who = "the sum of the replies" if node is None else f"node {node}"
+            if texts:
+                found[node] = f"{who}: {', '.join(texts)}"
+        return found
 
     def epsilon(self, confidence: float = 0.95) -> tuple[float, float, float, int] | None:
         """ε of the client whose replies have the median noise; ``None`` without replies of nodes.
@@ -289,22 +290,23 @@ class PromisedNoise:
         std = self.promise.std
         return std * math.sqrt(low), std * math.sqrt(max(middle, low)), std * math.sqrt(high)
 
-    def sentences(self) -> tuple[str, ...]:
-        """What the replies show, in sentences."""
-        if not self._replies:
-            return ("Noise of clients: not looked at, as no reply could be read.",)
-        faults = self.faults()
-        outcome = f"not as promised; {'; '.join(faults)}" if faults else "as promised"
-        found = [f"Noise of clients: {outcome} ({self._replies:,} replies were tested)."]
+    def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What replies show, in sentences, and what is wrong with nodes, the first ten by name."""
+        faults = tuple(self.faults.values())
+        if len(faults) > _NAMED:
+            more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
+            faults = (*faults[:_NAMED], more)
+        outcome = "not as promised" if faults else "as promised"
+        found = [f"Noise of clients: {outcome}, by {self._replies:,} replies."]
         if (known := self.epsilon()) is not None:
             epsilon, low, high, replies = known
             found.append(
-                f"ε of a client whose replies have the median noise, by that noise:"
-                f" {epsilon:.3g} ({low:.3g} – {high:.3g}) at δ = {self.promise.delta:g} in its"
-                f" {replies} replies, for two opposite updates of norm"
-                f" {self.promise.clip_norm:.3g}; clipping is not seen."
+                f"ε of a client with the median noise, by the noise of its {replies} replies:"
+                f" {epsilon:.3g} ({low:.3g} – {high:.3g}), for two opposite updates of norm"
+                f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}. That updates are"
+                " clipped is not seen."
             )
-        return tuple(found)
+        return tuple(found), faults
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
