@@ -44,16 +44,17 @@ def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -
         _, reply = model_record(replies[node], layout, run.wrapped.arrays_key())
         if np.isfinite(reply).all():
             promised.add(node, reply if base is None else reply - base)
-    for node, text in promised.faults.items():
-        if node not in known:
+    for who, text in promised.faults.items():
+        if who not in known:
             run.faults.add(state.index, FaultKind.NOISE_NOT_PROMISED, text)
             logger.warning("Audit, round %d, noise is not as promised: %s", state.index + 1, text)
 
 
 def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:
-    assert run.settings.client_noise is not None  # noqa: S101 - else nothing is tested
+    promise = run.settings.client_noise
+    assert promise is not None  # noqa: S101 - else nothing is tested
     sizes = {name: math.prod(layout.shapes[name]) for name in layout.moved}
-    return PromisedNoise(run.settings.client_noise, sizes, seed=run.seed)
+    return PromisedNoise(promise, sizes, seed=run.seed)
 
 
 def restore(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
@@ -70,8 +71,5 @@ def findings(run: AuditedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if promise is None:
         return (), ()
     sentences, faults = ((), ()) if run.promised is None else run.promised.findings()
-    text = f"{promise.sentence()}."
-    return (f"{text[:1].upper()}{text[1:]}", *sentences), (
-        *filter(None, [promise.fault()]),
-        *faults,
-    )
+    amount = f"Noise of clients: {promise.sentence()}."
+    return (amount, *sentences), (*filter(None, [promise.fault()]), *faults)

@@ -6,8 +6,9 @@ little more that both sides can be tested. All tests together fail for clients w
 with a probability of at most ``level``, over all nodes and rounds and at every look: the tests of
 the n-th reply have ``level / (n·(n + 1))`` together.
 
-Not seen: noise that a node can make again (other than from a seed that other replies show), and the
-absence of noise in an array so small that an update may be as long as its noise.
+Not seen: noise that a node or anybody else can make again, as from a seed that can be guessed,
+unless it repeats in the last 256 replies; a permutation of it; and the absence of noise in an array so
+small that an update may be as long as its noise.
 
 Examples:
     >>> import numpy as np
@@ -38,13 +39,13 @@ from fl_epe.seeding import generator
 PROMISE_LEVEL = 0.01
 """Probability that clients who keep their promise are accused in a run, at most."""
 
-_SKETCH = 1 << 12  # entries of a reply that are compared
+_SKETCH = 1 << 11  # entries of a reply that are compared
 _KEPT = 256  # replies that later ones are compared with
 _ENTRIES = 4  # stream of the seed
 _NAMED = 10  # nodes in a report
 _FAMILIES = 4  # of tests of a reply: too little, too much, shape, copies
-_SPARSE = 1e-300
-_WRONG = 1.01  # times the claimed ε
+_LEAST = 1e-30  # length of a sketch
+_OUTSIDE = 0.025  # on either side of an interval
 _LAW = LAWS["gaussian"]
 
 
@@ -104,7 +105,7 @@ class LocalDp:
     def fault(self) -> str:
         """The same where the sensitivity is below 2C, and ε above the claim; else ""."""
         is_low = self.sensitivity is not None and self.sensitivity < 2 * self.clip_norm
-        return self.sentence() if is_low and self.epsilon_of() > _WRONG * self.epsilon else ""
+        return self.sentence() if is_low and self.epsilon_of() > self.epsilon else ""
 
 
 @dataclasses.dataclass
@@ -134,7 +135,7 @@ class _Node:
 class PromisedNoise:
     """Tests of each reply whether the noise that its client promised is in it.
 
-    Memory does not grow with the model: some numbers for each node and array, and 4,096 entries of
+    Memory does not grow with the model: some numbers for each node and array, and 2,048 entries of
     each of the last 256 replies.
 
     Args:
@@ -155,14 +156,15 @@ class PromisedNoise:
         check_probability("level", level)
         self.promise, self._level = promise, level
         self._names = [name for name, size in sizes.items() if size]
-        self._sizes = np.array([size for size in sizes.values() if size], np.int64)
+        self._sizes = np.array([sizes[name] for name in self._names], np.int64)
         self._starts = np.cumsum(self._sizes) - self._sizes
         dim = int(self._sizes.sum())
         chosen = generator(seed, _ENTRIES).choice(dim, min(_SKETCH, dim), replace=False)
         self._chosen = np.sort(chosen)
         self._replies = 0
         self._nodes: dict[int | None, _Node] = {}
-        self._sketches: list[tuple[int | None, Floats32]] = []
+        self._directions = np.zeros((_KEPT, len(self._chosen)), np.float32)
+        self._senders: list[int | None] = []  # of these rows
 
     def add(self, node: int | None, update: Vector, count: int = 1) -> None:
         """Test a reply, or a sum of replies.
@@ -190,7 +192,6 @@ class PromisedNoise:
             known.fail("shape", text)
         if text := self._copied(node, sketch, longest, level):
             known.fail("copy", text)
-        self._sketches = [*self._sketches[-_KEPT + 1 :], (node, sketch)]
 
     def _amounts(self, update: Vector) -> Floats:
         """Sums of squares of each array and of all, ``(A + 1,)``."""
@@ -207,11 +208,10 @@ class PromisedNoise:
         if fails[:, -1].any():
             if amounts[-1] <= longest**2:
                 return "no noise"
-            return f"noise of at most {_rounded(scales[0, -1])} times the promised size"
+            return f"noise of at most {scales[0, -1]:.2g} times the promised size"
         if fails.any():
-            arrays = np.flatnonzero(fails.any(axis=0))
-            names = ", ".join(self._names[number] for number in arrays[:3])
-            return f"too little noise in {names}{', …' if len(arrays) > 3 else ''}"
+            names = [self._names[number] for number in np.flatnonzero(fails.any(axis=0))]
+            return f"too little noise in {', '.join(names[:3])}"
         return ""
 
     def _too_much(self, amount: float, longest: float, level: float) -> str:
@@ -219,27 +219,28 @@ class PromisedNoise:
         dim, signal = int(self._sizes.sum()), longest**2
         excess = amount / (1 + ROUNDING) ** 2 - dim - signal
         spread = dim + 2 * signal
-        if excess <= 0 or _tail_exponent(excess, spread) < -math.log(level):
+        # The x for which excess = 2√(spread·x) + 2x; larger ones have a chance of at most exp(−x).
+        root = (math.sqrt(spread + 2 * max(excess, 0.0)) - math.sqrt(spread)) / 2
+        if root**2 < -math.log(level):
             return ""
         scale = math.sqrt(amount / dim)
-        return f"{_rounded(scale)} times the promised noise, or an update that is not clipped"
+        return f"{scale:.2g} times the promised noise, or an update that is not clipped"
 
     def _copied(self, node: int | None, sketch: Floats32, longest: float, level: float) -> str:
-        """The length of this reply along each earlier one.
+        """The length of this reply along each of the last ones; then it is one of them.
 
         The noise of this reply is independent of those, so that its part along each is N(0, 1), and
         the update's is at most its norm.
         """
-        if not self._sketches:
+        along = np.abs(self._directions @ sketch) / (1 + ROUNDING)
+        likest = int(along.argmax())
+        chance = 2 * scipy.special.ndtr(min(longest - float(along[likest]), 0.0))
+        other = self._senders[likest] if self._senders else None
+        row = (self._replies - 1) % _KEPT
+        self._senders[row : row + 1] = [node]
+        self._directions[row] = sketch / max(float(np.linalg.norm(sketch)), _LEAST)
+        if chance >= level / _KEPT:
             return ""
-        earlier = np.array([row for _, row in self._sketches], np.float64)
-        lengths = np.linalg.norm(earlier, axis=1)
-        along = np.abs(earlier @ sketch) / np.maximum(lengths, _SPARSE) / (1 + ROUNDING)
-        worst = int(along.argmax())
-        chance = 2 * scipy.special.ndtr(min(longest - float(along[worst]), 0.0))
-        if chance >= level / len(lengths):
-            return ""
-        other = self._sketches[worst][0]
         if other == node:
             return "the same noise as in another of its replies"
         return f"the same noise as node {other}"
@@ -258,7 +259,7 @@ class PromisedNoise:
                 found[node] = f"{who}: {', '.join(texts)}"
         return found
 
-    def epsilon(self, confidence: float = 0.95) -> tuple[float, float, float, int] | None:
+    def epsilon(self) -> tuple[float, float, float, int] | None:
         """ε of the client whose replies have the median noise; ``None`` without replies of nodes.
 
         Returns:
@@ -270,25 +271,26 @@ class PromisedNoise:
             return None
         nodes.sort(key=lambda one: float(one.amounts[-1]) / one.replies)
         client = nodes[(len(nodes) - 1) // 2]
-        lowest, middle, highest = self._std_of(client, 1 - confidence)
-        ends = [self.promise.epsilon_of(std, client.replies) for std in (middle, highest, lowest)]
-        return ends[0], ends[1], ends[2], client.replies
+        high, middle, low = [
+            self.promise.epsilon_of(std * self.promise.std, client.replies)
+            for std in self._scales(client)
+        ]
+        return middle, low, high, client.replies
 
-    def _std_of(self, node: _Node, chance: float) -> tuple[float, float, float]:
-        """Standard deviation of a node's noise between its ends, by its amount of all."""
+    def _scales(self, node: _Node) -> list[float]:
+        """Lower end, estimate and upper end of a node's noise over the promise, by all of it."""
         amount, count = float(node.amounts[-1]), int(self._sizes.sum()) * node.replies
-        signal, exponent = node.clipped, math.log(2 / chance)
+        signal, exponent = node.clipped, -math.log(_OUTSIDE)
 
         def largest(variance: float) -> float:
-            """Amount that is exceeded with a probability of ``chance / 2``, at most."""
+            """By how much an amount that noise of this size hardly exceeds is above this one."""
             spread = math.sqrt(exponent * variance * (count * variance + 2 * signal))
             return variance * (count + 2 * exponent) + signal + 2 * spread - amount
 
-        high = amount / (2 * float(scipy.special.gammaincinv(count / 2, chance / 2)))
+        high = amount / (2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE)))
         low = 0.0 if largest(0.0) >= 0 else float(scipy.optimize.brentq(largest, 0.0, high))
-        middle = min(max(amount - signal / 2, 0.0) / count, high)
-        std = self.promise.std
-        return std * math.sqrt(low), std * math.sqrt(max(middle, low)), std * math.sqrt(high)
+        middle = min(max((amount - signal / 2) / count, low), high)
+        return [math.sqrt(low), math.sqrt(middle), math.sqrt(high)]
 
     def findings(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What replies show, in sentences, and what is wrong with nodes, the first ten by name."""
@@ -297,16 +299,18 @@ class PromisedNoise:
             more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
             faults = (*faults[:_NAMED], more)
         outcome = "not as promised" if faults else "as promised"
-        found = [f"Noise of clients: {outcome}, by {self._replies:,} replies."]
-        if (known := self.epsilon()) is not None:
-            epsilon, low, high, replies = known
-            found.append(
-                f"ε of a client with the median noise, by the noise of its {replies} replies:"
-                f" {epsilon:.3g} ({low:.3g} – {high:.3g}), for two opposite updates of norm"
-                f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}. That updates are"
-                " clipped is not seen."
-            )
-        return tuple(found), faults
+        sentence = f"Noise of clients: {outcome}, by {self._replies:,} replies."
+        known = self.epsilon()
+        if known is None:
+            return (sentence,), faults
+        epsilon, low, high, replies = known
+        measured = (
+            f"ε of a client with the median noise, by the noise of its {replies} replies:"
+            f" {epsilon:.3g} ({low:.3g} – {high:.3g}), for two opposite updates of norm"
+            f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}. That updates are clipped"
+            " is not seen."
+        )
+        return (sentence, measured), faults
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
@@ -314,33 +318,21 @@ class PromisedNoise:
             [node, one.replies, one.clipped, one.failed, one.texts]
             for node, one in self._nodes.items()
         ]
-        senders = [node for node, _ in self._sketches]
-        rows = [row for _, row in self._sketches]
         amounts = [one.amounts for one in self._nodes.values()]
         return {
-            "nodes": np.array(json.dumps([self._replies, nodes, senders])),
+            "nodes": np.array(json.dumps([self._replies, nodes, self._senders])),
             "amounts": np.array(amounts, np.float64),
-            "sketches": np.array(rows, np.float32),
+            "directions": self._directions[: len(self._senders)],
         }
 
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
-        self._replies, nodes, senders = json.loads(str(state["nodes"]))
+        self._replies, nodes, self._senders = json.loads(str(state["nodes"]))
         self._nodes = {
             node: _Node(amounts.copy(), *kept)
             for (node, *kept), amounts in zip(nodes, state["amounts"], strict=True)
         }
-        self._sketches = list(zip(senders, state["sketches"], strict=True))
-
-
-def _rounded(scale: float) -> str:
-    return f"{scale:.2g}"
-
-
-def _tail_exponent(excess: float, spread: float) -> float:
-    """The x for which ``excess = 2√(spread·x) + 2x``: its probability is at most exp(−x)."""
-    root = (math.sqrt(spread + 2 * excess) - math.sqrt(spread)) / 2
-    return root**2
+        self._directions[: len(self._senders)] = state["directions"]
 
 
 def _not_gaussian(sketch: Floats32, level: float) -> str:
@@ -351,7 +343,7 @@ def _not_gaussian(sketch: Floats32, level: float) -> str:
     """
     sizes = np.sort(np.abs(sketch).astype(np.float64))
     count = len(sizes)
-    expected = 1 - _LAW.beyond(sizes + ROUNDING)
+    expected = 2 * scipy.special.ndtr(sizes + ROUNDING) - 1
     excess = float((np.arange(1, count + 1) / count - expected).max())
     if 2 * count * max(excess, 0.0) ** 2 < -math.log(level):
         return ""
