@@ -7,8 +7,8 @@ with a probability of at most ``level``, over all nodes and rounds and at every 
 the n-th reply have ``level / (n·(n + 1))`` together.
 
 Not seen: noise that a node or anybody else can make again, as from a seed that can be guessed,
-unless it repeats in the last 256 replies; a permutation of it; and the absence of noise in an array so
-small that an update may be as long as its noise.
+unless it repeats in the last 256 replies; a permutation of it; and the absence of noise in an array
+so small that an update may be as long as its noise.
 
 Examples:
     >>> import numpy as np
@@ -314,24 +314,17 @@ class PromisedNoise:
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""
-        nodes = [
-            [node, one.replies, one.clipped, one.failed, one.texts]
-            for node, one in self._nodes.items()
-        ]
-        amounts = [one.amounts for one in self._nodes.values()]
+        nodes = [[node, *vars(known).values()] for node, known in self._nodes.items()]
+        kept = [self._replies, nodes, self._senders]
         return {
-            "nodes": np.array(json.dumps([self._replies, nodes, self._senders])),
-            "amounts": np.array(amounts, np.float64),
+            "kept": np.array(json.dumps(kept, default=np.ndarray.tolist)),
             "directions": self._directions[: len(self._senders)],
         }
 
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
-        self._replies, nodes, self._senders = json.loads(str(state["nodes"]))
-        self._nodes = {
-            node: _Node(amounts.copy(), *kept)
-            for (node, *kept), amounts in zip(nodes, state["amounts"], strict=True)
-        }
+        self._replies, nodes, self._senders = json.loads(str(state["kept"]))
+        self._nodes = {node: _Node(np.array(amounts), *kept) for node, amounts, *kept in nodes}
         self._directions[: len(self._senders)] = state["directions"]
 
 
