@@ -59,7 +59,6 @@ def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:
 
 def restore(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
     """Go on from the state of an audit that was saved."""
-    run.promised = None
     if state:
         run.promised = _begin(run, layout)
         run.promised.restore(state)

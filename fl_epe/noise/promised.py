@@ -153,7 +153,6 @@ class PromisedNoise:
         seed: int = 0,
         level: float = PROMISE_LEVEL,
     ) -> None:
-        check_probability("level", level)
         self.promise, self._level = promise, level
         self._names = [name for name, size in sizes.items() if size]
         self._sizes = np.array([sizes[name] for name in self._names], np.int64)
@@ -196,7 +195,7 @@ class PromisedNoise:
     def _amounts(self, update: Vector) -> Floats:
         """Sums of squares of each array and of all, ``(A + 1,)``."""
         parts = np.split(update, self._starts[1:])
-        squares = [float(np.dot(part, part)) for part in parts]
+        squares = [np.dot(part, part) for part in parts]
         return np.array([*squares, math.fsum(squares)])
 
     def _too_little(self, node: _Node, amounts: Floats, longest: float, level: float) -> str:
@@ -206,7 +205,7 @@ class PromisedNoise:
         scales = np.sqrt(np.array([amounts, node.amounts]) / counts)
         fails = _LAW.below(counts, scales + ROUNDING) < level / counts.size
         if fails[:, -1].any():
-            if amounts[-1] <= longest**2:
+            if amounts[-1] <= longest**2 * (1 + ROUNDING):
                 return "no noise"
             return f"noise of at most {scales[0, -1]:.2g} times the promised size"
         if fails.any():
@@ -234,7 +233,7 @@ class PromisedNoise:
         """
         along = np.abs(self._directions @ sketch) / (1 + ROUNDING)
         likest = int(along.argmax())
-        chance = 2 * scipy.special.ndtr(min(longest - float(along[likest]), 0.0))
+        chance = 2 * scipy.special.ndtr(longest - along[likest])
         other = self._senders[likest] if self._senders else None
         row = (self._replies - 1) % _KEPT
         self._senders[row : row + 1] = [node]
@@ -298,8 +297,8 @@ class PromisedNoise:
         if len(faults) > _NAMED:
             more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
             faults = (*faults[:_NAMED], more)
-        outcome = "not as promised" if faults else "as promised"
-        sentence = f"Noise of clients: {outcome}, by {self._replies:,} replies."
+        outcome = "not as" if faults else "as"
+        sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
         known = self.epsilon()
         if known is None:
             return (sentence,), faults
@@ -334,10 +333,10 @@ def _not_gaussian(sketch: Floats32, level: float) -> str:
     An update makes the size of a Gaussian value stochastically larger only, so that there are never
     more small ones than in noise alone. Noise of the same variance and another shape has more.
     """
-    sizes = np.sort(np.abs(sketch).astype(np.float64))
+    sizes = np.sort(np.abs(sketch))
     count = len(sizes)
     expected = 2 * scipy.special.ndtr(sizes + ROUNDING) - 1
-    excess = float((np.arange(1, count + 1) / count - expected).max())
-    if 2 * count * max(excess, 0.0) ** 2 < -math.log(level):
+    excess = (np.arange(1, count + 1) / count - expected).max()
+    if 2 * count * excess**2 < -math.log(level):
         return ""
     return "noise that is not Gaussian"

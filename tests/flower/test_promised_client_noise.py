@@ -65,7 +65,7 @@ def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
 def test_the_trained_model_is_the_same_as_without_the_promise():
     models = []
     for promise in (None, PROMISE):
-        _, result = run(fixed(), app(), client_noise=promise)
+        _, result = run(fixed(), drifting_app(), client_noise=promise)  # all are odd
         assert result.arrays is not None
         models.append(result.arrays.to_numpy_ndarrays())
     for without, with_promise in zip(*models, strict=True):
@@ -84,18 +84,18 @@ def test_vacuous_numbers_are_logged_before_the_first_round(caplog):
     promise = LocalDp(epsilon=10.0, delta=1e-5, clip_norm=1.0, sensitivity=1e-4)
     with caplog.at_level(logging.WARNING, logger="flwr.fl_epe"):
         CanaryAudit(flower.FedAvg(), delta=1e-5, client_noise=promise)
-    assert "is 8.5e+08" in caplog.text
+    assert "is 8.52e+08" in caplog.text
 
 
 def test_a_resumed_audit_still_knows_the_node(tmp_path):
     settings = {"delta": 1e-3, "seed": 1, "max_share": 1, "client_noise": PROMISE}
     odd = app(lambda partition: partition == WITHOUT)
-    keep = {"checkpoint": tmp_path, "num_canaries": 30, "rounds": 6}
+    keep = {"checkpoint": tmp_path, "num_canaries": 30}
     _, models = run_until(fixed(), model(), 6, kill=3, app=odd, **settings, **keep)
     audit, _ = run_until(fixed(), models[-1], 3, app=odd, **settings, **keep)
     faults = audit.record().findings.step_faults
     assert len(faults) == 1
-    assert "no noise in 6 of 6 replies" in faults[0] or "in 5 of 5" in faults[0]
+    assert "no noise in 6 of 6 replies" in faults[0]
 
 
 def test_another_type_is_refused():
