@@ -7,6 +7,11 @@ ten rounds, looked at after each: updates of any norm up to the clip norm, spars
 layer, always the same one, nodes that join late and that drop out.
 
     python simulations/studies/client_noise_tripwire.py [--runs 20] [--sound 1000] [--large 1200000]
+
+Expected output, about a quarter of an hour on one core: at 5,000 parameters with ε = 1, 10 and 100,
+and at 1.2 million with ε = 10, "20 of 20" for each defect, in round 2 at the latest for the same
+seed in each round and in round 1 for all others; and ``2 of 1000 sound runs name a node: {'any
+norm': 0, 'norm 1': 0, 'sparse': 0, 'a single layer': 1, 'always the same': 1}``.
 """
 
 import argparse
