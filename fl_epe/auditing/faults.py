@@ -47,6 +47,7 @@ class FaultKind(enum.StrEnum):
     CHECKPOINT_NOT_WRITTEN = "checkpoint not written"
     ROUNDS_REPEATED = "rounds repeated from an earlier model"
     NO_MODEL_RELEASED = "no model released"
+    NOISE_NOT_PROMISED = "client's noise not as promised"
     AUDIT_STOOD_BACK = "audit stood back"
     METRICS_RENAMED = "clients' metrics renamed"
 
@@ -66,6 +67,7 @@ _MEANINGS = {
     FaultKind.CHECKPOINT_NOT_WRITTEN: "The run went on; the checkpoint before it was kept.",
     FaultKind.ROUNDS_REPEATED: "What clients were sent in the forgotten rounds is not measured.",
     FaultKind.NO_MODEL_RELEASED: "The round counts as a participation of no canary.",
+    FaultKind.NOISE_NOT_PROMISED: "Its reply was used as it was.",
     FaultKind.AUDIT_STOOD_BACK: "The run went on without that part of the audit.",
     FaultKind.METRICS_RENAMED: "Their names were those of the audit's own metrics.",
 }

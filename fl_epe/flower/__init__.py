@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit
     from fl_epe.flower.record_audit import RecordAudit
     from fl_epe.flower.state import error_kind
+    from fl_epe.noise import LocalDp
     from fl_epe.silos import answer_records, audit_records
     from fl_epe.simulation import DPFedAvg, InProcessGrid, simulate, worker_app
 
@@ -31,6 +32,7 @@ __all__ = [
     "DPFedAvg",
     "DecodedArray",
     "InProcessGrid",
+    "LocalDp",
     "RecordAudit",
     "answer_records",
     "audit_records",
@@ -50,6 +52,7 @@ __getattr__, __dir__ = lazy_names(
         "fl_epe.flower.canary_audit": ("CanaryAudit",),
         "fl_epe.flower.record_audit": ("RecordAudit",),
         "fl_epe.flower.state": ("error_kind",),
+        "fl_epe.noise": ("LocalDp",),
         "fl_epe.silos": ("answer_records", "audit_records"),
         "fl_epe.simulation": ("DPFedAvg", "InProcessGrid", "simulate", "worker_app"),
     },

@@ -17,6 +17,7 @@ from flwr.app import MetricRecord
 from fl_epe.archive import error_text
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
+from fl_epe.flower.client_noise import findings
 from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
@@ -177,9 +178,10 @@ def _findings(run: AuditedRun) -> Findings:
         plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
+    of_clients, their_faults = findings(run)
     return Findings(
-        step_faults=faults,
-        noise=noise,
+        step_faults=(*faults, *their_faults),
+        noise=(*noise, *of_clients),
         plan=tuple(plan),
         not_measured=_missing(run) or run.first_failure,
         last_model_is_finite=run.last_is_finite,

@@ -20,6 +20,7 @@ from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, ReplyKind, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
+from fl_epe.flower.client_noise import announce, check_replies, restore
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import base_of, readable
 from fl_epe.flower.seen_clients import SeenClients
@@ -30,7 +31,7 @@ from fl_epe.flower.watching import averaging_of, note_noise
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
-from fl_epe.noise import RUN_LEVEL, NoiseHealth
+from fl_epe.noise import RUN_LEVEL, NoiseHealth, PromisedNoise
 
 _WARN_ABOVE = 0.101  # share of a round's replies
 
@@ -52,6 +53,7 @@ class AuditedRun(AuditState):
         is_longer: whether the run went on then.
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
         contributions: what each node added to the model.
+        promised: what replies show of the noise that clients promise; ``None`` before the first.
         stop_rule: by which a rule of `CanaryAudit.stop_when` ended the run, in words.
     """
 
@@ -60,6 +62,7 @@ class AuditedRun(AuditState):
         super().__init__(settings.canary_seed, settings.rounds, settings.replies or known)
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self._score_with(self._new_auditor(self))
+        self.promised: PromisedNoise | None = None
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True
@@ -74,6 +77,8 @@ class AuditedRun(AuditState):
         self._checkpoint = Checkpoint(self)
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
+        if settings.enabled and settings.client_noise is not None:
+            announce(settings.client_noise)
 
     def _score_with(self, auditor: RunAuditor) -> None:
         """Take this auditor; what was seen of noise and nodes before is forgotten."""
@@ -178,6 +183,7 @@ class AuditedRun(AuditState):
         if done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
+            restore(self, saved.whole, under(saved.scores, "promised."))
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved
@@ -359,6 +365,8 @@ class AuditedRun(AuditState):
         )
         if state.updates is not None:
             note_dominant(self, state, state.updates)
+        with self.goes_on("the noise of clients could not be tested", state.index):
+            check_replies(self, state, real)
 
     def close_round(
         self, state: RoundState | None, arrays: ArrayRecord | None, loss: float | None

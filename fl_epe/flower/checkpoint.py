@@ -173,6 +173,8 @@ class Checkpoint:
             "strategy's server optimizer": str(wrapped.server()),
             "strategy's noise multiplier": wrapped.noise_multipliers()[1],
         }
+        if settings.client_noise is not None:
+            values["client_noise"] = dataclasses.asdict(settings.client_noise)
         return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
 
     def _look(self) -> None:
@@ -230,6 +232,8 @@ class Checkpoint:
         arrays = run.auditor.state() | run.seen.state(run.index)
         arrays |= put_under("noise.", run.noise.state())
         arrays |= put_under("nodes.", run.contributions.state())
+        if run.promised is not None:
+            arrays |= put_under("promised.", run.promised.state())
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
         rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
         if run.settled and len(rest["presence"]) >= _BLOCK:

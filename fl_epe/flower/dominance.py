@@ -113,6 +113,7 @@ class RoundUpdates:
         weights: of the replies in an average, shape ``(n,)``; their sum is 1.
         entries: of the updates, clipped if the server clips them, shape ``(n, entries)``.
         noise: standard deviation of what the strategy adds to each entry of the average.
+        kind: of the replies.
     """
 
     nodes: Sequence[int]
@@ -120,6 +121,7 @@ class RoundUpdates:
     weights: Floats
     entries: Floats
     noise: float
+    kind: ReplyKind = "model"
 
     @classmethod
     def of(
@@ -167,7 +169,8 @@ class RoundUpdates:
         given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
         nodes = [reply.metadata.src_node_id for reply in replies]
         contents = [id(reply.content) for reply in replies]
-        return cls(nodes, contents, as_shares(given), updates, wrapped.noise_std() or 0.0)
+        noise = wrapped.noise_std() or 0.0
+        return cls(nodes, contents, as_shares(given), updates, noise, kind)
 
 
 def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:

@@ -19,10 +19,11 @@ from fl_epe.checks import (
 from fl_epe.flower.arrays import ReplyKind
 from fl_epe.flower.client_canaries import ClientCanaries
 from fl_epe.loggers import RunLogger
+from fl_epe.noise import LocalDp
 
 _MOST = 1000
 _SHARE_OF_CLIENTS = 0.5  # of a round, who answer with canaries
-_OF_MANY_TYPES = ("clients", "checkpoint", "log_to")
+_OF_MANY_TYPES = ("clients", "checkpoint", "client_noise", "log_to")
 _OF_SERVER_CANARIES = ("participations", "num_examples", "replies")
 
 
@@ -58,6 +59,9 @@ class CanaryAuditSettings:
             replies, or less where canaries would be more than their share of the round.
         canary_norm: norm of a canary's update where nothing clips; without the noise, where
             clients add some themselves.
+        client_noise: what clients promise, who clip their update and add noise to it by themselves,
+            such as by Flower's ``LocalDpMod``: each reply is tested for it, and the report names
+            nodes. What the numbers amount to is logged before the first round.
         noise_multiplier: z of a strategy that the audit does not know, for the analytical ε.
         leave_out: names or patterns of arrays that canaries leave alone, such as
             ``"*.running_mean"``, and what clients keep. Integer and 0-d arrays always are, and
@@ -103,6 +107,7 @@ class CanaryAuditSettings:
     identity: Callable[[int], int] | None = None
     num_examples: float | None = None
     canary_norm: float | None = None
+    client_noise: LocalDp | None = None
     noise_multiplier: float | None = None
     leave_out: Sequence[str] = ()
     replies: ReplyKind | None = None
@@ -132,6 +137,8 @@ class CanaryAuditSettings:
         for name in ("num_examples", "canary_norm", "participations"):
             if (value := getattr(self, name)) is not None:
                 check_positive(name, value)
+        if not isinstance(self.client_noise, LocalDp | None):
+            raise_invalid("client_noise", self.client_noise, "to be a LocalDp")
         if self.noise_multiplier is not None:
             check_noise_multiplier("noise_multiplier", self.noise_multiplier)
         check_rate("max_share", self.largest_share)

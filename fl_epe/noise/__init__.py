@@ -2,7 +2,8 @@
 
 A canary shows what noise lets through, and misses noise that is wrong but hides it. `check_noise`
 asks of noise at hand, `NoiseHealth` of that of a run: is there enough of it everywhere, is it
-fresh, can nobody guess it, and has it its law. `Check` is one such question with its answer.
+fresh, can nobody guess it, and has it its law. `PromisedNoise` asks it of noise that clients say
+they add, from their replies alone. `Check` is one such question with its answer.
 
 Examples:
     >>> import numpy as np
@@ -13,12 +14,15 @@ Examples:
 
 from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, severity_of, told
 from fl_epe.noise.health import RUN_LEVEL, NoiseHealth, check_noise
+from fl_epe.noise.promised import LocalDp, PromisedNoise
 
 __all__ = [
     "RUN_LEVEL",
     "Check",
+    "LocalDp",
     "NoiseHealth",
     "Outcome",
+    "PromisedNoise",
     "Severity",
     "check_noise",
     "fault",

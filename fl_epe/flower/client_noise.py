@@ -1,0 +1,74 @@
+"""The clients' promise of noise, tested by the replies of a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import Message
+
+from fl_epe.auditing import FaultKind
+from fl_epe.checks import NamedArrays
+from fl_epe.flower.arrays import Layout
+from fl_epe.flower.replies import base_of, model_record
+from fl_epe.flower.state import RoundState, logger
+from fl_epe.noise import LocalDp, PromisedNoise
+
+if TYPE_CHECKING:
+    from fl_epe.flower.audited_run import AuditedRun
+
+
+def announce(promise: LocalDp) -> None:
+    """Log what the numbers of a promise amount to, before the first round."""
+    log = logger.warning if promise.fault() else logger.info
+    log("Audit: %s", promise.sentence())
+
+
+def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -> None:
+    """Test each node's first reply of a round; the first failure of a node is logged.
+
+    Replies that cannot be read are left out: they are faults elsewhere.
+    """
+    layout = run.whole
+    if run.settings.client_noise is None or layout is None or state.updates is None:
+        return
+    before = layout.flatten(state.arrays)
+    promised = run.promised = run.promised or _begin(run, layout)
+    known = promised.faults
+    base = base_of(state.updates.kind, before)
+    readable = set(state.updates.contents)
+    replies = {r.metadata.src_node_id: r for r in reversed(real) if id(r.content) in readable}
+    for node in sorted(replies):
+        _, reply = model_record(replies[node], layout, run.wrapped.arrays_key())
+        if np.isfinite(reply).all():
+            promised.add(node, reply if base is None else reply - base)
+    for who, text in promised.faults.items():
+        if who not in known:
+            run.faults.add(state.index, FaultKind.NOISE_NOT_PROMISED, text)
+            logger.warning("Audit, round %d, noise is not as promised: %s", state.index + 1, text)
+
+
+def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:
+    promise = run.settings.client_noise
+    assert promise is not None  # noqa: S101 - else nothing is tested
+    sizes = {name: math.prod(layout.shapes[name]) for name in layout.moved}
+    return PromisedNoise(promise, sizes, seed=run.seed)
+
+
+def restore(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
+    """Go on from the state of an audit that was saved."""
+    if state:
+        run.promised = _begin(run, layout)
+        run.promised.restore(state)
+
+
+def findings(run: AuditedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What is seen of the noise of clients, in sentences, and what is wrong with it."""
+    promise = run.settings.client_noise
+    if promise is None:
+        return (), ()
+    sentences, faults = ((), ()) if run.promised is None else run.promised.findings()
+    amount = f"Noise of clients: {promise.sentence()}."
+    return (amount, *sentences), (*filter(None, [promise.fault()]), *faults)
