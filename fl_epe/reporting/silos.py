@@ -106,12 +106,7 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
         if line.exceeds_theory
     ]
     wrong += [f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults]
-    notes = [
-        f"{silo}, {line.adversary}: {text}"
-        for silo, line in lines
-        for text in (line.reason, *line.doubts)
-        if text
-    ]
+    notes = [note for answer in answers for note in _notes(answer)]
     notes += [f"{answer.silo}: {note}" for answer in answers for note in answer.notes]
     status = "unreliable" if faults or any(line.doubts for _, line in lines) else "ok"
     if all(line.epsilon is None for _, line in lines):
@@ -127,6 +122,16 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
         "silos": [_values(answer) for answer in answers],
         "reading": list(READING),
     }
+
+
+def _notes(answer: SiloAnswer) -> Iterator[str]:
+    """Why lines are not measured, once where all have one reason, and what is doubtful in them."""
+    reasons = {line.reason for line in answer.lines}
+    if len(reasons) == 1:
+        yield from (f"{answer.silo}: {reason}" for reason in reasons if reason)
+    for line in answer.lines:
+        reason = (line.reason,) if line.reason and len(reasons) > 1 else ()
+        yield from (f"{answer.silo}, {line.adversary}: {text}" for text in (*reason, *line.doubts))
 
 
 def _values(answer: SiloAnswer) -> JSON:

@@ -67,7 +67,7 @@ def test_a_silo_that_was_not_measured_is_named():
     assert sentences[1].endswith("most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
     (sentence,) = silos_json(some[:1])["answer"]
     assert sentence.endswith("learns of one record at δ = 1e-05: not measured in north.")
-    assert silos_json(some[:1])["notes"] == ["north, partner: the optimizer is Adam locally."]
+    assert silos_json(some[:1])["notes"] == ["north: the optimizer is Adam locally."]
     assert silos_json(some[:1])["status"] == "not measured"
 
 
