@@ -63,8 +63,8 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
     silo = _Silo(memory, facts)
     lines = tuple(silo.line(adversary) for adversary in _READERS)
     design, records = None, None
-    if plan.share_design:
-        steps, rate, z = (list(values) for values in zip(*told.trained, strict=True))
+    if plan.share_design and told.with_steps:
+        steps, rate, z = (list(values) for values in zip(*told.with_steps, strict=True))
         design = {
             "sampling rate": max(rate),
             "steps": float(sum(steps)),
@@ -149,7 +149,7 @@ class _Silo:
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
             self.findings = seen.findings(plan.rate, plan.batch, tells_sizes=plan.share_design)
-        trained = [one for one in told.trained if one[0]]  # a round may be without a step
+        trained = told.with_steps
         self.noise = min((z for _, _, z in trained), default=0.0)
         self.theory: float | None = None
         if told.not_private or self.findings.unbounded:

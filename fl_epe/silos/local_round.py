@@ -21,7 +21,7 @@ from fl_epe.checks import Floats, Vector
 from fl_epe.dp_sgd import LinearStep, Response, SeenSteps, StepFacts, Steps, hooked
 from fl_epe.silos.upload import Upload
 
-JOINED = 8
+JOINED = 16
 """Steps whose canaries join together."""
 
 _LOOKED_AT = 32  # steps, of which one is looked at closely

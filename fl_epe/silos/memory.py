@@ -125,6 +125,11 @@ class Told:
     unsent: str = ""
     stood_back: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def with_steps(self) -> list[tuple[int, float, float]]:
+        """``trained``, without rounds that had no step."""
+        return [one for one in self.trained if one[0]]
+
     def state(self) -> NamedArrays:
         """A named array, from which `of_state` goes on."""
         return {"told": _packed(dataclasses.asdict(self))}
