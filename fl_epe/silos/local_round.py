@@ -24,7 +24,7 @@ from fl_epe.silos.upload import Upload
 JOINED = 16
 """Steps whose canaries join together."""
 
-_LOOKED_AT = 32  # steps, of which one is looked at closely
+_LOOKED_AT = 128  # steps, of which one is looked at closely
 
 
 class LocalRound:
