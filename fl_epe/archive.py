@@ -40,7 +40,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_epe.checks import NamedArrays, raise_invalid
+from fl_epe.checks import NamedArrays, Vector, raise_invalid
 from fl_epe.files import printable, whole_file
 
 # Environment variable: most MiB that a file may unpack to.
@@ -281,6 +281,21 @@ def _array(content: bytes, name: str) -> np.ndarray:
     if kind.kind not in _KINDS or not kind.itemsize:  # without, a header may claim any shape
         raise ValueError(f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts")
     return np.asarray(array, kind.newbyteorder("="), order="C")
+
+
+def digest(theta: Vector) -> str:
+    """The hash by which a model, as a flat vector, is known again."""
+    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
+
+
+def packed_json(values: Any) -> NDArray[np.uint8]:
+    """JSON values as bytes that are an array of a state; small where they repeat themselves."""
+    return np.frombuffer(zlib.compress(json.dumps(values).encode()), np.uint8)
+
+
+def unpacked_json(packed: NDArray[np.uint8]) -> Any:
+    """The inverse of `packed_json`."""
+    return json.loads(zlib.decompress(packed.tobytes()))
 
 
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:

@@ -3,15 +3,13 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import types
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
 
-from fl_epe.archive import put_under, under
+from fl_epe.archive import packed_json, put_under, under, unpacked_json
 from fl_epe.checks import Booleans, Integers, NamedArrays, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.movement import Movement
@@ -160,11 +158,10 @@ class SeenSteps:
 
     def state(self) -> NamedArrays:
         """Named arrays, from which `of_state` goes on."""
-        text = json.dumps([dataclasses.asdict(step) for step in self._seen])
         return {
             "tensor_sizes": self._sizes,
             "kept": np.array(self._kept),
-            "steps": np.frombuffer(zlib.compress(text.encode()), np.uint8),
+            "steps": packed_json([dataclasses.asdict(step) for step in self._seen]),
             "movement": self.movement.state(),
             **put_under("noise.", self._noise.state()),
         }
@@ -173,7 +170,7 @@ class SeenSteps:
     def of_state(cls, state: NamedArrays) -> Self:
         """From what `state` returned."""
         found = cls(state["tensor_sizes"], int(state["kept"]))
-        rows = json.loads(zlib.decompress(state["steps"].tobytes()))
+        rows = unpacked_json(state["steps"])
         for row in rows:
             row["parts"] = tuple(BatchSeen(**part) for part in row["parts"])
         found._seen = [StepSeen(**row) for row in rows]

@@ -12,14 +12,14 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fl_epe.archive import under
+from fl_epe.archive import digest, under
 from fl_epe.auditing import AuditRecord, EarlyStop, FaultKind, RoundFacts, RunAuditor
 from fl_epe.checks import Vector
 from fl_epe.files import run_folder
 from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, ReplyKind, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
-from fl_epe.flower.checkpoint import Checkpoint, SavedAudit, digest
+from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
 from fl_epe.flower.client_noise import announce, check_replies, restore
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import base_of, readable

@@ -11,7 +11,6 @@ model is known again by its hash.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import secrets
@@ -22,9 +21,9 @@ import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
 
-from fl_epe.archive import UNREADABLE, put_under, read_archive, refusal, write_archive
+from fl_epe.archive import UNREADABLE, digest, put_under, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import NamedArrays, Vector
+from fl_epe.checks import NamedArrays
 from fl_epe.flower.arrays import Layout, read_only
 from fl_epe.flower.settings import SettingsError
 from fl_epe.flower.state import AuditState, logger
@@ -44,11 +43,6 @@ _GROWING = (  # arrays that get rows in each round, and keep those that they hav
 # Arguments that may differ.
 _FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "canary_seed", "unit"}
 _JSON = pydantic.TypeAdapter(AuditState)
-
-
-def digest(theta: Vector) -> str:
-    """The hash by which a model, as a flat vector, is known again."""
-    return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
 class SavedAudit(NamedTuple):

@@ -7,15 +7,12 @@ the silo.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
-import zlib
 from typing import Any, Self
 
 import numpy as np
 
-from fl_epe.archive import put_under, under
+from fl_epe.archive import digest, packed_json, put_under, under, unpacked_json
 from fl_epe.auditing import AuditRecord, RoundCorrelation, RoundFacts, RunAuditor
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
@@ -132,12 +129,12 @@ class Told:
 
     def state(self) -> NamedArrays:
         """A named array, from which `of_state` goes on."""
-        return {"told": _packed(dataclasses.asdict(self))}
+        return {"told": packed_json(dataclasses.asdict(self))}
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
         """From what `state` returned, among other arrays."""
-        values = _unpacked(state["told"])
+        values = unpacked_json(state["told"])
         values["uploads"] = [UploadFacts(**each) for each in values["uploads"]]
         values["averages"] = [AverageFacts(**each) for each in values["averages"]]
         for name in ("received", "trained"):
@@ -179,8 +176,8 @@ class SiloMemory:
     def receive(self, model: Vector) -> None:
         """Take in a model that the silo was sent, ``(dim,)``: it shows the average before it."""
         told, vectors = self.told, self._vectors
-        digest = hashlib.blake2b(np.ascontiguousarray(model).data, digest_size=16).hexdigest()
-        known = [i for i, (other, _) in enumerate(told.received) if other == digest]
+        mark = digest(model)
+        known = [i for i, (other, _) in enumerate(told.received) if other == mark]
         if not told.received:
             vectors["first"] = model
         elif known:
@@ -188,7 +185,7 @@ class SiloMemory:
         else:
             self._average(model - vectors["last"])
         if not known:
-            told.received.append((digest, len(told.averages)))
+            told.received.append((mark, len(told.averages)))
         vectors["last"] = model
         vectors["real"] = np.zeros_like(vectors["real"])
         vectors["hidden before"], vectors["hidden"] = vectors["hidden"], vectors["hidden"][:0]
@@ -279,7 +276,7 @@ class SiloMemory:
 
     def state(self) -> NamedArrays:
         """Named arrays, from which `of_state` goes on."""
-        packed = {"plan": _packed(dataclasses.asdict(self.plan)), **self.told.state()}
+        packed = {"plan": packed_json(dataclasses.asdict(self.plan)), **self.told.state()}
         parts = {
             "uploads.": self.uploads.state(),
             "averages.": self.averages.state(),
@@ -296,7 +293,7 @@ class SiloMemory:
         Raises:
             Exception: of any kind, if it is something else.
         """
-        values = _unpacked(state["plan"])
+        values = unpacked_json(state["plan"])
         plan = SiloPlan(**(values | {"server": ServerSGD(**values["server"])}))
         memory = cls(plan)
         memory.told = Told.of_state(state)
@@ -334,12 +331,3 @@ def _slope(values: Floats, along: Floats) -> tuple[float, float]:
     slope = float(np.dot(values, along)) / square
     rest = norm(values - np.float32(slope) * along)
     return slope, rest / math.sqrt(len(along) * square)
-
-
-def _packed(values: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(zlib.compress(json.dumps(values).encode()), np.uint8)
-
-
-def _unpacked(text: np.ndarray) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(zlib.decompress(text.tobytes()))
-    return found
