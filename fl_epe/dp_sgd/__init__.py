@@ -18,15 +18,14 @@ Examples:
 """
 
 from fl_epe.dp_sgd.audit import DPSGDAudit
-from fl_epe.dp_sgd.linear import LinearStep, Response
-from fl_epe.dp_sgd.optimizers import PlainDPSGD, StepFacts, Steps
-from fl_epe.dp_sgd.seen_steps import SeenSteps, hooked
+from fl_epe.dp_sgd.linear import Response
+from fl_epe.dp_sgd.optimizers import PlainDPSGD, StepFacts, Steps, flat
+from fl_epe.dp_sgd.seen_steps import SeenSteps, call_or_undo, hooked
 from fl_epe.dp_sgd.start import audit_dp_sgd
 from fl_epe.dp_sgd.step_checks import StepFindings
 
 __all__ = [
     "DPSGDAudit",
-    "LinearStep",
     "PlainDPSGD",
     "Response",
     "SeenSteps",
@@ -34,5 +33,7 @@ __all__ = [
     "StepFindings",
     "Steps",
     "audit_dp_sgd",
+    "call_or_undo",
+    "flat",
     "hooked",
 ]

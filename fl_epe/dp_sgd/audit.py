@@ -18,7 +18,7 @@ from fl_epe.archive import error_text
 from fl_epe.checks import Booleans, Vector
 from fl_epe.dp_sgd.clipping import BatchSeen
 from fl_epe.dp_sgd.optimizers import StepFacts, Steps
-from fl_epe.dp_sgd.seen_steps import SeenSteps, hooked
+from fl_epe.dp_sgd.seen_steps import SeenSteps, call_or_undo, hooked
 from fl_epe.dp_sgd.step_checks import StepFindings
 from fl_epe.loggers import Loggers
 from fl_epe.mechanism import norm
@@ -134,12 +134,7 @@ class DPSGDAudit:
                 untouched &= self._auditor.rounds % _UNTOUCHED_EVERY == 0
                 gradient[untouched] = 0
                 summed, undo = self._steps.join(gradient)
-        try:
-            add_noise()
-        except BaseException:
-            if undo is not None:
-                undo()
-            raise
+        call_or_undo(add_noise, undo)
         if undo is not None:
             with self._standing_back("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed, untouched)

@@ -12,12 +12,11 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
-
-from fl_epe.dp_sgd.optimizers import PlainDPSGD
 
 _OF_GROUP = {
     "learning_rate": "lr",
@@ -36,11 +35,8 @@ class LinearStep:
     weight_decay: float = 0.0
 
     @classmethod
-    def of(cls, optimizer: Any) -> Self | None:
-        """The next step of an optimizer; ``None`` if it is not linear, or tensors differ in it."""
-        if type(optimizer) not in (torch.optim.SGD, PlainDPSGD):
-            return None
-        groups = optimizer.param_groups
+    def of(cls, groups: Sequence[Mapping[str, Any]]) -> Self | None:
+        """By the parameter groups of SGD; ``None`` if it goes uphill, or groups differ."""
         if any(group.get("maximize") for group in groups):
             return None
         found = {

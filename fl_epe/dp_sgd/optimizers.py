@@ -26,6 +26,7 @@ from fl_epe.checks import (
     raise_invalid,
 )
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
+from fl_epe.dp_sgd.linear import LinearStep
 from fl_epe.seeding import generator
 
 _REFUSED = {
@@ -187,20 +188,31 @@ class Steps:
     @property
     def momentum(self) -> float | None:
         """That of SGD whose model is a weighted sum of gradients; ``None`` for any other."""
+        step = self.linear_step
+        if step is None or step.dampening or step.nesterov or step.weight_decay:
+            return None
+        return step.momentum
+
+    @property
+    def linear_step(self) -> LinearStep | None:
+        """The next step of SGD; ``None`` of any other optimizer, or if tensors differ in it."""
         if type(self.inner) not in (torch.optim.SGD, PlainDPSGD):
             return None
-        others = ("dampening", "nesterov", "weight_decay", "maximize")
-        groups = self.optimizer.param_groups
-        momenta = {float(group["momentum"]) for group in groups}
-        known = len(momenta) == 1 and not any(group.get(o) for group in groups for o in others)
-        return momenta.pop() if known else None
+        return LinearStep.of(self.optimizer.param_groups)
+
+    @property
+    def _of_engine(self) -> dict[str, Any]:
+        """What ``PrivacyEngine`` tells its accountant after each step; empty if nothing says."""
+        hook: Any = getattr(self.optimizer, "step_hook", None)
+        with contextlib.suppress(TypeError, ValueError):  # another function, or none
+            return dict(inspect.getclosurevars(hook).nonlocals)
+        return {}
 
     @property
     def sample_rate(self) -> float | None:
         """What ``PrivacyEngine`` told its accountant; ``None`` if nothing says."""
-        hook: Any = getattr(self.optimizer, "step_hook", None)
-        with contextlib.suppress(TypeError, ValueError, KeyError):  # another function, or none
-            return float(inspect.getclosurevars(hook).nonlocals["sample_rate"])
+        with contextlib.suppress(TypeError, ValueError, KeyError):  # of another function
+            return float(self._of_engine["sample_rate"])
         return None
 
     def facts(self) -> StepFacts:
@@ -287,7 +299,7 @@ class Steps:
         devices = {p.device.index for p in self._params if p.device.type == "cuda"}
         with torch.no_grad(), torch.random.fork_rng(devices):
             step(replica)
-        return _flat(copies[id(p)] for p in self._params)
+        return flat(copies[id(p)] for p in self._params)
 
     def join(self, vector: Vector) -> tuple[Vector, Callable[[], None]]:
         """Add a vector of shape ``(dim,)`` to the clipped sum.
@@ -305,7 +317,7 @@ class Steps:
         pairs = zip(sums, parts, strict=True)
         after = [total + part.view_as(total).to(total) for total, part in pairs]
         undo = functools.partial(_put, sums, [total.data for total in sums])
-        whole = _flat(after)
+        whole = flat(after)
         _put(sums, after)
         return whole, undo
 
@@ -329,28 +341,21 @@ class Steps:
     @property
     def accounted_steps(self) -> int | None:
         """How many steps the accountant of ``PrivacyEngine`` counts; ``None`` if there is none."""
-        hook: Any = getattr(self.optimizer, "step_hook", None)
         with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
-            accountant = inspect.getclosurevars(hook).nonlocals["self"]
-            return sum(int(steps) for _, _, steps in accountant.history)
+            return sum(int(steps) for _, _, steps in self._of_engine["self"].history)
         return None
-
-    @staticmethod
-    def flat(tensors: Iterable[Any]) -> Vector:
-        """Tensors as one vector on the host; a copy."""
-        return _flat(tensors)
 
     def clipped(self) -> Vector:
         """The clipped sum, shape ``(dim,)``."""
-        return _flat(p.summed_grad for p in self._params)
+        return flat(p.summed_grad for p in self._params)
 
     def noisy(self) -> Vector:
         """The noisy sum, shape ``(dim,)``; not yet divided by anything."""
-        return _flat(p.grad for p in self._params)
+        return flat(p.grad for p in self._params)
 
     def model(self) -> Vector:
         """The trainable parameters, shape ``(dim,)``; a copy."""
-        return _flat(self._params)
+        return flat(self._params)
 
 
 def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -359,7 +364,7 @@ def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
         tensor.data = value
 
 
-def _flat(tensors: Iterable[Any]) -> Vector:
+def flat(tensors: Iterable[Any]) -> Vector:
     """In float64 if one tensor is, else in float32; a copy."""
     parts = [t.detach().reshape(-1).cpu() for t in tensors]
     return np.asarray(torch.cat([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts]))

@@ -48,6 +48,16 @@ def hooked(
         yield
 
 
+def call_or_undo(call: Callable[[], None], undo: Callable[[], None] | None) -> None:
+    """Call a function; if it raises an error, undo first what was done for it."""
+    try:
+        call()
+    except BaseException:
+        if undo is not None:
+            undo()
+        raise
+
+
 def _method(
     optimizer: Any, method: Callable[..., Any], around: Callable[..., Any]
 ) -> types.MethodType:

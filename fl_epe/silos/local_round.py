@@ -18,7 +18,7 @@ import torch
 
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import Floats, Vector
-from fl_epe.dp_sgd import LinearStep, Response, SeenSteps, StepFacts, Steps, hooked
+from fl_epe.dp_sgd import Response, SeenSteps, StepFacts, Steps, call_or_undo, flat, hooked
 from fl_epe.silos.upload import Upload
 
 JOINED = 16
@@ -120,12 +120,7 @@ class LocalRound:
                 gradient = self._next(facts)
                 if gradient is not None:
                     summed, undo = self._optimizer.join(gradient)
-        try:
-            add_noise()
-        except BaseException:
-            if undo is not None:
-                undo()
-            raise
+        call_or_undo(add_noise, undo)
         if self._active:
             with self._standing_back():
                 if looked:
@@ -146,7 +141,7 @@ class LocalRound:
     def _next(self, facts: StepFacts) -> Vector | None:
         """Take in a step before its noise; the gradient of the canaries that join it, if any do."""
         self._facts.append(facts)
-        how = LinearStep.of(self._optimizer.inner)
+        how = self._optimizer.linear_step
         if how is None:
             name = type(self._optimizer.inner).__name__
             what = f"{name} moves the model" if name != "SGD" else "SGD moves tensors differently"
@@ -207,7 +202,7 @@ class LocalRound:
         if (last := self._gradient(self._release())) is not None:
             self._optimizer.shift(-last)
         model = self._optimizer.model()
-        real = self._optimizer.flat(response.position for response in self._real)
+        real = flat(response.position for response in self._real)
         real = real + np.float32(self._base.position[0] - 1) * self._start
         clip_norms = np.array([facts.clip_norm for facts in self._facts])
         moved = self._impulses.position * clip_norms
