@@ -46,6 +46,11 @@ def how_often(count: float) -> str:
     return "once" if shown == "1 time" else shown
 
 
+def unit_of_records(records: int) -> str:
+    """Whose privacy: that of a record, or of a person with several."""
+    return "record" if records == 1 else f"person of {records} records"
+
+
 def sentence(clause: str) -> str:
     """A clause with a capital letter and a full stop."""
     return f"{clause[:1].upper()}{clause[1:]}."

@@ -25,6 +25,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.checks import Booleans, Floats, Integers, check_count, raise_invalid, tail_sums
+from fl_epe.wording import unit_of_records
 
 _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
 _CELLS_OF_A_STEP = 100  # of the grid on which unequal steps are added, for the largest of them
@@ -446,7 +447,7 @@ class ParticipationLaw:
             local.participations,
             local.total,
             name="records",
-            unit="record" if records == 1 else f"person of {records} records",
+            unit=unit_of_records(records),
             hidden=min(local.rates, default=1.0) < 1,
             adjacency="add-or-remove",
             coins=Coins(local.total, max(rates, default=0.0)) if records == 1 else None,

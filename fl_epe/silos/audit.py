@@ -19,10 +19,10 @@ from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
 from fl_epe.silos.lines import answer_of, brief_answer, unmeasured
 from fl_epe.silos.local_round import LocalRound
-from fl_epe.silos.memory import SiloMemory, SiloPlan, Told, unit_of
+from fl_epe.silos.memory import SiloMemory, SiloPlan, Told
 from fl_epe.silos.places import UNMEASURED, Place, place_of, reason_of
-from fl_epe.silos.sent import names_of_sent
-from fl_epe.wording import amount, counted
+from fl_epe.silos.sent import arrays_of, names_of_sent
+from fl_epe.wording import amount, counted, unit_of_records
 
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
@@ -119,10 +119,8 @@ class SiloAudit:
         self._memory: SiloMemory | None = None
         self._round: LocalRound | None = None
         self._steps: Steps | None = None
-        self._seen: SeenSteps | None = None
         self._trained: Vector | None = None  # the model at the end of the round
         self._told = Told()  # without a memory, of rounds that no canary could join
-        self._why_not = ""  # there is no audit
         self._is_loaded = False
 
     def __enter__(self) -> Self:
@@ -168,7 +166,7 @@ class SiloAudit:
                 f"the model has {len(model):,} trainable parameters, and had {plan.dim:,}"
             )
         memory.receive(model)
-        self._seen = (
+        seen = (
             SeenSteps(self._steps.tensor_sizes, _KEPT)
             if memory.steps is None
             else SeenSteps.of_state(memory.steps)
@@ -177,7 +175,7 @@ class SiloAudit:
         canaries = CanarySet(plan.dim, plan.num_canaries + plan.unobserved, plan.seed)
         self._round = LocalRound(
             self._steps,
-            self._seen,
+            seen,
             plan.rate,
             0 if plan.too_small else plan.records,
             rng,
@@ -224,8 +222,8 @@ class SiloAudit:
         return plan
 
     def _end(self, local: LocalRound) -> None:
-        memory, seen, steps = self._memory, self._seen, self._steps
-        if memory is None or seen is None or steps is None:
+        memory, steps = self._memory, self._steps
+        if memory is None or steps is None:
             return
         told = memory.told
         upload = local.end()
@@ -236,7 +234,7 @@ class SiloAudit:
             told.reasons[local.reason] = told.reasons.get(local.reason, 0) + 1
         elif upload is not None:
             memory.note_upload(upload)
-        memory.steps = seen.state()
+        memory.steps = local.seen.state()
 
     def _stand_back(self, error: Exception) -> None:
         text = reason_of(error)
@@ -288,12 +286,7 @@ class SiloAudit:
         from flwr.app import ConfigRecord
 
         try:
-            arrays = {
-                key: array.numpy()
-                for record in content.array_records.values()
-                for key, array in record.items()
-            }
-            self.sent(arrays)
+            self.sent(arrays_of(content))
             said = self._unmeasured() if self._memory is None else brief_answer(self._memory)
             content[RECORDS] = ConfigRecord({"answer": said.to_leave()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
@@ -308,10 +301,10 @@ class SiloAudit:
         options = self._options
         return unmeasured(
             options["silo"],
-            unit_of(options["records"]),
+            unit_of_records(options["records"]),
             options["delta"],
             self._told,
-            self._why_not or "no round was audited",
+            "no round was audited",
         )
 
     def report(self, directory: str | Path | None = None) -> str:
@@ -330,7 +323,7 @@ def describe(plan: SiloPlan) -> str:
         return f"{plan.too_small}; its steps are looked at, and none joins them."
     joining = plan.num_canaries * plan.rate * plan.records
     return (
-        f"{counted(plan.num_canaries, f'canary {unit_of(plan.records)}')}, of which about"
+        f"{counted(plan.num_canaries, f'canary {unit_of_records(plan.records)}')}, of which about"
         f" {amount(joining)} join a step of about {plan.batch:g} records:"
         f" {joining / plan.batch:.1%} of it."
     )

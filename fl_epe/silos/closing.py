@@ -10,6 +10,7 @@ from fl_epe.checks import Vector, raise_invalid
 from fl_epe.silos.lines import answer_of
 from fl_epe.silos.memory import SiloMemory
 from fl_epe.silos.places import UNMEASURED, place_of
+from fl_epe.silos.sent import arrays_of
 
 
 def final_answer(
@@ -83,12 +84,7 @@ def answer_records(message: Any, context: Any) -> Any:
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    arrays = {
-        key: array.numpy()
-        for record in message.content.array_records.values()
-        for key, array in record.items()
-    }
     facts = FederationFacts.from_json(str(message.content[RECORDS]["facts"]))
-    found = final_answer(context, arrays, facts)
+    found = final_answer(context, arrays_of(message.content), facts)
     content = RecordDict({RECORDS: ConfigRecord({"answer": found.to_leave()})})
     return Message(content, reply_to=message)

@@ -41,6 +41,7 @@ class LocalRound:
         stand_back: told an error of the audit, after which the round goes on without it.
 
     Attributes:
+        seen: the steps so far, with those of this round.
         steps: number of steps so far.
         reason: why the upload is no sum of noisy gradients; empty if it is.
     """
@@ -56,7 +57,7 @@ class LocalRound:
         count: int,
         stand_back: Callable[[Exception], None],
     ) -> None:
-        self._seen, self._rate, self._records, self._rng = seen, rate, records, rng
+        self.seen, self._rate, self._records, self._rng = seen, rate, records, rng
         self._canaries, self._count, self._stand_back = canaries, count, stand_back
         self._optimizer = optimizer
         self.steps, self.reason = 0, ""
@@ -75,7 +76,6 @@ class LocalRound:
         self._real = [Response(torch.zeros_like(p, dtype=torch.float32)) for p in sums]
         if self._optimizer.has_velocity:
             self.reason = "momentum is carried over from an earlier round"
-        self._seen.movement.forget()
         hooks = hooked(
             self._optimizer.optimizer, clip=self._clip, add_noise=self._add_noise, step=self._step
         )
@@ -86,7 +86,7 @@ class LocalRound:
         """Take the hooks off the optimizer."""
         self._active = False
         self._hooks.close()
-        self._seen.movement.forget()
+        self.seen.movement.forget()
 
     @property
     def _looks(self) -> bool:
@@ -94,7 +94,7 @@ class LocalRound:
 
     def _clip(self, clip: Callable[[], None]) -> None:
         if self._active:
-            self._seen.clip(self._optimizer, clip, look=self._looks)
+            self.seen.clip(self._optimizer, clip, look=self._looks)
         else:
             clip()
 
@@ -102,8 +102,8 @@ class LocalRound:
         outcome = step(*args, **options)
         if self._active and self.steps % _LOOKED_AT == 1:  # the one that was looked at is over
             with self._standing_back():
-                self._seen.movement.end(self._optimizer.model())
-                self._seen.movement.forget()
+                self.seen.movement.end(self._optimizer.model())
+                self.seen.movement.forget()
         return outcome
 
     def _add_noise(self, add_noise: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class LocalRound:
         if self._active:
             with self._standing_back():
                 facts = self._optimizer.facts()
-                batches = self._seen.take_batches()
+                batches = self.seen.take_batches()
                 looked = self._looks
                 if looked:
                     summed = self._optimizer.clipped()
@@ -125,9 +125,9 @@ class LocalRound:
             with self._standing_back():
                 if looked:
                     noise = self._optimizer.noisy() - summed
-                    self._seen.add(self._optimizer, facts, batches, noise, summed == 0)
+                    self.seen.add(self._optimizer, facts, batches, noise, summed == 0)
                 else:
-                    self._seen.count(facts, batches)
+                    self.seen.count(facts, batches)
                 self.steps += 1
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ the silo.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, Self
 
@@ -17,15 +18,11 @@ from fl_epe.auditing import AuditRecord, RoundCorrelation, RoundFacts, RunAudito
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.silos.upload import Upload
+from fl_epe.wording import unit_of_records
 
 _COMPARED = 1 << 16  # entries of an upload by which it is found in an average
 _SURE = 5.0  # standard errors of an upload's share of an average
 _LAGGED = 6.0  # and of that of the upload before
-
-
-def unit_of(records: int) -> str:
-    """Whose privacy, in words: that of a record, or of a person with several."""
-    return "record" if records == 1 else f"person of {records} records"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +51,7 @@ class SiloPlan:
     @property
     def unit(self) -> str:
         """Whose privacy, in words."""
-        return unit_of(self.records)
+        return unit_of_records(self.records)
 
 
 @dataclasses.dataclass
@@ -81,12 +78,10 @@ class AverageFacts:
     Attributes:
         upload: index of the silo's last upload before it.
         share: how much of that upload is in it; 0 if none of it can be seen there.
-        forgotten: whether the server has gone back to a model before it.
     """
 
     upload: int
     share: float
-    forgotten: bool = False
 
 
 @dataclasses.dataclass
@@ -147,6 +142,7 @@ class SiloMemory:
 
     Args:
         plan: what was decided before the first of them.
+        state: what `state` returned after some; none by default.
 
     Attributes:
         told: facts of the rounds.
@@ -155,23 +151,16 @@ class SiloMemory:
         steps: what `SeenSteps` has seen; ``None`` before the first round.
     """
 
-    def __init__(self, plan: SiloPlan) -> None:
-        self.plan, self.told = plan, Told()
+    def __init__(self, plan: SiloPlan, state: NamedArrays | None = None) -> None:
+        self.plan, state = plan, state or {}
+        self.told = Told.of_state(state) if state else Told()
         # The noise of steps is fresh in each upload; averages have drift, which is not.
-        self.uploads = _auditor(plan, "an average of uploads", window=1)
-        self.averages = _auditor(plan, plan.server)
-        for auditor in (self.uploads, self.averages):
-            auditor.begin(np.zeros(plan.dim))
-        self.steps: NamedArrays | None = None
-        nothing = np.zeros(plan.dim, np.float32)
-        names = ["first", "last", "real", "removed"]
-        names += ["velocity", "removed velocity"] if plan.server.momentum else []
-        self._vectors: NamedArrays = dict.fromkeys(names, nothing)
-        self._vectors |= {
-            "hidden": nothing[:0],  # some entries of the last upload
-            "hidden before": nothing[:0],  # and of that before it
-            "times": np.zeros(plan.num_canaries),  # how often canaries are in it
-        }
+        uploads = under(state, "uploads."), len(self.told.uploads)
+        self.uploads = _auditor(plan, *uploads, server="an average of uploads", window=1)
+        averages = under(state, "averages."), len(self.told.averages)
+        self.averages = _auditor(plan, *averages, server=plan.server)
+        self.steps = under(state, "steps.") or None
+        self._vectors = under(state, "vectors.") or _no_vectors(plan)
 
     def receive(self, model: Vector) -> None:
         """Take in a model that the silo was sent, ``(dim,)``: it shows the average before it."""
@@ -194,9 +183,7 @@ class SiloMemory:
         """The server goes on from an earlier model: what came after it is in none that follows."""
         told = self.told
         del told.received[index + 1 :]
-        for average in told.averages[told.received[-1][1] :]:
-            told.rewound = told.rewound or not average.forgotten
-            average.forgotten = True
+        told.rewound = told.rewound or len(told.averages) > told.received[-1][1]
 
     def _average(self, difference: Vector) -> None:
         told, vectors, server = self.told, self._vectors, self.plan.server
@@ -237,7 +224,7 @@ class SiloMemory:
         """Rounds in which the silo trained."""
         return len(self.told.trained) + sum(self.told.not_private.values())
 
-    @property
+    @functools.cached_property
     def _compared(self) -> np.ndarray:
         dim = self.plan.dim
         return np.unique(np.linspace(0, dim - 1, min(dim, _COMPARED)).astype(np.int64))
@@ -294,33 +281,37 @@ class SiloMemory:
             Exception: of any kind, if it is something else.
         """
         values = unpacked_json(state["plan"])
-        plan = SiloPlan(**(values | {"server": ServerSGD(**values["server"])}))
-        memory = cls(plan)
-        memory.told = Told.of_state(state)
-        memory._vectors = under(state, "vectors.")
-        memory.steps = under(state, "steps.") or None
-        memory.uploads = _auditor(plan, "an average of uploads", window=1)
-        memory.averages = _auditor(plan, plan.server)
-        nothing = np.zeros(plan.dim)
-        for name, count in (
-            ("uploads", len(memory.told.uploads)),
-            ("averages", len(memory.told.averages)),
-        ):
-            kept = under(state, f"{name}.")
-            getattr(memory, name).restore(kept, count, start=nothing, last=nothing)
-        return memory
+        return cls(SiloPlan(**(values | {"server": ServerSGD(**values["server"])})), state)
 
 
-def _auditor(plan: SiloPlan, server: ServerSGD | str, **options: Any) -> RunAuditor:
-    return RunAuditor(
+def _no_vectors(plan: SiloPlan) -> NamedArrays:
+    nothing = np.zeros(plan.dim, np.float32)
+    names = ["first", "last", "real", "removed"]
+    names += ["velocity", "removed velocity"] if plan.server.momentum else []
+    return {
+        **dict.fromkeys(names, nothing),
+        "hidden": nothing[:0],  # some entries of the last upload
+        "hidden before": nothing[:0],  # and of that before it
+        "times": np.zeros(plan.num_canaries),  # how often canaries are in it
+    }
+
+
+def _auditor(plan: SiloPlan, kept: NamedArrays, rounds: int, **options: Any) -> RunAuditor:
+    """Of some rounds, whose state is ``kept``."""
+    auditor = RunAuditor(
         plan.num_canaries,
         plan.unobserved,
         seed=plan.seed,
         delta=plan.delta,
-        server=server,
         series=("mean",),
         **options,
     )
+    nothing = np.zeros(plan.dim)
+    if kept:
+        auditor.restore(kept, rounds, start=nothing, last=nothing)
+    else:
+        auditor.begin(nothing)
+    return auditor
 
 
 def _slope(values: Floats, along: Floats) -> tuple[float, float]:

@@ -8,6 +8,15 @@ import numpy as np
 from fl_epe.checks import Vector
 
 
+def arrays_of(content: Any) -> dict[str, np.ndarray]:
+    """The arrays in a Flower ``RecordDict``, by their keys."""
+    return {
+        key: array.numpy()
+        for record in content.array_records.values()
+        for key, array in record.items()
+    }
+
+
 def names_of_sent(
     arrays: Mapping[str, Any], model: Vector, start: Vector, sizes: np.ndarray
 ) -> tuple[list[str], str]:
