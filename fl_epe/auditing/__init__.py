@@ -75,7 +75,7 @@ from fl_epe.auditing.record_parts import (
 from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
 from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.scores import Scores, quotients
 from fl_epe.auditing.silo_claims import assert_silos_private
 from fl_epe.auditing.silos import (
     RECORDS,
@@ -163,6 +163,7 @@ __all__ = [
     "no_better_than_constant",
     "null_misfit",
     "others_share",
+    "quotients",
     "read_scores",
     "scores_for_claim",
     "seen_by",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import math
 import tempfile
 from collections.abc import Iterator
@@ -16,12 +17,14 @@ from fl_epe.accounting import epsilon_of_signals, tightest, upper_bounds
 from fl_epe.auditing import (
     Adversary,
     AuditRecord,
+    CanaryCosines,
     FederationFacts,
     NotMeasured,
     SiloAdversary,
     SiloAnswer,
     SiloLine,
     answer,
+    quotients,
 )
 from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
@@ -137,6 +140,46 @@ def _unexplained(memory: SiloMemory) -> float | None:
     squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
     errors = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(canaries.sum())
     return ratio if abs(ratio - 1) > _MISFIT + _SURE * errors / claimed else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Averages:
+    """The averages that a silo saw, T of them.
+
+    Attributes:
+        record: of the canaries' scores with them.
+        own: norms of what hides records of the silo's own upload in each, ``(T,)``.
+        rest: energies of the other silos' part, ``(T,)``.
+        dots: inner products of all canaries with the silo's own part, ``(T, count)``.
+        units: what a record adds once, ``(T,)``.
+        variances: of the silo's own noise in a coordinate, as it is claimed, ``(T,)``.
+    """
+
+    record: AuditRecord
+    own: Floats
+    rest: Floats
+    dots: Floats
+    units: Floats
+    variances: Floats
+
+    def with_others(self, left: Floats) -> AuditRecord:
+        """The record as if this share of the other silos' energy were in each average, ``(T,)``."""
+        lengths = np.sqrt(self.own**2 + left * self.rest)
+        kept = np.sqrt(left)
+
+        def seen(side: CanaryCosines) -> Floats:
+            mine = (1 - kept)[:, None] * self.dots[:, side.ids]
+            found = mine + (kept * self.record.norms.means)[:, None] * side.means
+            return quotients(found, lengths[:, None])
+
+        return self.record.with_values(
+            **dict.fromkeys(("running.scores", "running.signals")),
+            **{
+                "observed.means": seen(self.record.observed),
+                "unobserved.means": seen(self.record.unobserved),
+                "norms.means": lengths,
+            },
+        )
 
 
 class _Silo:
@@ -255,10 +298,9 @@ class _Silo:
             raise NotMeasured("the silo has not seen the last model")
         if self.memory.told.rewound:
             raise NotMeasured("the server went back to an earlier model during the run")
-        law = self._law_of_averages()
-        record = self.memory.record(averages=True, **self._values(law))
         adversary = dataclasses.replace(_SECRET, sees="final")
-        return self._measured(line, record, adversary, self._limit_of_last_model(), [])
+        limit = self._limit_of_last_model()
+        return self._measured(line, self._averages.record, adversary, limit, [])
 
     def _check_server(self) -> None:
         plan, told, facts = self.memory.plan, self.memory.told, self.facts
@@ -286,7 +328,6 @@ class _Silo:
     def _of_averages(self, line: SiloLine, left: Floats, doubts: list[str]) -> SiloLine:
         """Of who sees averages in which this share of the other silos' energy is left, ``(T,)``."""
         self._check_server()
-        told = self.memory.told
         rounds = self._rounds_of_averages()
         left = left / rounds
         if np.any(rounds > 1):
@@ -296,40 +337,29 @@ class _Silo:
             )
         if self.facts is None:
             doubts.append("the silo is taken to be in every round, and the last average is missing")
-        law = self._law_of_averages()
-        record = self.memory.record(averages=True, **self._values(law))
-        norms, shares = record.norms.means, np.array(self._shares)
-        owners = [told.uploads[average.upload] for average in told.averages]
-        uploads = self.memory.uploads.state()
-        own = shares * uploads["norms.mean"][[average.upload for average in told.averages]]
-        rest = np.maximum(norms**2 - own**2, 0.0)
-        lengths = np.sqrt(own**2 + left * rest)
-        kept = np.sqrt(left)
-        dots = uploads["dots.mean"][[average.upload for average in told.averages]]
-
-        def seen(side: Any) -> Floats:
-            mine = (shares * (1 - kept))[:, None] * dots[:, side.ids]
-            found = mine + (kept * norms)[:, None] * side.means
-            return np.asarray(
-                np.divide(
-                    found, lengths[:, None], where=lengths[:, None] > 0, out=np.zeros_like(found)
-                )
-            )
-
-        if np.any(left < 1):
-            running = dict.fromkeys(("running.scores", "running.signals"))
-            record = record.with_values(
-                **running,
-                **{
-                    "observed.means": seen(record.observed),
-                    "unobserved.means": seen(record.unobserved),
-                    "norms.means": lengths,
-                },
-            )
-        noise = np.array([upload.variance for upload in owners]) * shares**2
-        units = shares * np.array([upload.unit for upload in owners])
-        limit = self._limit(law, units, noise + left * rest / self.memory.plan.dim)
+        seen = self._averages
+        record = seen.with_others(left) if np.any(left < 1) else seen.record
+        variances = seen.variances + left * seen.rest / self.memory.plan.dim
+        limit = self._limit(self._law_of_averages(), seen.units, variances)
         return self._measured(line, record, _SECRET, limit, doubts)
+
+    @functools.cached_property
+    def _averages(self) -> _Averages:
+        """What all adversaries but the server have in common."""
+        memory = self.memory
+        record = memory.record(averages=True, **self._values(self._law_of_averages()))
+        shares = np.array(self._shares)
+        which = [average.upload for average in memory.told.averages]
+        owners = [memory.told.uploads[i] for i in which]
+        energies = shares**2 * np.array([upload.energy for upload in owners])
+        return _Averages(
+            record=record,
+            own=np.sqrt(energies),
+            rest=np.maximum(record.norms.means**2 - energies, 0.0),
+            dots=shares[:, None] * memory.uploads.state()["dots.mean"][which],
+            units=shares * np.array([upload.unit for upload in owners]),
+            variances=shares**2 * np.array([upload.variance for upload in owners]),
+        )
 
     def _rounds_of_averages(self) -> np.ndarray:
         """How many rounds of the federation each average of the silo is over, ``(T,)``."""
@@ -372,23 +402,19 @@ class _Silo:
         return epsilon_of_signals(units / np.sqrt(variances), self.memory.plan.delta, law.events)
 
     def _limit_of_last_model(self) -> float | None:
-        told, plan = self.memory.told, self.memory.plan
-        averages = [average for average in told.averages if average.share]
-        owners = [told.uploads[average.upload] for average in averages]
-        shares = np.array([average.share for average in averages])
-        if np.ptp(shares) < _ALIKE * shares.mean():
-            shares = np.full(len(shares), shares.mean())
-        units = shares * np.array([upload.unit for upload in owners])
+        told, plan, seen = self.memory.told, self.memory.plan, self._averages
+        shares = np.array(self._shares)
+        here = np.flatnonzero(shares)
+        owners = [told.uploads[told.averages[i].upload] for i in here]
+        units = seen.units[here]
+        if np.ptp(shares[here]) < _ALIKE * shares[here].mean():
+            units = shares[here].mean() / shares[here] * units
         weights = [unit * np.array(u.weights) for unit, u in zip(units, owners, strict=True)]
-        norms = self.memory.averages.state()["norms.mean"]
-        energies = [u.energy for u in owners]
-        every = [norms[i] ** 2 for i, average in enumerate(told.averages) if average.share]
-        rest = np.maximum(np.array(every) - shares**2 * np.array(energies), 0.0)
-        noise = shares**2 * np.array([upload.variance for upload in owners]) + rest / plan.dim
         whole = np.concatenate(weights)
+        variance = float(np.sum(seen.variances[here] + seen.rest[here] / plan.dim))
         rate = max(upload.rate for upload in owners)
         law = ParticipationLaw.of_records([whole / whole.mean()], [rate], plan.records)
-        return self._limit(law, whole.mean(keepdims=True), noise.sum(keepdims=True))
+        return self._limit(law, whole.mean(keepdims=True), np.array([variance]))
 
     def _measured(
         self,
@@ -422,8 +448,7 @@ class _Silo:
     def shared_records(self) -> dict[str, str]:
         """The record of the averages, as a file in base64, without the seed of the canaries."""
         try:
-            law = self._law_of_averages()
-            record = self.memory.record(averages=True, **self._values(law))
+            record = self._averages.record
         except (NotMeasured, ValueError, LookupError):
             return {}
         record = dataclasses.replace(
