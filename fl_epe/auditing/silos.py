@@ -17,9 +17,11 @@ Examples:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, Self, get_args
 
 from fl_epe.checks import raise_invalid
@@ -131,14 +133,21 @@ class SiloAnswer:
         Raises:
             ValueError: if it is no such text.
         """
-        try:
+        with _reading("the answer of a silo", text):
             values = json.loads(text)
             values["lines"] = tuple(_line(line) for line in values["lines"])
             for name in ("faults", "notes"):
                 values[name] = tuple(map(str, values[name]))
             return cls(**values)
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise ValueError(f"Expected the answer of a silo, got {text[:40]!r}…") from error
+
+
+@contextlib.contextmanager
+def _reading(what: str, text: str) -> Iterator[None]:
+    """An error in this context is one of the text, which is not ``what`` it should be."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"Expected {what}, got {text[:40]!r}…") from error
 
 
 def _line(values: dict[str, Any]) -> SiloLine:
@@ -159,7 +168,7 @@ class FederationFacts:
         silos: that took part; ``None`` if that is not known.
         others: in each round of ``taken`` share of the energy of the other silos' weighted uploads
             that is left without those of a partner and its allies, in [0, 1]; empty if nobody can
-            see uploads. The others are then taken to be alike.
+            see uploads. A partner is then measured only if the silo was told that all are alike.
         allies: silos that look together with a partner, itself included.
         server: "sgd" if the model is moved by the average, with ``momentum``; else the name of
             what moves it.
@@ -187,9 +196,7 @@ class FederationFacts:
         Raises:
             ValueError: if it is no such text.
         """
-        try:
+        with _reading("facts of a federation", text):
             values = json.loads(text)
             values |= {name: tuple(values[name]) for name in ("taken", "others")}
             return cls(**values)
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"Expected facts of a federation, got {text[:40]!r}…") from error

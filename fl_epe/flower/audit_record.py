@@ -17,7 +17,7 @@ from flwr.app import MetricRecord
 from fl_epe.archive import error_text
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
 from fl_epe.flower.client_canaries import HINTS
-from fl_epe.flower.client_noise import findings
+from fl_epe.flower.client_noise import promise_findings
 from fl_epe.mechanism import ServerSGD
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _findings(run: AuditedRun) -> Findings:
         plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
         noise, faults = run.noise.findings()
-    of_clients, their_faults = findings(run)
+    of_clients, their_faults = promise_findings(run)
     return Findings(
         step_faults=(*faults, *their_faults),
         noise=(*noise, *of_clients),

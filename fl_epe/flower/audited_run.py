@@ -20,7 +20,7 @@ from fl_epe.flower import free_arrays
 from fl_epe.flower.arrays import Layout, ReplyKind, pack
 from fl_epe.flower.audit_record import make_record, noise_multipliers
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
-from fl_epe.flower.client_noise import announce, check_replies, restore
+from fl_epe.flower.client_noise import announce_promise, check_replies, restore_promise
 from fl_epe.flower.dominance import NodeContributions, RoundUpdates, note_dominant
 from fl_epe.flower.replies import base_of, readable
 from fl_epe.flower.seen_clients import SeenClients
@@ -78,7 +78,7 @@ class AuditedRun(AuditState):
         folder = Path(settings.checkpoint or run_folder("audit"))
         self.loggers = Loggers(settings.log_to, folder, logger.warning)
         if settings.enabled and settings.client_noise is not None:
-            announce(settings.client_noise)
+            announce_promise(settings.client_noise)
 
     def _score_with(self, auditor: RunAuditor) -> None:
         """Take this auditor; what was seen of noise and nodes before is forgotten."""
@@ -183,7 +183,7 @@ class AuditedRun(AuditState):
         if done == saved.audit.index:
             self.noise.restore(under(saved.scores, "noise."))
             self.contributions.restore(under(saved.scores, "nodes."))
-            restore(self, saved.whole, under(saved.scores, "promised."))
+            restore_promise(self, saved.whole, under(saved.scores, "promised."))
         self.start, self.last = saved.start, theta
         self._finished, self._is_again, self.over = None, False, None
         vars(self).pop("source", None)  # another one, that knows what was saved

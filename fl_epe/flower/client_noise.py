@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
 
-def announce(promise: LocalDp) -> None:
+def announce_promise(promise: LocalDp) -> None:
     """Log what the numbers of a promise amount to, before the first round."""
     log = logger.warning if promise.fault() else logger.info
     log("Audit: %s", promise.sentence())
@@ -57,14 +57,14 @@ def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:
     return PromisedNoise(promise, sizes, seed=run.seed)
 
 
-def restore(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
+def restore_promise(run: AuditedRun, layout: Layout, state: NamedArrays) -> None:
     """Go on from the state of an audit that was saved."""
     if state:
         run.promised = _begin(run, layout)
         run.promised.restore(state)
 
 
-def findings(run: AuditedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def promise_findings(run: AuditedRun) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What is seen of the noise of clients, in sentences, and what is wrong with it."""
     promise = run.settings.client_noise
     if promise is None:
