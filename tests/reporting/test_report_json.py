@@ -1,13 +1,13 @@
 """report.json is as its schema says, whatever the run was."""
 
 import dataclasses
-import importlib.resources
 import json
 import math
 
 import jsonschema
 import pytest
 from records import limit_with_clients, make_record, record_of
+from schemas import shipped_schema
 
 from fl_epe.auditing import EarlyStop, EpsilonEstimate
 from fl_epe.reporting import as_report, summarize, summarize_unmeasured, write_report
@@ -32,10 +32,7 @@ RECORDS = {
 
 @pytest.fixture(scope="module")
 def schema():
-    text = importlib.resources.files("fl_epe.reporting").joinpath("report.schema.json").read_text()
-    found = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(found)
-    return found
+    return shipped_schema("report")
 
 
 @pytest.fixture(scope="module", params=[*RECORDS, "no-record"])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import html
-import importlib.resources
 import json
 import math
 import re
@@ -10,6 +9,7 @@ import re
 import jsonschema
 import pytest
 from fake_silos import answer, lines
+from schemas import shipped_schema
 
 from fl_epe.auditing import SEEN_OF_SILOS, SiloLine, Undecided, assert_silos_private
 from fl_epe.reporting import silo_metrics, silos_text, write_silos_report
@@ -26,10 +26,7 @@ def words(text):
 
 @pytest.fixture(scope="module")
 def schema():
-    text = importlib.resources.files("fl_epe.reporting").joinpath("silos.schema.json").read_text()
-    found = json.loads(text)
-    jsonschema.Draft202012Validator.check_schema(found)
-    return found
+    return shipped_schema("silos")
 
 
 def test_first_is_the_silo_with_the_largest_epsilon_for_each_adversary():
