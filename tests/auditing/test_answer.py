@@ -233,7 +233,7 @@ def test_a_law_that_would_take_minutes_is_not_measured():
     record = limit_record(make_schedule("poisson", rounds, 20), 1.0, DELTA, momentum=0.9)
     record = record.with_values(
         participation=ParticipationLaw(
-            rounds, 20.0, hidden=True, events=Events.steps(rounds, 300, 0.01)
+            rounds, 20.0, hidden=True, events=Events.steps([np.ones(300)] * rounds, [0.01] * rounds)
         ),
         canary_weights=np.ones(record.presence.shape),
     )

@@ -533,7 +533,7 @@ def test_attributes_are_the_strategy_s():
 @pytest.mark.parametrize(
     "wrong",
     [{"delta": 0.0}, {"allies": 0}, {"closing_timeout": 0.0}, {"log_to": "nowhere"}],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )
 def test_arguments_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
