@@ -2,6 +2,7 @@
 
     python benchmarks/plug_in_overhead.py                # both strategies, in process: 4 minutes
     python benchmarks/plug_in_overhead.py --ray          # under Flower's simulation, two workers
+    python benchmarks/plug_in_overhead.py --client-noise # clients add noise that they promised
 
 A plain strategy and the same strategy under audit play rounds in turn, on the same nodes: a hundred
 clients that train the EMNIST CNN (1,206,590 parameters) on two batches of 16 digits, one message
@@ -42,13 +43,14 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
 
 from fl_epe.auditing import run_auditor
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.canaries import CanaryScorer, CanarySet
-from fl_epe.flower import CanaryAudit, InProcessGrid, sources
+from fl_epe.flower import CanaryAudit, InProcessGrid, LocalDp, audited_run, sources
 from fl_epe.models import Cnn, bind_parameters, one_thread
 from fl_epe.seeding import generator
 from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
@@ -64,7 +66,9 @@ _PARTS: tuple[tuple[object, str, str], ...] = (
     (run_auditor, "score_round", "running ε, others taken out"),
     (EpsilonSoFar, "estimate", "running ε, estimate"),
     (CanaryScorer, "add", "scoring the delta, or keeping it"),
+    (audited_run, "check_replies", "testing the noise of clients"),
 )
+_PROMISE = LocalDp(epsilon=10, delta=1e-5, clip_norm=0.5)
 _SCORED = 128  # canaries, beside every pair of rounds
 
 
@@ -78,6 +82,7 @@ class Setting:
         unobserved: number of unobserved canaries; ``None`` for the default of `CanaryAudit`.
         rounds: length of the run that the timed rounds are taken from.
         pairs: number of timed pairs of rounds.
+        client_noise: whether clients add noise, and the audit knows what they promise.
     """
 
     clients: int
@@ -85,6 +90,7 @@ class Setting:
     unobserved: int | None
     rounds: int
     pairs: int
+    client_noise: bool = False
 
     def fedavg(self, extra: int) -> Strategy:
         """FedAvg, for any number of replies."""
@@ -108,6 +114,7 @@ class Setting:
             delta=1e-5,
             seed=1,
             rounds=self.rounds,
+            client_noise=_PROMISE if self.client_noise else None,
         )
 
 
@@ -174,9 +181,11 @@ class Player:
         return Timed(ended - began, asked - began + ended - answered, watch.seconds)
 
 
-def client_app(clients: int) -> ClientApp:
+def client_app(clients: int, *, noise: bool = False) -> ClientApp:
     """An app that trains the received model on two batches of real digits and sends it back."""
-    app, task = ClientApp(), Digits(num_clients=clients)
+    norm = _PROMISE.clip_norm
+    mod = LocalDpMod(norm, 2 * norm, _PROMISE.epsilon, _PROMISE.delta)
+    app, task = ClientApp(mods=[mod] if noise else []), Digits(num_clients=clients)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -293,13 +302,20 @@ def main() -> None:
     parser.add_argument("--unobserved", type=int)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--client-noise", action="store_true")
     options = parser.parse_args()
     setting = Setting(
-        options.clients, options.canaries, options.unobserved, options.rounds, options.pairs
+        options.clients,
+        options.canaries,
+        options.unobserved,
+        options.rounds,
+        options.pairs,
+        options.client_noise,
     )
     quiet_flower()
+    app = client_app(setting.clients, noise=setting.client_noise)
     if not options.ray:
-        with InProcessGrid(client_app(setting.clients), setting.clients) as grid:
+        with InProcessGrid(app, setting.clients) as grid:
             measure(grid, setting)
         return
     server = ServerApp()
@@ -310,7 +326,7 @@ def main() -> None:
 
     ray = {"num_cpus": _RAY_WORKERS, "include_dashboard": False, "log_to_driver": False}
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    simulate_with_ray(server, client_app(setting.clients), setting.clients, backend)
+    simulate_with_ray(server, app, setting.clients, backend)
 
 
 if __name__ == "__main__":

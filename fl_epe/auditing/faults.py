@@ -48,6 +48,7 @@ class FaultKind(enum.StrEnum):
     ROUNDS_REPEATED = "rounds repeated from an earlier model"
     NO_MODEL_RELEASED = "no model released"
     NOISE_NOT_PROMISED = "client's noise not as promised"
+    NOISE_UNLIKE_OTHERS = "client's noise unlike that of others"
     AUDIT_STOOD_BACK = "audit stood back"
     METRICS_RENAMED = "clients' metrics renamed"
 
@@ -68,6 +69,7 @@ _MEANINGS = {
     FaultKind.ROUNDS_REPEATED: "What clients were sent in the forgotten rounds is not measured.",
     FaultKind.NO_MODEL_RELEASED: "The round counts as a participation of no canary.",
     FaultKind.NOISE_NOT_PROMISED: "Its reply was used as it was.",
+    FaultKind.NOISE_UNLIKE_OTHERS: "Its reply was used as it was; no noise was promised.",
     FaultKind.AUDIT_STOOD_BACK: "The run went on without that part of the audit.",
     FaultKind.METRICS_RENAMED: "Their names were those of the audit's own metrics.",
 }

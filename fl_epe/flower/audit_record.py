@@ -39,6 +39,10 @@ _CLIENTS_NOISE = (
     " canaries have it too)"
 )
 
+_THEIR_OWN_NOISE = (
+    "clients add noise themselves, and canaries made on the server have none of it; what counts is"
+)
+
 _OFTEN_DOMINATED = (
     "in many rounds one client's update was most of the energy of all: it hides the others from"
     " everybody who cannot subtract it, and ε is not that of a client without it"
@@ -104,7 +108,8 @@ def run_doubts(run: AuditedRun) -> Iterator[str]:
     if run.is_longer:
         yield f"later rounds are not measured, as {run.over}"
     if _clients_add_noise(run):
-        yield _CLIENTS_NOISE
+        known = None if run.promised is None else run.promised.measured()
+        yield f"{_THEIR_OWN_NOISE}: {known}" if known else _CLIENTS_NOISE
     if run.faults.counts.get(FaultKind.DOMINANT_UPDATE, 0) > _OFTEN * run.index:
         yield _OFTEN_DOMINATED
     if (dominant := dominant_node(run)) is not None:

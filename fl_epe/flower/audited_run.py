@@ -54,6 +54,7 @@ class AuditedRun(AuditState):
         noise: that of Flower's DP wrappers, as far as it was seen apart from updates.
         contributions: what each node added to the model.
         promised: what replies show of the noise that clients promise; ``None`` before the first.
+        less_noise: nodes that were named for having less of it than others seem to add.
         stop_rule: by which a rule of `CanaryAudit.stop_when` ended the run, in words.
     """
 
@@ -63,6 +64,7 @@ class AuditedRun(AuditState):
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self._score_with(self._new_auditor(self))
         self.promised: PromisedNoise | None = None
+        self.less_noise = set[int]()
         self.start: ArrayRecord | None = None
         self.last: Vector | None = None
         self.last_is_finite = True

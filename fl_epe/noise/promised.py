@@ -299,17 +299,21 @@ class PromisedNoise:
             faults = (*faults[:_NAMED], more)
         outcome = "not as" if faults else "as"
         sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
-        known = self.epsilon()
-        if known is None:
+        known = self.measured()
+        if not known:
             return (sentence,), faults
+        return (sentence, f"{known}. That updates are clipped is not seen."), faults
+
+    def measured(self) -> str:
+        """ε of a client whose noise is the median, as a clause; "" without replies of nodes."""
+        if (known := self.epsilon()) is None:
+            return ""
         epsilon, low, high, replies = known
-        measured = (
-            f"ε of a client with the median noise, by the noise of its {replies} replies:"
-            f" {epsilon:.3g} ({low:.3g} – {high:.3g}), for two opposite updates of norm"
-            f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}. That updates are clipped"
-            " is not seen."
+        return (
+            f"ε of a client by the noise in its {replies} replies:"
+            f" {epsilon:.3g} ({low:.3g} – {high:.3g}) for opposite updates of norm"
+            f" {self.promise.clip_norm:.3g} at δ = {self.promise.delta:g}"
         )
-        return (sentence, measured), faults
 
     def state(self) -> NamedArrays:
         """Named arrays from which `restore` goes on."""

@@ -4,9 +4,10 @@ Clients promise ε for δ = 10⁻⁵ by clipping to 1 and noise for a sensitivit
 drawn; updates are dense and as long as clipping allows, which hides the most. Each run ends with
 the round in which the node is named, or after ten rounds. Then sound runs of 5,000 parameters and
 ten rounds, looked at after each: updates of any norm up to the clip norm, sparse ones, a single
-layer, always the same one, nodes that join late and that drop out.
+layer, always the same one, nodes that join late and that drop out. At last the interval for ε of
+the client whose noise is the median, over rounds of 20 nodes, beside the exact ε.
 
-    python simulations/studies/client_noise_tripwire.py [--runs 20] [--sound 1000] [--large 1200000]
+    python simulations/studies/client_noise_tripwire.py [--runs 20] [--sound 1000] [--held 200]
 
 Expected output, about a quarter of an hour on one core: at 5,000 parameters with ε = 1, 10 and 100,
 and at 1.2 million with ε = 10, "20 of 20" for each defect, in round 2 at the latest for the same
@@ -150,17 +151,39 @@ def false_alarms(runs: int) -> None:
     print(f"{sum(counts.values())} of {runs} sound runs name a node: {counts}")
 
 
+def holds(epsilon: float, seed: int) -> bool:
+    """Whether the interval for ε of the median client holds the exact one, after ten rounds."""
+    promise = LocalDp(epsilon=epsilon, delta=1e-5, clip_norm=1.0)
+    rng, noise = np.random.default_rng(seed), PromisedNoise(promise, sizes_of(SMALL), seed=seed)
+    kinds = list(SOUND.values())
+    for index in range(ROUNDS):
+        for node in range(NODES):
+            update = kinds[(seed + node + index) % len(kinds)](rng, SMALL)
+            noise.add(node, update + np.float32(promise.std) * normal(rng, SMALL))
+    _, low, high, replies = noise.epsilon() or (0.0, 0.0, 0.0, 0)
+    return low <= promise.epsilon_of(replies=replies) <= high
+
+
+def intervals(runs: int) -> None:
+    """Print how many intervals hold the exact ε."""
+    for epsilon in (1.0, 10.0, 100.0):
+        held = sum(holds(epsilon, 50_000 + seed) for seed in range(runs))
+        print(f"ε = {epsilon:<4g} in {held} of {runs} intervals", flush=True)
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--sound", type=int, default=1000)
+    parser.add_argument("--held", type=int, default=200)
     parser.add_argument("--large", type=int, default=1_200_000)
     args = parser.parse_args()
     for epsilon in (1.0, 10.0, 100.0):
         power(epsilon, SMALL, args.runs)
     power(10.0, args.large, args.runs)
     false_alarms(args.sound)
+    intervals(args.held)
 
 
 if __name__ == "__main__":

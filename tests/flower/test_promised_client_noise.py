@@ -54,12 +54,35 @@ def test_clients_who_keep_the_promise_are_not_named_and_have_an_epsilon():
     findings = audit.record().findings
     assert findings.step_faults == ()
     assert "Noise of clients: as promised, by 60 replies." in findings.noise
-    assert any("ε of a client with the median noise" in text for text in findings.noise)
+    assert any("ε of a client by the noise" in text for text in findings.noise)
     known = audit._run.promised
     assert known is not None
     _, low, high, replies = known.epsilon() or (0, 0, 0, 0)
     assert replies == 6
     assert low <= PROMISE.epsilon_of(replies=6) <= high
+
+
+def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():
+    odd = app(lambda partition: partition == WITHOUT)
+    audit, _ = run(flower.FedAvg(**PLAIN), odd, num_canaries=None)
+    named = [
+        text for text in audit.faults if "times the noise that other nodes seem to add" in text
+    ]
+    assert len(named) == 1
+    assert named[0].startswith("round 1, node ")
+
+
+@pytest.mark.parametrize(
+    "odd", [lambda partition: False, lambda partition: True], ids=["all", "none"]
+)
+def test_nodes_alike_are_not_named_without_a_promise(odd):
+    audit, _ = run(flower.FedAvg(**PLAIN), app(odd), num_canaries=None)
+    assert not any("that other nodes seem to add" in text for text in audit.faults)
+
+
+def test_what_protects_a_client_stands_first():
+    audit, _ = run(fixed(), app(), client_noise=PROMISE)
+    assert "ε of a client by the noise in its 6 replies: " in audit.report()
 
 
 def test_the_trained_model_is_the_same_as_without_the_promise():
