@@ -12,6 +12,7 @@ Examples:
     2.19
 """
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -35,6 +36,7 @@ _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
 _MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
 _LARGEST_SCORE = 37.0  # beyond which a normal's probability is no float64
+_SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())  # of Chernoff's bound
 _CELLS_OF_A_ROUND = 2000  # of the grid of a round's score, on each side
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
@@ -254,14 +256,8 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     Losses outside of the grid's range come back at its other end. They have at most the probability
     ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
     """
-    slopes = np.geomspace(1e-3, 1e5, 81)
-    above, below = np.zeros(81), np.zeros(81)  # logarithms of E[exp(±slope·loss)]
-    for part, count in parts:
-        turned = slopes[:, None] * part.losses
-        above += count * _log_sums(turned, part.members)
-        below += count * _log_sums(-turned, part.others)
-    high = float(np.min((above - math.log(tail)) / slopes))
-    low = -float(np.min((below - math.log(tail)) / slopes))
+    high = _farthest([(part.losses, part.members, count) for part, count in parts], tail)
+    low = -_farthest([(-part.losses, part.others, count) for part, count in parts], tail)
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
@@ -279,6 +275,25 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
     losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
     return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
+
+
+def _farthest(parts: list[tuple[Floats, Floats, int]], tail: float) -> float:
+    """What a sum exceeds with at most the probability ``tail``, by Chernoff's bound.
+
+    Args:
+        parts: values and probabilities of the terms, and how many there are of each.
+        tail: the probability.
+    """
+
+    @functools.cache
+    def bound(place: int) -> float:
+        slope = _SLOPES[place]
+        moments = [count * _log_sums(slope * x[None], masses)[0] for x, masses, count in parts]
+        return float((sum(moments) - math.log(tail)) / slope)
+
+    # The logarithm of a moment is convex, so that the bound falls and then rises.
+    steps = range(len(_SLOPES) - 1)
+    return bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
 
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:
