@@ -8,6 +8,20 @@ turns, from the same model; the audit goes on from round to round, with 200 cana
 the median over pairs of the audited round's processor time over the plain one's, less 1. Beside it
 are the parts of the audit that are outside of the steps, the bytes of what is kept in the silo, and
 those by which its reply grows.
+
+Six pairs beside other jobs on two shared cores, torch 2.13.0, 2026-11-28::
+
+    processor 0.8% (-0.9 – 2.6)
+    wall      3.2% (-11.8 – 5.1)
+    a plain round: 55.7 s of the processor
+      before the steps         233 ms   0.4%
+      in the steps             -45 ms  -0.1%
+      after the steps          232 ms   0.4%
+      the reply                  9 ms   0.0%
+    the reply grows by 1,161 bytes
+    kept in the silo: 20.2 MB
+
+In brackets is the middle half of the pairs; rounds without the audit differ by some percent.
 """
 
 from __future__ import annotations
