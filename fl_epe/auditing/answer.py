@@ -214,7 +214,7 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
         )
     if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
         raise NotMeasured(
-            "what hides a client is correlated between rounds, and ε of secret rounds is computed "
+            "what hides a client is alike in several rounds, and ε of secret rounds is computed "
             "for independent ones alone"
         )
     signals = view.sizes.unit * np.sqrt(view.record.correlation.alone(weights))

@@ -1,7 +1,7 @@
 """The answers of silos, for a terminal, a page and JSON: of a whole federation, or of one silo.
 
-What is said first is, for each adversary, the silo with the largest ε. Only silos with the same
-unit and the same δ are compared, and nobody's ε is averaged.
+What is said first is what theory allows, and then for each adversary the silo with the largest ε.
+Only silos with the same unit and the same δ are compared, and nobody's ε is averaged.
 
 Examples:
     >>> from fl_epe.auditing import SiloAnswer, SiloLine
@@ -9,11 +9,13 @@ Examples:
     >>> answer = SiloAnswer("north", "record", 1e-5, 0.95, 30, 200, (line,))
     >>> for sentence in silos_json([answer])["answer"]:
     ...     print(sentence)
+    Theory: ε of one record at δ = 1e-05 is at most 3.00 (in north), if clipping, sampling and noise are as claimed.
     The public, who sees the last model, learns of one record at δ = 1e-05: in north, ε ≈ 1.10 (0.800 – 1.40).
 """  # noqa: E501 - a sentence
 
 import dataclasses
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,6 +46,7 @@ READING = (
     "Measured are canaries with random gradients, which hardly change how training goes on. A real"
     " record may be remembered less or more.",
     "Stronger attacks may find more. A silo that lies about itself is not detected.",
+    "A record is one row of the data: several rows that belong together leak more.",
 )
 """What has to stand with the numbers."""
 
@@ -106,8 +109,7 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
         if line.exceeds_theory
     ]
     wrong += [f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults]
-    notes = [note for answer in answers for note in _notes(answer)]
-    notes += [f"{answer.silo}: {note}" for answer in answers for note in answer.notes]
+    notes = list(_notes(answers))
     status = "unreliable" if faults or any(line.doubts for _, line in lines) else "ok"
     if all(line.epsilon is None for _, line in lines):
         status = "not measured"
@@ -124,14 +126,22 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
     }
 
 
-def _notes(answer: SiloAnswer) -> Iterator[str]:
-    """Why lines are not measured, once where all have one reason, and what is doubtful in them."""
-    reasons = {line.reason for line in answer.lines}
-    if len(reasons) == 1:
-        yield from (f"{answer.silo}: {reason}" for reason in reasons if reason)
-    for line in answer.lines:
-        reason = (line.reason,) if line.reason and len(reasons) > 1 else ()
-        yield from (f"{answer.silo}, {line.adversary}: {text}" for text in (*reason, *line.doubts))
+def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
+    """Why lines are not measured, and what is doubtful: each once, with whom it is said of."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for answer in answers:
+        of_lines: dict[str, list[str]] = {}
+        for line in answer.lines:
+            for text in (*filter(None, [line.reason]), *line.doubts):
+                of_lines.setdefault(text, []).append(line.adversary)
+        for text, adversaries in of_lines.items():
+            who = () if len(adversaries) == len(answer.lines) else tuple(adversaries)
+            found.setdefault((text, who), []).append(answer.silo)
+        for text in answer.notes:
+            found.setdefault((text, ()), []).append(answer.silo)
+    for (text, who), silos in found.items():
+        of_whom = f" ({', '.join(who)})" if who else ""
+        yield f"{', '.join(silos)}{of_whom}: {text}"
 
 
 def _values(answer: SiloAnswer) -> JSON:
@@ -154,9 +164,13 @@ def _lines(answers: Sequence[SiloAnswer], adversary: SiloAdversary) -> dict[str,
 
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """What each adversary learns of the silo with the largest ε, for each unit and δ."""
+    """What theory allows, and what each adversary learns, of the silo with the largest ε.
+
+    For each unit and δ.
+    """
     for unit, delta in dict.fromkeys((answer.unit, answer.delta) for answer in answers):
         alike = [one for one in answers if (one.unit, one.delta) == (unit, delta)]
+        yield sentence(f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}")
         for adversary, seen in SEEN_OF_SILOS.items():
             if lines := _lines(alike, adversary):
                 about = (
@@ -165,6 +179,28 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
                 yield sentence(f"{about}: {_largest(lines)}")
     if not answers:
         yield "Not measured: no silo has answered."
+
+
+def _allowed(answers: Sequence[SiloAnswer]) -> str:
+    """What theory allows in these silos, in words."""
+    known = {
+        answer.silo: max(line.theory for line in answer.lines if line.theory is not None)
+        for answer in answers
+        if any(line.theory is not None for line in answer.lines)
+    }
+    unknown = [answer.silo for answer in answers if answer.silo not in known]
+    texts = []
+    if known:
+        silo = max(known, key=lambda silo: known[silo])
+        texts.append(
+            f"is at most {number(known[silo])} (in {silo}), if clipping, sampling and noise are as"
+            " claimed"
+            if known[silo] < math.inf
+            else f"is not bounded in {silo}"
+        )
+    if unknown:
+        texts.append(f"is not known in {', '.join(unknown)}")
+    return "; ".join(texts)
 
 
 def _largest(lines: dict[str, SiloLine]) -> str:

@@ -37,7 +37,8 @@ def final_answer(
     if "plan" not in state:
         return SiloAnswer.from_json(state[UNMEASURED].tobytes().decode())
     memory = SiloMemory.of_state(state)
-    memory.receive(_flat(memory, model))
+    if not (memory.told.unsent and isinstance(model, Mapping)):  # else no name is known
+        memory.receive(_flat(memory, model))
     if facts is None:
         plan, averages = memory.plan, memory.told.averages
         seen = sum(average.share > 0 for average in averages)

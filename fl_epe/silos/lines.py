@@ -38,6 +38,7 @@ _SECRET = Adversary("all", knows_rounds=False)
 _ALIKE = 0.05  # relative spread of the uploads' shares of averages that count as one
 _MISFIT = 0.02  # of the energy of uploads, beside standard errors
 _SURE = 5.0  # of which there are so many
+_FOREIGN = 1.5  # times the energy of the noise, from which on something else moves the model
 
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
@@ -113,7 +114,7 @@ def _faults(memory: SiloMemory, findings: StepFindings) -> Iterator[str]:
         shown = f"{told.accounted:,} of {counted(steps, 'step')}"
         if not memory.plan.share_design:
             shown = f"{told.accounted / steps:.0%} of the steps"
-        yield f"its accountant counts {shown}: an ε that it says is of those alone"
+        yield f"its accountant counts {shown}: the ε that it states is of those alone"
     if (ratio := _unexplained(memory)) is not None and ratio < 1:
         yield f"its uploads have {number(math.sqrt(ratio))} times the noise that is claimed"
 
@@ -245,6 +246,12 @@ class _Silo:
             raise NotMeasured(
                 "some steps move the model the other way by the end of a round, as momentum with "
                 "weight decay does"
+            )
+        if (ratio := _unexplained(memory)) is not None and ratio > _FOREIGN:
+            raise NotMeasured(
+                f"uploads have {number(ratio)} times the energy of the noise that is claimed: the "
+                "model moves between the audit's start and end by more than its steps; it must be "
+                "loaded before the audit starts, and sent as it then is"
             )
 
     def server(self, line: SiloLine) -> SiloLine:

@@ -30,7 +30,11 @@ def schema():
 
 
 def test_first_is_the_silo_with_the_largest_epsilon_for_each_adversary():
-    sentences = silos_json(THREE)["answer"]
+    theory, *sentences = silos_json(THREE)["answer"]
+    assert theory == (
+        "Theory: ε of one record at δ = 1e-05 is at most 10.0 (in north), if clipping, sampling"
+        " and noise are as claimed."
+    )
     assert sentences[0] == (
         "The server, who sees the silo's upload of each round, learns of one record at δ = 1e-05:"
         " most in south, ε ≈ 4.00 (3.20 – 4.80)."
@@ -38,11 +42,11 @@ def test_first_is_the_silo_with_the_largest_epsilon_for_each_adversary():
     assert len(sentences) == len(SEEN_OF_SILOS)
     for sentence, seen in zip(sentences, SEEN_OF_SILOS.values(), strict=True):
         assert f"who sees {seen}, learns of one record at δ = 1e-05: most in south, ε" in sentence
-    assert words(silos_text(THREE)).startswith(sentences[0])
+    assert words(silos_text(THREE)).startswith(f"{theory} {sentences[0]}")
 
 
 def test_a_silo_s_own_answer_is_not_compared():
-    assert silos_json([answer("north")])["answer"][0].endswith(
+    assert silos_json([answer("north")])["answer"][1].endswith(
         "learns of one record at δ = 1e-05: in north, ε ≈ 2.00 (1.60 – 2.40)."
     )
 
@@ -54,15 +58,15 @@ def test_a_silo_without_a_name_speaks_of_itself(tmp_path):
 
 
 def test_what_is_proved_stands_with_the_answer():
-    (sentence,) = silos_json([answer("north", lines=(PROVED,))])["answer"]
+    _, sentence = silos_json([answer("north", lines=(PROVED,))])["answer"]
     assert sentence.endswith("ε ≈ 5.00 (4.00 – 6.00), at least 3.50.")
 
 
 def test_a_silo_that_was_not_measured_is_named():
     some = [answer("north", lines=(UNMEASURED,)), answer("south", lines=lines(2.0))]
     sentences = silos_json(some)["answer"]
-    assert sentences[1].endswith("most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
-    (sentence,) = silos_json(some[:1])["answer"]
+    assert sentences[2].endswith("most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
+    _, sentence = silos_json(some[:1])["answer"]
     assert sentence.endswith("learns of one record at δ = 1e-05: not measured in north.")
     assert silos_json(some[:1])["notes"] == ["north: the optimizer is Adam locally."]
     assert silos_json(some[:1])["status"] == "not measured"
@@ -125,7 +129,7 @@ def test_the_table_has_every_number():
     )
     assert re.search(r"server +2\.15 \(1\.90 – 2\.40\) +1\.20 +3\.03 +2\.05", text)
     assert re.search(r"public +not measured +– +none known +–", text)
-    assert "- north, public: it was not seen." in text
+    assert "- north (public): it was not seen." in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -135,7 +139,8 @@ def test_infinite_numbers_are_named(schema):
     (found,) = report["silos"][0]["lines"]
     assert (found["epsilon"], found["theory"], found["low"]) == (None, None, 3.0)
     assert found["unbounded"] == ["epsilon", "high", "theory"]
-    assert "∞ (3.00 – ∞)" in report["answer"][0]
+    assert report["answer"][0].endswith("is not bounded in north.")
+    assert "∞ (3.00 – ∞)" in report["answer"][1]
     jsonschema.validate(report, schema)
 
 
@@ -202,3 +207,11 @@ def test_a_claim_is_not_passed_by_silence_nor_with_faults():
         assert_silos_private({"north": faulty}, epsilon=99.0, delta=1e-5)
     with pytest.raises(ValueError, match="as in the answer of north"):
         assert_silos_private({"north": THREE[0]}, epsilon=3.0, delta=1e-6)
+
+
+def test_a_note_stands_once_with_all_whom_it_is_of():
+    reason = "the server moves the model by FedAdam, not by averages"
+    line = [SiloLine(name, theory=3.0, reason=reason) for name in ("partner", "outsider")]
+    rows = (SiloLine("server", 2.0, 1.6, 2.4, theory=3.0), *line)
+    notes = silos_json([answer("north", lines=rows), answer("south", lines=rows)])["notes"]
+    assert notes == [f"north, south (partner, outsider): {reason}."]

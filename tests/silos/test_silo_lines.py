@@ -255,3 +255,32 @@ def test_a_partner_is_measured_if_somebody_says_what_the_others_add():
     assert lines["outsider"].epsilon is not None
     two = by_adversary(Silo(count=2, options={"silos": None}).answer())  # there is one other
     assert two["partner"].epsilon is not None
+
+
+def test_a_model_that_is_loaded_after_the_start_of_the_audit_is_not_measured():
+    """What it moves the model by is no noise, and would hide records of the silo."""
+    loaded = []
+
+    def stale(model, noise, index):
+        loaded.append(model + np.float32(0.01) * index)
+        return silo.plain(np.zeros_like(model), noise, index)
+
+    def train(optimizer, sizes):
+        optimizer.theta[...] = loaded[-1]
+        for size in sizes:
+            optimizer.step(np.zeros((size, silo.dim), np.float32))
+
+    silo = Silo(optimizer=stale, train=train)
+    answer = silo.answer()
+    assert {line.epsilon for line in answer.lines} == {None}
+    assert {line.theory for line in answer.lines} == {by_adversary(answer)["server"].theory}
+    for line in answer.lines:
+        assert "loaded before the audit starts" in line.reason
+
+
+def test_a_reply_without_the_trained_tensors_still_has_theory():
+    silo = Silo(sent=lambda model: {"w": model + np.float32(1)})
+    answer = silo.answer()
+    for line in answer.lines:
+        assert "not as they were trained" in line.reason
+        assert line.theory > 0
