@@ -12,7 +12,7 @@ in the plane of u and v. Then for each number of rounds, share and noise: the bo
 v = −u, by a sampled mixture, with its standard error; ε by the Rényi divergence of replacing a
 client (dp-accounting); and ε of coins at the same rate, which is what v = 0 gives.
 
-Expected output, about two minutes: no v is worse, by rounding at most; and the table of the note,
+Expected output, about five minutes: no v is worse, by rounding at most; and the table of the note,
 in which no bound is below a sampled mixture by more than three standard errors.
 """
 
