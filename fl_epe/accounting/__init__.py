@@ -26,7 +26,7 @@ from fl_epe.accounting.two_gaussians import (
     epsilon_of_shift,
     epsilon_two_gaussians,
 )
-from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
+from fl_epe.accounting.unknown_rounds import fixed_size_epsilon, hidden_rounds_epsilon
 from fl_epe.accounting.upper_bounds import UpperBound, tightest, upper_bounds
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "epsilon_of_signals",
     "epsilon_two_gaussians",
     "expected_score_law",
+    "fixed_size_epsilon",
     "gaussian_epsilon",
     "hidden_rounds_epsilon",
     "known_expected_score_epsilon",

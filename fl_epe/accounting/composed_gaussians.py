@@ -113,33 +113,6 @@ def poisson_epsilon(
     return epsilon
 
 
-def fixed_size_epsilon(
-    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
-) -> float:
-    """ε if every round draws a fresh cohort of fixed size, from dp-accounting's RDP.
-
-    The bound is not tight (Wang, Balle, Kasiviswanathan 2019, Theorem 27). Adjacency: replace-one,
-    which moves a round's sum by up to two clip norms.
-
-    Args:
-        noise_multiplier: z ≥ 0.
-        population: number of clients.
-        cohort: how many of them take part in a round, without replacement, in [1, population].
-        rounds: number of rounds, at least 1.
-        delta: in (0, 1).
-    """
-    unsampled = gaussian_epsilon(noise_multiplier / 2, delta, rounds)
-    if cohort == population or unsampled == 0 or math.isinf(unsampled):
-        return unsampled
-    import dp_accounting  # slow to import
-    from dp_accounting.rdp import RdpAccountant
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / 2)
-    event = dp_accounting.SampledWithoutReplacementDpEvent(population, cohort, gaussian)
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    return min(unsampled, float(accountant.compose(event, rounds).get_epsilon(delta)))
-
-
 @functools.lru_cache(maxsize=4096)  # a report asks for the same several times
 def _pld_epsilon(
     noise: float, rate: float, rounds: int, delta: float, replaced: bool, step: float

@@ -30,6 +30,7 @@ from fl_epe.schedules import Event, Events
 _LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
 _LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
+_LARGEST_SIGNAL = 15.0  # of a round in a cohort: beyond it hiding the round hides nothing
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
@@ -98,6 +99,32 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
         return found
     ((event, (signal, count)),) = tossed
     return min(found, poisson_epsilon(1 / signal, event.chance, count, delta))
+
+
+def fixed_size_epsilon(
+    noise_multiplier: float, population: int, cohort: int, rounds: int, delta: float
+) -> float:
+    """ε if every round draws a fresh cohort of fixed size that the adversary is not told.
+
+    Adjacency: zero-out. It holds for all updates of the others, also those that the adversary
+    chooses, and is never below the exact ε, as every rounding is upwards. Proof:
+    docs/notes/fixed-size.md.
+
+    Args:
+        noise_multiplier: z ≥ 0.
+        population: number of clients.
+        cohort: how many of them take part in a round, without replacement, in [1, population].
+        rounds: number of rounds, at least 1.
+        delta: in (0, 1).
+    """
+    check_probability("delta", delta)
+    signal = math.inf if noise_multiplier == 0 else 1 / noise_multiplier
+    most = float(epsilon_of_shift(signal * math.sqrt(rounds), delta))
+    if cohort == population or most == 0 or signal > _LARGEST_SIGNAL:
+        return most
+    tail = _tail(delta, rounds)
+    loss = _of_cohort(cohort / population, max(signal, _LEAST_SIGNAL), tail)
+    return _solved(_composed([(loss, rounds)], tail), delta, most)
 
 
 def partly_known_epsilon(
@@ -227,12 +254,54 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     members = absent * others
     for shift, chance in zip(shifts, event.chances, strict=True):
         members = members + chance * _masses(edges - shift)
+    return _on_edges(logs, others, members, tail)
+
+
+def _on_edges(logs: Floats, others: Floats, members: Floats, tail: float) -> _Loss:
+    """Cells split between their ends so that probabilities and mean ratio stay.
+
+    Args:
+        logs: losses at the edges, ascending, ``(n + 1,)``.
+        others: probabilities of the cells if the client did not take part, ``(n,)``.
+        members: if it may have, ``(n,)``.
+        tail: probability left out at each end, at most.
+    """
     low = np.exp(logs[:-1])
     high = np.exp(logs[1:])
     above = np.clip((members - others * low) / np.maximum(high - low, 1e-300), 0.0, others)
     placed = np.append(others - above, 0.0) + np.append(0.0, above)
     found = placed * np.exp(logs)
     return _Loss(logs, placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
+
+
+def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
+    """Of a round with a cohort of fixed size, whatever the others' updates are.
+
+    With probability q the client is in the cohort, else another in its place, whose update moves
+    the mean by b·a, |b| ≤ 1, where the client's moves it by a. Above loss 0 the worst is b = −1,
+    below it b = 1 (docs/notes/fixed-size.md). Both are there at half the signal.
+    """
+    far = -float(scipy.special.ndtri(tail))
+    below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
+    above = np.linspace(signal / 2, min(far + signal, _LARGEST_SCORE), _CELLS_OF_A_ROUND + 1)
+    rest = 1 - rate
+    ratio = np.exp(signal * below - signal**2 / 2)
+    logs = [-np.log(rest + rate / ratio), np.zeros(1)]
+    another = np.exp(-signal * above - signal**2 / 2)
+    logs.append(
+        np.logaddexp(math.log(rate) + signal * above - signal**2 / 2, np.log(rest * another))
+    )
+    logs[2] -= np.log(rate + rest * another)
+    replaced = rest * _masses(above + signal)
+    members = [_masses(below - signal), rate * _masses(above - signal) + replaced]
+    others = [rate * _masses(below) + rest * members[0], rate * _masses(above) + replaced]
+    atom = np.array([max(1 - float(members[0].sum() + members[1].sum()), 0.0)])
+    return _on_edges(
+        np.concatenate(logs),
+        np.concatenate([others[0], atom, np.zeros(1), others[1]]),
+        np.concatenate([members[0], atom, np.zeros(1), members[1]]),
+        tail,
+    )
 
 
 def _log_sums(terms: Floats, weights: Floats) -> Floats:

@@ -19,13 +19,16 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from fl_epe.accounting.composed_gaussians import (
-    fixed_size_epsilon,
     gaussian_epsilon,
     poisson_epsilon,
     random_participations_epsilon,
 )
 from fl_epe.accounting.expected_score_law import expected_score_law
-from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon, partly_known_epsilon
+from fl_epe.accounting.unknown_rounds import (
+    fixed_size_epsilon,
+    hidden_rounds_epsilon,
+    partly_known_epsilon,
+)
 from fl_epe.schedules import Adjacency, ParticipationLaw
 from fl_epe.wording import how_often
 
@@ -37,7 +40,7 @@ class UpperBound:
     Attributes:
         epsilon: in nats; infinite without noise, or with so little that it would overflow.
         rounds_known: whether it holds against an adversary who knows a client's rounds.
-        adjacency: which two runs it tells apart: "zero-out", "add-or-remove" or "replace-one".
+        adjacency: which two runs it tells apart: "zero-out" or "add-or-remove".
         assumption: what else it assumes, in words.
         averages: whether it is for a client whose participations are still to be drawn, with δ a
             mean over the draw. One who then takes part often has a larger ε.
@@ -58,8 +61,8 @@ def upper_bounds(
 
     Rounds known: a limit R on participations gives √R/z-GDP (Dong, Roth, Su 2019), and m·√R/z-GDP
     for a unit of m records; for a client drawn at random δ is the mean over its number of
-    participations. Rounds unknown: cohorts of fixed size give RDP, coins and uniform rounds of
-    blocks `amplified_bounds`.
+    participations. Rounds unknown: cohorts of fixed size give `fixed_size_epsilon`, coins and
+    uniform rounds of blocks `amplified_bounds`.
 
     Args:
         law: how a client takes part.
@@ -83,7 +86,7 @@ def upper_bounds(
         sizes = drawn.available, drawn.size, drawn.rounds
         epsilon = fixed_size_epsilon(noise_multiplier, *sizes, delta)
         words = f"unknown cohorts of fixed size{drawn.condition}"
-        found.append(UpperBound(epsilon, False, "replace-one", words, averages=True))
+        found.append(UpperBound(epsilon, False, "zero-out", words, averages=True))
     return *found, *amplified_bounds(law, noise_multiplier, delta)
 
 

@@ -61,10 +61,7 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
         return without(None, "what a client adds is not known")
     if client.secret is not None:
         bound = _at_hidden_rounds(mechanism, z / max(1.0, float(shares.max())), delta)
-        words = bound.assumption
-        if bound.adjacency == "replace-one":  # a client whose update is 0 is one of these
-            words += "; replace-one adjacency, of which zero-out is a case"
-        return without(bound.epsilon, words)
+        return without(bound.epsilon, bound.assumption)
     sensitivity = _sensitivity(mechanism, client, shares)
     if sensitivity == 0:
         return without(None, "no round of the client released a model")

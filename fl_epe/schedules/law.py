@@ -31,8 +31,8 @@ _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
 _CELLS_OF_A_STEP = 100  # of the grid on which unequal steps are added, for the largest of them
 _MOST_ROWS = 100  # of the sum of unequal steps
 
-Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
-"""Which two runs an ε tells apart: with a unit, and with zeros, nothing or another in its place."""
+Adjacency = Literal["zero-out", "add-or-remove"]
+"""Which two runs an ε tells apart: with a unit, and with zeros or nothing in its place."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ class FixedSize(Rated):
     Guarantee: given its size, every cohort is equally likely, independently of the other rounds.
     The size is public: ``rate * population`` if that is a whole number, else its floor or ceiling,
     spread evenly over the rounds. Amplification by sampling without replacement applies
-    (replace-one adjacency).
+    (`fl_epe.accounting.fixed_size_epsilon`).
 
     Attributes:
         rounds: number of rounds.

@@ -8,6 +8,7 @@ from scipy import stats
 
 from fl_epe.accounting import (
     delta_two_gaussians,
+    fixed_size_epsilon,
     gaussian_epsilon,
     hidden_rounds_epsilon,
     poisson_epsilon,
@@ -15,7 +16,7 @@ from fl_epe.accounting import (
     tightest,
     upper_bounds,
 )
-from fl_epe.accounting.composed_gaussians import fixed_size_epsilon, random_participations_epsilon
+from fl_epe.accounting.composed_gaussians import random_participations_epsilon
 from fl_epe.schedules import Capped, Poisson, Trace, make_schedule, parse_schedule, presence
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import FixedSize
