@@ -11,8 +11,9 @@ the client whose noise is the median, over rounds of 20 nodes, beside the exact 
 
 Expected output, about a quarter of an hour on one core: at 5,000 parameters with ε = 1, 10 and 100,
 and at 1.2 million with ε = 10, "20 of 20" for each defect, in round 2 at the latest for the same
-seed in each round and in round 1 for all others; and ``2 of 1000 sound runs name a node: {'any
-norm': 0, 'norm 1': 0, 'sparse': 0, 'a single layer': 1, 'always the same': 1}``.
+seed in each round and in round 1 for all others; ``2 of 1000 sound runs name a node: {'any norm':
+0, 'norm 1': 0, 'sparse': 0, 'a single layer': 1, 'always the same': 1}``; and ε in 200 of 200
+intervals for each of 1, 10 and 100, as they hold for updates of any norm.
 """
 
 import argparse
