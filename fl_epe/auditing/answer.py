@@ -196,8 +196,8 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     Two Gaussians at known rounds; at secret ones the mixture over all that the client may have had.
 
     Raises:
-        NotMeasured: if the law of the secret rounds is not known, or what hides the client in them
-            is correlated.
+        NotMeasured: if the law of the secret rounds is not known, or the residual is correlated
+            between them.
     """
     secret = client.secret
     weights = view.sizes.weights
@@ -214,8 +214,8 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
         )
     if client.error_of_secret_rounds(view) > _MOST_CORRELATED:
         raise NotMeasured(
-            "what hides a client is alike in several rounds, and ε of secret rounds is computed "
-            "for independent ones alone"
+            "noise or other clients' updates are correlated between rounds, and ε of secret rounds "
+            "is computed for independent ones alone"
         )
     signals = view.sizes.unit * np.sqrt(view.record.correlation.alone(weights))
     return accounting.epsilon_of_signals(scale * signals, delta, secret)

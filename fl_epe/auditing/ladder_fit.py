@@ -26,7 +26,7 @@ LEVEL = 0.01  # of each test
 _LEAST = 1e-9
 _MATTERS = 0.2  # of the effect of a test
 # Relative error of a client's expected score where it follows from a reaction; the second, if that
-# was fitted, times its share of a round: one of few is a part of what hides it and of what reacts.
+# was fitted, times its share of a round: one of few is a part of the residual and of what reacts.
 _EXTRAPOLATED = 0.04
 _CROWDED = 0.25
 _CLEARLY = 4.0  # standard errors of κ above 0, from which on a reaction can be fitted

@@ -5,7 +5,7 @@ optima, from wherever the model stands. A canary that takes part as often as a c
 its own score. Where canaries take part less often, a client's score follows from theirs only if
 that is known. Two cases can be told:
 
-- The noise is most of what hides a client. Then the others react to the noise of earlier rounds as
+- The noise is most of the residual. Then the others react to the noise of earlier rounds as
   they react to the client, and that is seen: the part of each round that does not follow from
   earlier ones has the client's contribution whole.
 - Otherwise the reaction is fitted. In each round a share ρ of how far the model has been moved
@@ -118,21 +118,21 @@ def fit_reaction(view: View) -> Reaction:
         along = np.sum(own * first, axis=0) * np.sum(own * second, axis=0)
         return float(np.sum(first * second) + np.sum(along / rest))
 
-    def expected(rate: float) -> Floats:
+    def means_at(rate: float) -> Floats:
         return view.signals(shares, Reaction(rate))
 
     def scale(means: Floats) -> float:
         return product(means, scores) / product(means, means)
 
     def misfit(rate: float) -> float:
-        means = expected(rate)
+        means = means_at(rate)
         residual = scores - scale(means) * means
         return product(residual, residual)
 
     found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
     rate = float(found.x)
-    means = expected(float(found.x))
-    slope = (expected(rate + _STEP) - expected(rate - _STEP)) / (2 * _STEP)
+    means = means_at(float(found.x))
+    slope = (means_at(rate + _STEP) - means_at(rate - _STEP)) / (2 * _STEP)
     slope -= product(means, slope) / product(means, means) * means  # what κ explains
     information = scale(means) ** 2 * product(slope, slope)
     chance = information**-0.5 if information > 0 else math.inf

@@ -379,7 +379,7 @@ class View:
         return z * mechanism.clip_norms / (size or mechanism.cohort_size)
 
     def noise_prevails(self) -> bool:
-        """Whether noise that is independent between rounds is most of what hides a client."""
+        """Whether noise that is independent between rounds is most of the residual."""
         if not self.record.signal_known() or self.record.mechanism.strategy is not None:
             return False
         energy = self.record.dim * self.noise_unit**2

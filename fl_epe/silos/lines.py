@@ -149,7 +149,7 @@ class _Averages:
 
     Attributes:
         record: of the canaries' scores with them.
-        own: norms of what hides records of the silo's own upload in each, ``(T,)``.
+        own: norms of the residual of the silo's own upload in each, ``(T,)``.
         rest: energies of the other silos' part, ``(T,)``.
         dots: inner products of all canaries with the silo's own part, ``(T, count)``.
         units: what a record adds once, ``(T,)``.
@@ -163,7 +163,7 @@ class _Averages:
     units: Floats
     variances: Floats
 
-    def with_others(self, left: Floats) -> AuditRecord:
+    def in_residual(self, left: Floats) -> AuditRecord:
         """The record as if this share of the other silos' energy were in each average, ``(T,)``."""
         lengths = np.sqrt(self.own**2 + left * self.rest)
         kept = np.sqrt(left)
@@ -345,7 +345,7 @@ class _Silo:
         if self.facts is None:
             doubts.append("the silo is taken to be in every round, and the last average is missing")
         seen = self._averages
-        record = seen.with_others(left) if np.any(left < 1) else seen.record
+        record = seen.in_residual(left) if np.any(left < 1) else seen.record
         variances = seen.variances + left * seen.rest / self.memory.plan.dim
         limit = self._limit(self._law_of_averages(), seen.units, variances)
         return self._measured(line, record, _SECRET, limit, doubts)

@@ -1,4 +1,4 @@
-"""`Upload`: what a silo's round uploads, split into what hides a record and what is known."""
+"""`Upload`: what a silo's round uploads, split into its residual and what is known."""
 
 import dataclasses
 

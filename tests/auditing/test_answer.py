@@ -214,7 +214,9 @@ def test_secret_rounds_that_are_correlated(share, rounds, participations, measur
         assert found.fit.high - found.fit.low > plain.high - plain.low
     else:
         assert found.estimate is None
-        assert found.reason.startswith("what hides a client is alike in several rounds")
+        assert found.reason.startswith(
+            "noise or other clients' updates are correlated between rounds"
+        )
     assert answer(shared, EVERY_ROUND).estimate is not None
 
 
