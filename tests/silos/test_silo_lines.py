@@ -1,5 +1,6 @@
 """What a silo says against each adversary, where gradients do not depend on the model."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing import FederationFacts
 from fl_epe.mechanism import ServerSGD
 from fl_epe.silos import final_answer
+from fl_epe.silos import lines as silo_lines
 
 
 @pytest.fixture(scope="module")
@@ -284,3 +286,17 @@ def test_a_reply_without_the_trained_tensors_still_has_theory():
     for line in answer.lines:
         assert "not as they were trained" in line.reason
         assert (line.theory or 0) > 0
+
+
+def test_a_silo_is_accused_by_a_proof_of_four_nines(monkeypatch):
+    """In one of twenty lines what is proved at 95% is too much by chance."""
+    real = silo_lines.answer
+
+    def unlucky(record, adversary, *, confidence):
+        found = real(record, adversary, confidence=confidence)
+        return dataclasses.replace(found, proved=1000.0 if confidence < 0.999 else 0.5)
+
+    monkeypatch.setattr(silo_lines, "answer", unlucky)
+    for line in Silo().answer().lines:
+        assert line.proved == 0.5
+        assert not line.exceeds_theory
