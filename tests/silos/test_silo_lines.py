@@ -8,11 +8,11 @@ import pytest
 import torch
 from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary
 
+from fl_epe import auditing
 from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing import FederationFacts
 from fl_epe.mechanism import ServerSGD
 from fl_epe.silos import final_answer
-from fl_epe.silos import lines as silo_lines
 
 
 @pytest.fixture(scope="module")
@@ -290,13 +290,12 @@ def test_a_reply_without_the_trained_tensors_still_has_theory():
 
 def test_a_silo_is_accused_by_a_proof_of_four_nines(monkeypatch):
     """In one of twenty lines what is proved at 95% is too much by chance."""
-    real = silo_lines.answer
 
     def unlucky(record, adversary, *, confidence):
-        found = real(record, adversary, confidence=confidence)
+        found = auditing.answer(record, adversary, confidence=confidence)
         return dataclasses.replace(found, proved=1000.0 if confidence < 0.999 else 0.5)
 
-    monkeypatch.setattr(silo_lines, "answer", unlucky)
+    monkeypatch.setattr("fl_epe.silos.lines.answer", unlucky)
     for line in Silo().answer().lines:
         assert line.proved == 0.5
         assert not line.exceeds_theory
