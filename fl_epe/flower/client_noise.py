@@ -51,7 +51,9 @@ def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -
     for node in sorted(replies):
         _, reply = model_record(replies[node], layout, run.wrapped.arrays_key())
         if np.isfinite(reply).all():
-            promised.add(node, reply if base is None else reply - base)
+            if base is not None:
+                reply -= base  # a vector of its own
+            promised.add(node, reply)
     for who, text in promised.faults.items():
         if who not in known:
             run.faults.add(state.index, FaultKind.NOISE_NOT_PROMISED, text)

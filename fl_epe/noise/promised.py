@@ -231,7 +231,8 @@ class PromisedNoise:
         The noise of this reply is independent of those, so that its part along each is N(0, 1), and
         the update's is at most its norm.
         """
-        along = np.abs(self._directions @ sketch) / (1 + ROUNDING)
+        known = max(1, len(self._senders))  # one row of zeros at first
+        along = np.abs(self._directions[:known] @ sketch) / (1 + ROUNDING)
         likest = int(along.argmax())
         chance = 2 * scipy.special.ndtr(longest - along[likest])
         other = self._senders[likest] if self._senders else None
