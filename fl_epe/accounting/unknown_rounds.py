@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
-from fl_epe.accounting.composed_gaussians import poisson_epsilon
+from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
@@ -116,14 +116,17 @@ def fixed_size_epsilon(
         cohort: how many of them take part in a round, without replacement, in [1, population].
         rounds: number of rounds, at least 1.
         delta: in (0, 1).
+
+    Raises:
+        ValueError: for an argument out of range.
     """
-    check_probability("delta", delta)
-    signal = math.inf if noise_multiplier == 0 else 1 / noise_multiplier
-    most = float(epsilon_of_shift(signal * math.sqrt(rounds), delta))
-    if cohort == population or most == 0 or signal > _LARGEST_SIGNAL:
+    if not 1 <= cohort <= population:
+        raise_invalid("cohort", cohort, f"from 1 to {population}")
+    most = gaussian_epsilon(noise_multiplier, delta, rounds)
+    if cohort == population or most == 0 or noise_multiplier < 1 / _LARGEST_SIGNAL:
         return most
     tail = _tail(delta, rounds)
-    loss = _of_cohort(cohort / population, max(signal, _LEAST_SIGNAL), tail)
+    loss = _of_cohort(cohort / population, max(1 / noise_multiplier, _LEAST_SIGNAL), tail)
     return _solved(_composed([(loss, rounds)], tail), delta, most)
 
 
@@ -285,21 +288,22 @@ def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
     below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
     above = np.linspace(signal / 2, min(far + signal, _LARGEST_SCORE), _CELLS_OF_A_ROUND + 1)
     rest = 1 - rate
-    ratio = np.exp(signal * below - signal**2 / 2)
-    logs = [-np.log(rest + rate / ratio), np.zeros(1)]
-    another = np.exp(-signal * above - signal**2 / 2)
-    logs.append(
-        np.logaddexp(math.log(rate) + signal * above - signal**2 / 2, np.log(rest * another))
-    )
-    logs[2] -= np.log(rate + rest * another)
+    # Densities over that of a round without either of them, and the logarithms of their ratios.
+    here = signal * above - signal**2 / 2
+    another = np.log(rest) - signal * above - signal**2 / 2
+    logs_below = -np.log(rest + rate * np.exp(signal**2 / 2 - signal * below))
+    logs_above = np.logaddexp(math.log(rate) + here, another)
+    logs_above -= np.logaddexp(math.log(rate), another)
     replaced = rest * _masses(above + signal)
-    members = [_masses(below - signal), rate * _masses(above - signal) + replaced]
-    others = [rate * _masses(below) + rest * members[0], rate * _masses(above) + replaced]
-    atom = np.array([max(1 - float(members[0].sum() + members[1].sum()), 0.0)])
+    members_below = _masses(below - signal)
+    members_above = rate * _masses(above - signal) + replaced
+    others_below = rate * _masses(below) + rest * members_below
+    others_above = rate * _masses(above) + replaced
+    atom = max(1 - float(members_below.sum() + members_above.sum()), 0.0)
     return _on_edges(
-        np.concatenate(logs),
-        np.concatenate([others[0], atom, np.zeros(1), others[1]]),
-        np.concatenate([members[0], atom, np.zeros(1), members[1]]),
+        np.concatenate([logs_below, logs_above]),
+        np.concatenate([others_below, [atom], others_above]),
+        np.concatenate([members_below, [atom], members_above]),
         tail,
     )
 

@@ -155,6 +155,20 @@ def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
         assert max(deltas) == pytest.approx(1e-4, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        pytest.param((-1.0, 100, 10, 5, 1e-5), "noise_multiplier=-1.0", id="noise"),
+        pytest.param((1.0, 100, 200, 5, 1e-5), "cohort=200 from 1 to 100", id="too-large"),
+        pytest.param((1.0, 100, 0, 5, 1e-5), "cohort=0 from 1 to 100", id="empty"),
+        pytest.param((1.0, 100, 10, 5, 1.5), "delta=1.5", id="delta"),
+    ],
+)
+def test_fixed_size_refuses_what_it_has_no_answer_for(given, message):
+    with pytest.raises(ValueError, match=message):
+        fixed_size_epsilon(*given)
+
+
 @pytest.mark.parametrize("noise", [1.0, 2.0, 4.0])
 def test_fixed_size_composes(noise):
     """Beside the losses of the worst updates, drawn; docs/notes/fixed-size.md has more."""
