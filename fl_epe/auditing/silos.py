@@ -53,7 +53,8 @@ class SiloLine:
         low: lower end of its interval.
         high: upper end of its interval.
         scale: κ, what is left of a canary in what the adversary sees, over what it added.
-        proved: the record's ε is above this; ``None`` without a bound.
+        proved: the record's ε is above this; ``None`` without a bound. What would be above theory
+            holds with 99.99% in place of the confidence, as it accuses the silo.
         theory: the accountant's ε of every step, in nats; infinite without noise, ``None`` if no
             theorem is known to apply.
         linear_limit: ε by the claimed noise if gradients did not depend on the model; ``None`` if

@@ -243,8 +243,9 @@ class RecordAudit(AuditedStrategy):
             self._newest = arrays
         self._log.rounds.append(FederationRound(energies, model, bool(arrays), is_average))
         count = len(self._log.rounds)
-        for silo in energies.keys() - self._log.heard.keys() if count == 1 else ():
-            logger.warning("Audit of records: no answer came from %s (audit.reply)", silo)
+        if count == 1:
+            for silo in sorted(energies.keys() - self._log.heard.keys()):
+                logger.warning("Audit of records: no answer came from %s (audit.reply)", silo)
         if self._path is not None:
             saved = {"silos": _JSON.dump_python(self._log, mode="json")}
             previous = self._path.with_stem("silos-before") if count == 1 else None
@@ -292,8 +293,8 @@ class RecordAudit(AuditedStrategy):
             silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
                 reason = reply.error.reason or "no reason was given"
-                last = reason.strip().splitlines()[-1:]  # of a traceback: the error
-                why = _HINT if _NO_HANDLER in reason else last[0] if last else reason
+                *_, last = reason.strip().splitlines() or [reason]  # of a traceback: the error
+                why = _HINT if _NO_HANDLER in reason else last
                 self._fault(f"{silo} did not answer the last model", why)
             elif answer := self._answer_in(reply):
                 rounds = len(self._log.rounds)

@@ -132,7 +132,8 @@ def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
     for answer in answers:
         of_lines: dict[str, list[str]] = {}
         for line in answer.lines:
-            for text in (*filter(None, [line.reason]), *line.doubts):
+            reasons = (line.reason,) if line.reason else ()
+            for text in (*reasons, *line.doubts):
                 of_lines.setdefault(text, []).append(line.adversary)
         for text, adversaries in of_lines.items():
             who = () if len(adversaries) == len(answer.lines) else tuple(adversaries)
@@ -183,21 +184,20 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 def _allowed(answers: Sequence[SiloAnswer]) -> str:
     """What theory allows in these silos, in words."""
-    known = {
-        answer.silo: max(line.theory for line in answer.lines if line.theory is not None)
+    theories = {
+        answer.silo: [line.theory for line in answer.lines if line.theory is not None]
         for answer in answers
-        if any(line.theory is not None for line in answer.lines)
     }
-    unknown = [answer.silo for answer in answers if answer.silo not in known]
+    known = {silo: max(theory) for silo, theory in theories.items() if theory}
+    unknown = [silo for silo, theory in theories.items() if not theory]
     texts = []
     if known:
         silo = max(known, key=lambda silo: known[silo])
-        texts.append(
-            f"is at most {number(known[silo])} (in {silo}), if clipping, sampling and noise are as"
-            " claimed"
-            if known[silo] < math.inf
-            else f"is not bounded in {silo}"
-        )
+        text = f"is not bounded in {silo}"
+        if known[silo] < math.inf:
+            text = f"is at most {number(known[silo])} (in {silo})"
+            text += ", if clipping, sampling and noise are as claimed"
+        texts.append(text)
     if unknown:
         texts.append(f"is not known in {', '.join(unknown)}")
     return "; ".join(texts)

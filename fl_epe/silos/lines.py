@@ -206,6 +206,10 @@ class _Silo:
             bounds = upper_bounds(law, self.noise, plan.delta)
             self.theory = tightest(bounds, rounds_known=False).epsilon
 
+    @functools.cached_property
+    def _unexplained(self) -> float | None:
+        return _unexplained(self.memory)
+
     def line(self, adversary: SiloAdversary) -> SiloLine:
         """What one adversary learns."""
         blank = SiloLine(adversary, theory=self.theory)
@@ -248,7 +252,7 @@ class _Silo:
                 "some steps move the model the other way by the end of a round, as momentum with "
                 "weight decay does"
             )
-        if (ratio := _unexplained(memory)) is not None and ratio > _FOREIGN:
+        if (ratio := self._unexplained) is not None and ratio > _FOREIGN:
             raise NotMeasured(
                 f"uploads have {number(ratio)} times the energy of the noise that is claimed: the "
                 "model moves between the audit's start and end by more than its steps; it must be "
@@ -262,7 +266,7 @@ class _Silo:
         units = np.array([upload.unit for upload in self.memory.told.uploads])
         variances = np.array([upload.variance for upload in self.memory.told.uploads])
         doubts = []
-        if (ratio := _unexplained(self.memory)) is not None and ratio > 1:
+        if (ratio := self._unexplained) is not None and ratio > 1:
             doubts.append(
                 f"uploads have {number(ratio)} times the energy of the noise that is claimed: "
                 "something besides the steps moves the model, and hides records"
