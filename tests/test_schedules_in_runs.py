@@ -16,6 +16,7 @@ RUN_SPECS = [
     "min-separation:separation=3",
     "cyclic",
     "balls-in-bins",
+    "k-out-of-t",
     "check-in",
     "time-of-day:rounds_per_day=4,hours=18",
     pytest.param('device-classes:{"rates": [1, 3], "shares": [0.5, 0.5]}', id="device-classes"),

@@ -230,7 +230,8 @@ def _of_type(share: float, kind: Events, added: Floats) -> tuple[Floats, Floats]
     places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
     events = len(np.unique(kind.events))
     most = events if kind.most is None else min(events, kind.most)  # participations of a client
-    rows = 1 if kind.most is None else kind.most + 1
+    counted = kind.most if kind.exactly is None else kind.exactly
+    rows = 1 if counted is None else counted + 1
     if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
         return None
     mass, lost = _walk(kind, places, rows)
@@ -255,15 +256,21 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost, capped = 0.0, int(rows > 1)  # nobody leaves the last row of several
-    for kernel in _kernels(kind, places):
+    for number, kernel in enumerate(_kernels(kind, places)):
         moved = np.zeros_like(free)
         if kernel is not None:
             able = free[: rows - capped].copy()
-            gone = _convolved(able, kernel * kind.keep)
-            gone[:, : able.shape[1]] += (1 - kind.keep) * kernel.sum() * able
+            if kind.exactly is None:
+                chances = np.full((rows - capped, 1), kernel.sum())
+            else:  # of those who take part in so many of the events that are left
+                left = kind.exactly - np.arange(rows - capped, dtype=np.float64)
+                chances = np.minimum(left / (kind.among - number), 1.0)[:, None]
+            leaving = able * chances
+            gone = _convolved(leaving, kernel / kernel.sum() * kind.keep)
+            gone[:, : able.shape[1]] += (1 - kind.keep) * leaving
             moved = np.pad(gone, ((capped, 0), (0, 0)))
-            absent = 1 - kernel.sum()
-            free[: rows - capped] *= absent if absent > 1e-12 else 0.0  # not nobody's, by rounding
+            absent = 1 - chances
+            free[: rows - capped] *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
         resting.append(moved)
         if len(resting) >= kind.rest:
             free = _sum(free, resting.popleft())

@@ -106,6 +106,8 @@ def amplified_bounds(
       there a binomial number of times, which is a mixture of Gaussians (Ganesh 2024, "Tight
       Group-Level DP Guarantees for DP-SGD with Sampling via Mixture of Gaussians Mechanisms").
       All steps are composed.
+    - Independent events are known that lose at least as much (``law.dominating``): those are
+      composed.
     - The client has one uniform round in each block (Chua et al. 2024, "Balls-and-Bins Sampling for
       DP-SGD"). With correlated noise the adversary may be told its remainder modulo ``bands``, and
       rounds whose noise reaches another block.
@@ -133,6 +135,11 @@ def amplified_bounds(
         signals = np.full(local.total, 1 / noise_multiplier)
         epsilon = hidden_rounds_epsilon(local.every_step(), signals, delta)
         words = "records take part in steps by coins that the adversary does not see"
+        yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
+    if law.dominating is not None and bands == 1:
+        signals = np.full(law.rounds, 1 / noise_multiplier)
+        epsilon = hidden_rounds_epsilon(law.dominating, signals, delta)
+        words = "has rounds that the adversary does not know"
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     if law.uniform and (blocks := _hidden_rounds(law, bands)):
         known = math.sqrt(1 + overlap) / noise_multiplier

@@ -148,7 +148,7 @@ def hidden_events(record: AuditRecord) -> Events:
     Raises:
         NotMeasured: if that is not known, or canaries follow another law.
     """
-    events = record.mechanism.participation.first(record.rounds).events
+    events = record.mechanism.participation.first(record.rounds).secret_events
     drawn = () if events is None else events.independent
     taken = record.presence.sum(axis=0)
     certain = bool(drawn) and all(event.chance == 1 for event in drawn)

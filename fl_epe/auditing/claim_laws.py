@@ -176,10 +176,14 @@ def gaussian_p_value(groups: Sequence[Floats]) -> float | None:
 def sampling_p_value(record: AuditRecord, events: Events) -> float:
     """p-value of canaries' participations under the law of their secret rounds.
 
-    For coins three tests, Bonferroni corrected: of their total number, of how much it varies
-    between canaries, and of whether it varies more than it may between rounds.
+    1 or 0 where a law is known that only dominates. For coins three tests, Bonferroni corrected: of
+    their total number, of how much it varies between canaries, and of whether it varies more than
+    it may between rounds.
     """
     presence = record.presence
+    law = record.mechanism.participation
+    if law.dominating is not None:  # which is not the law of the rounds
+        return float(np.all(presence.sum(axis=0) <= law.limit))
     members = members_of(record, events)
     drawn = events.independent
     for event in drawn:

@@ -150,8 +150,8 @@ class EpsilonSoFar:
         if asked not in self._kept or self._kept[asked][0] < due:
             events = None
             if client is not None and client.hidden:
-                events = client.first(self._rounds).events
-                if events is None or not events.independent:
+                events = client.first(self._rounds).secret_events
+                if events is None:
                     return None
             signal, scales = self._signal_and_scales(confidence)
             epsilon, low, high = (self._epsilon(scale * signal, delta, events) for scale in scales)

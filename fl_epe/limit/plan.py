@@ -27,6 +27,7 @@ DEFAULT_SCHEDULES = (
     "epochs",
     "cyclic",
     "balls-in-bins",
+    "k-out-of-t",
     "min-separation:separation=24",
     "poisson",
     "fixed-size",

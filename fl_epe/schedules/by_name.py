@@ -30,6 +30,7 @@ from fl_epe.schedules.sampled import (
     FixedSize,
     MinSeparation,
     Poisson,
+    RandomAllocation,
     ShuffledEpochs,
 )
 from fl_epe.schedules.trace import Trace
@@ -42,7 +43,7 @@ def make_schedule(spec: str, rounds: int, participations: float, **options: Any)
         spec: one of `SCHEDULES`, which may have options, see `parse_schedule`.
         rounds: number of rounds.
         participations: expected participations of each client, in (0, rounds]. A whole number for
-            "balls-in-bins"; before the cap for "capped".
+            "balls-in-bins" and "k-out-of-t"; before the cap for "capped".
         options: more options, see `schedule_maker`.
 
     Raises:
@@ -249,6 +250,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
         DeviceClasses,
         Cyclic,
         BallsInBins,
+        RandomAllocation,
         CheckIn,
         TimeOfDay,
         Trace,

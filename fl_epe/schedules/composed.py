@@ -81,6 +81,7 @@ class DropOut(Composed):
             coins=dataclasses.replace(coins, rate=coins.rate * keep),
             events=law.events and law.events.thinned(keep),
             events_at_most=law.events_at_most and law.events_at_most.thinned(keep),
+            dominating=law.dominating and law.dominating.thinned(keep),
         )
 
 
@@ -182,7 +183,7 @@ class Capped(Composed):
             rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])
             events = Events.certain(np.concatenate(kept), rounds, self.schedule.population)
         elif inner is not None and self.per_run is not None and self.per_window is None:
-            depends = inner.keep < 1 or inner.rest > 1
+            depends = inner.keep < 1 or inner.rest > 1 or inner.exactly is not None
             events = None if depends else inner.capped(self.per_run)
         return ParticipationLaw(
             self.rounds,

@@ -161,6 +161,9 @@ class Events:
         most: cap: events after so many participations are refused; ``None`` for no cap.
         rest: after taking part in an event a unit takes no part in the ``rest - 1`` next ones;
             chances are those of a unit that is not resting.
+        exactly: of the events of the whole run, ``among``, a unit takes part in exactly so many,
+            and every choice of them is as likely; ``None`` if nothing says so.
+        among: number of those events.
     """
 
     shares: Floats
@@ -172,6 +175,8 @@ class Events:
     keep: float = 1.0
     most: int | None = None
     rest: int = 1
+    exactly: int | None = None
+    among: int = 0
 
     def __post_init__(self) -> None:
         rows = [self.types, self.events, self.rounds, self.chances]
@@ -193,6 +198,12 @@ class Events:
         events = np.arange(len(rounds)) if rest == 1 else rounds
         only = np.zeros(len(rounds), np.int64)
         return cls(np.ones(1), only, events, rounds, given[rounds], rest=rest)
+
+    @classmethod
+    def subset(cls, rounds: int, size: int) -> Self:
+        """A uniform subset of ``size`` rounds."""
+        coins = cls.coins(np.full(rounds, size / rounds))
+        return dataclasses.replace(coins, exactly=size, among=rounds)
 
     @classmethod
     def steps(cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1) -> Self:
@@ -273,7 +284,7 @@ class Events:
 
     def thinned(self, keep: float) -> Events:
         """Each participation then counts with probability ``keep``."""
-        if self.most is None and self.rest == 1:
+        if self.most is None and self.rest == 1 and self.exactly is None:
             return dataclasses.replace(self, chances=self.chances * keep)
         return dataclasses.replace(self, keep=self.keep * keep)
 
@@ -290,10 +301,12 @@ class Events:
     def independent(self) -> tuple[Event, ...]:
         """The events one by one, if nothing else decides a unit's rounds; else it is empty.
 
-        That is where all units are of one type, neither a cap nor a rest makes events depend on
-        each other, and the rows of an event are either one round's, with counts, or equally likely.
+        That is where all units are of one type, neither a cap nor a rest nor a fixed number makes
+        events depend on each other, and the rows of an event are either one round's, with counts,
+        or equally likely.
         """
-        if len(self.shares) > 1 or self.keep < 1 or self.most is not None or self.rest > 1:
+        depends = self.most is not None or self.rest > 1 or self.exactly is not None
+        if len(self.shares) > 1 or self.keep < 1 or depends:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]
@@ -393,6 +406,8 @@ class ParticipationLaw:
             is that of a single unit: with cohorts of fixed size units depend on each other.
         events_at_most: events of which this law only leaves participations out, where there are no
             ``events``.
+        dominating: independent events whose privacy loss for who is not told the rounds is at
+            least that of ``events``, where those depend on each other.
         local: set if each release is made of steps of DP-SGD. Participations are steps then, and
             theory is that of every step.
     """
@@ -412,10 +427,11 @@ class ParticipationLaw:
     cohorts: FixedCohorts | None = None
     events: Events | None = None
     events_at_most: Events | None = None
+    dominating: Events | None = None
     local: LocalSteps | None = None
 
     def __post_init__(self) -> None:
-        for events in (self.events, self.events_at_most):
+        for events in (self.events, self.events_at_most, self.dominating):
             if events is not None and np.any(events.rounds >= self.rounds):
                 raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
 
@@ -465,6 +481,13 @@ class ParticipationLaw:
         """The most rounds that a unit can have."""
         return self.rounds if self.most is None else self.most
 
+    @property
+    def secret_events(self) -> Events | None:
+        """Independent events of who is not told the rounds; ``None`` where none are known."""
+        if self.events is not None and self.events.independent:
+            return self.events
+        return self.dominating
+
     def in_record(self) -> ParticipationLaw:
         """What a record keeps: without events by which nobody could hide a unit's rounds."""
         if self.events is not None and self.events.independent:
@@ -496,5 +519,6 @@ class ParticipationLaw:
             cohorts=self.cohorts and dataclasses.replace(self.cohorts, rounds=rounds),
             events=self.events and self.events.first(rounds),
             events_at_most=self.events_at_most and self.events_at_most.first(rounds),
+            dominating=self.dominating and self.dominating.first(rounds),
             local=local,
         )

@@ -253,6 +253,49 @@ class Cyclic(Epochs):
 
 
 @dataclasses.dataclass(frozen=True)
+class RandomAllocation(Epochs):
+    """Everybody takes part in exactly ``epochs`` rounds, a uniform subset of all.
+
+    Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of t),
+    with clients in place of examples. Guarantee: all choices of rounds are equally likely,
+    independently of all others, so that cohort sizes are binomial.
+
+    Attributes:
+        rounds: number of rounds.
+        epochs: participations of each participant: a whole number from 1 to ``rounds``.
+    """
+
+    kind: ClassVar[str] = "k-out-of-t"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("epochs", self.epochs)
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(population) a round."""
+        left = np.full(population, int(self.epochs), np.int32)
+        for t in range(self.rounds):
+            taken = rng.random(population) * (self.rounds - t) < left
+            left -= taken
+            yield np.flatnonzero(taken)
+
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: a uniform subset of the rounds.
+
+        Its privacy loss is at most that of one uniform round in each of ``epochs`` blocks: in a
+        random order the rounds of the blocks are a uniform subset, and divergences from the one
+        run without the client are convex.
+        """
+        blocks = BallsInBins(self.rounds, self.epochs).law(population)
+        return dataclasses.replace(
+            super().law(population),
+            hidden=self.epochs < self.rounds,
+            events=Events.subset(self.rounds, int(self.epochs)),
+            dominating=blocks.events,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class BallsInBins(Epochs):
     """In each block of rounds everybody takes part once, in a uniformly random round of the block.
 

@@ -103,7 +103,7 @@ def by_schedule() -> Section:
     loudest = max(rows, key=lambda row: exposed(row.final))
     assert loudest.schedule.startswith("device-classes")
     calm = [row for row in rows if row.most_participations == R]
-    assert {row.schedule for row in calm} == {"epochs", "cyclic", "balls-in-bins"}
+    assert {row.schedule for row in calm} == {"epochs", "cyclic", "balls-in-bins", "k-out-of-t"}
     for row in calm:
         assert abs(exposed(row.every_round) / bound(row.every_round) - 1) < 1e-6
     lines = [

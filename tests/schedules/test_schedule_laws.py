@@ -43,7 +43,7 @@ def simple(draw, kinds=SIMPLE):
             options["hours"] = draw(st.sampled_from([2, 8, 12.5, 24]))
             share *= math.floor(options["hours"]) / 24  # the zones open at least
     times = rounds * share
-    if kind == "balls-in-bins":
+    if kind in ("balls-in-bins", "k-out-of-t"):
         times = max(1, math.floor(times))
     return make_schedule(kind, rounds, times, **options)
 
