@@ -32,6 +32,7 @@ _SMALLEST_TAIL = 1e-300
 _LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
 _LARGEST_SIGNAL = 15.0  # of a round in a cohort: beyond it hiding the round hides nothing
 _ALIKE = 0.01  # relative difference of signals that are computed as one
+_ROUNDING = 1e-9  # of cells
 _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
@@ -81,6 +82,8 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
         each = signals[event.rounds]
         if event.is_uniform:
             losses.append((_drawn(_loss(_groups(each), tail), event.chance), 1))
+        elif event.is_spread:
+            losses.append((_of_rounds(_alike(each), tuple(event.chances.tolist()), tail), 1))
         elif event.is_coin and event.chance == 1:
             known.append(float(each[0]))
         else:
@@ -227,6 +230,30 @@ def _loss(groups: Groups, tail: float) -> _Loss:
     (total,) = laws
     losses = total.logs() - math.log(count)
     return _Loss(losses, total.null, total.mean / count, total.lost / count)
+
+
+def _alike(signals: Floats) -> tuple[float, ...]:
+    """Signals of which those in one cell of 1% are all as large as the largest of them."""
+    raised = np.maximum(signals, _LEAST_SIGNAL)
+    cells = np.floor(np.log(raised / raised.min()) / math.log1p(_ALIKE) + _ROUNDING)
+    largest = [float(raised[cells == cell].max()) for cell in cells]
+    return tuple(largest)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_rounds(signals: tuple[float, ...], chances: tuple[float, ...], tail: float) -> _Loss:
+    """Of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q the sum of the chances."""
+    laws = []
+    for signal, chance in zip(signals, chances, strict=True):
+        law = _ratio(signal, tail)
+        logs = law.logs() + math.log(chance)
+        laws.append(split(logs, law.null, chance * law.mean, law.step, chance * law.lost))
+    total = functools.reduce(lambda one, other: plus(one, other, tail), laws)
+    chance = min(math.fsum(chances), 1.0)
+    loss = _Loss(
+        total.logs() - math.log(chance), total.null, total.mean / chance, total.lost / chance
+    )
+    return _drawn(loss, chance)
 
 
 def _drawn(loss: _Loss, chance: float) -> _Loss:

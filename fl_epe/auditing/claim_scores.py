@@ -207,5 +207,6 @@ def _times(events: Events, rounds: int, count: int, rng: np.random.Generator) ->
             found[rng.choice(event.rounds, count), np.arange(count)] = taken
         elif not event.is_coin:
             row = np.searchsorted(np.cumsum(event.chances), rng.random(count))
-            found[event.rounds[0]] = np.append(event.counts, 0.0)[row]
+            who = np.flatnonzero(row < len(event.rounds))
+            found[event.rounds[row[who]], who] = event.counts[row[who]]
     return found

@@ -29,6 +29,7 @@ DEFAULT_SCHEDULES = (
     "balls-in-bins",
     "k-out-of-t",
     "min-separation:separation=24",
+    "b-min-sep:separation=24",
     "poisson",
     "fixed-size",
     "check-in",

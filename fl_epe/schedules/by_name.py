@@ -26,6 +26,7 @@ from fl_epe.schedules.composed import Capped, DropOut
 from fl_epe.schedules.contract import Rated, Schedule
 from fl_epe.schedules.sampled import (
     BallsInBins,
+    BMinSep,
     Cyclic,
     FixedSize,
     MinSeparation,
@@ -251,6 +252,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
         Cyclic,
         BallsInBins,
         RandomAllocation,
+        BMinSep,
         CheckIn,
         TimeOfDay,
         Trace,

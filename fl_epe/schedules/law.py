@@ -134,10 +134,14 @@ class Event:
         return len(self.rounds) == 1 and bool(self.counts[0] == 1)
 
     @property
+    def is_spread(self) -> bool:
+        """Whether the unit is in one of several rounds, once, or in none of them."""
+        return not self.in_one_round and bool(np.all(self.counts == 1))
+
+    @property
     def is_uniform(self) -> bool:
-        """Whether the unit is once in one of several rounds, each as likely as any other."""
-        equal = np.ptp(self.chances) <= 1e-12 * self.chances[0]
-        return len(self.rounds) > 1 and bool(equal and np.all(self.counts == 1))
+        """Whether it is, and each of the rounds is as likely as any other."""
+        return self.is_spread and bool(np.ptp(self.chances) <= 1e-12 * self.chances[0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -303,7 +307,7 @@ class Events:
 
         That is where all units are of one type, neither a cap nor a rest nor a fixed number makes
         events depend on each other, and the rows of an event are either one round's, with counts,
-        or equally likely.
+        or of several rounds, once.
         """
         depends = self.most is not None or self.rest > 1 or self.exactly is not None
         if len(self.shares) > 1 or self.keep < 1 or depends:
@@ -314,7 +318,7 @@ class Events:
         found = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             event = Event(self.rounds[start:end], self.chances[start:end], counts[start:end])
-            if not (event.in_one_round or event.is_uniform):
+            if not (event.in_one_round or event.is_spread):
                 return ()
             found.append(event)
         return tuple(found)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_epe.checks import Integers, check_count, raise_invalid
+from fl_epe.checks import Floats, Integers, check_count, raise_invalid
 from fl_epe.schedules.contract import Cohort, Epochs, Rated, by_round, draw, even_sizes
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
@@ -96,14 +96,7 @@ class MinSeparation(Rated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("separation", self.separation)
-        if self.rate * self.separation > 1 + 1e-12:
-            raise_invalid(
-                "rate",
-                self.rate,
-                f"<= 1/separation={1 / self.separation}, or too few clients would be rested (it is "
-                "participations over rounds)",
-            )
+        _check_separation(self.rate, self.separation)
 
     def most_participations(self) -> int:
         """``ceil(rounds / separation)``."""
@@ -139,6 +132,88 @@ class MinSeparation(Rated):
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
         most = population * self.rounds // self.separation
         return even_sizes(min(round(self.rate * population * self.rounds), most), self.rounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class BMinSep(Rated):
+    """Everybody tosses a coin in every round, but those who took part in the last rounds rest.
+
+    Source: b-min-sep sampling (arXiv 2602.09338), with clients in place of examples, from its
+    stationary state: whoever has not rested long enough before the first round is drawn. So a
+    client takes part in every round with probability ``rate``. Guarantee: any two participations of
+    a client are at least ``separation`` rounds apart, and clients are independent, so that cohort
+    sizes are binomial.
+
+    Attributes:
+        rounds: number of rounds.
+        rate: probability of taking part in a round, in (0, 1 / separation].
+        separation: b, least distance between two participations of a client, in rounds.
+    """
+
+    kind: ClassVar[str] = "b-min-sep"
+
+    separation: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_separation(self.rate, self.separation)
+
+    @property
+    def chance(self) -> float:
+        """Probability of the coin of a client who has rested."""
+        return min(self.rate / max(1 - (self.separation - 1) * self.rate, self.rate), 1.0)
+
+    def most_participations(self) -> int:
+        """``ceil(rounds / separation)``."""
+        return -(-self.rounds // self.separation)
+
+    def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
+        """See `Schedule.cohorts`. Costs O(population) a round."""
+        rested_from = np.zeros(population, np.int64)
+        for t, chance in enumerate(self._chances()):
+            cohort = np.flatnonzero((rested_from <= t) & (rng.random(population) < chance))
+            rested_from[cohort] = t + self.separation
+            yield cohort
+
+    def law(self, population: int) -> ParticipationLaw:
+        """See `Schedule.law`: coins and rests.
+
+        Its privacy loss is at most that of coins in blocks of ``separation`` rounds of which each
+        block's first head counts. Proof: docs/notes/unknown-rounds.md.
+        """
+        blocks = []
+        for first in range(0, self.rounds, self.separation):
+            length = min(self.separation, self.rounds - first)
+            tails = np.arange(length, dtype=np.float64)
+            of_first_head = np.asarray(self.chance * (1 - self.chance) ** tails)
+            blocks.append((first, of_first_head[of_first_head > 0]))
+        return dataclasses.replace(
+            super().law(population),
+            hidden=self.rate < 1,
+            adjacency="add-or-remove",
+            separation=self.separation,
+            events=Events.coins(self._chances(), self.separation),
+            dominating=Events.blocks(blocks),
+        )
+
+    def _chances(self) -> Floats:
+        """Of the coin in each round, for who did not take part in the last rounds of the run.
+
+        In the first rounds some of them still rest from a participation before the run.
+        """
+        before = np.minimum(np.arange(self.rounds), self.separation - 1)
+        return np.minimum(self.rate / np.maximum(1 - before * self.rate, self.rate), 1.0)
+
+
+def _check_separation(rate: float, separation: int) -> None:
+    check_count("separation", separation)
+    if rate * separation > 1 + 1e-12:
+        raise_invalid(
+            "rate",
+            rate,
+            f"<= 1/separation={1 / separation}, or too few clients would be rested (it is "
+            "participations over rounds)",
+        )
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:

@@ -16,7 +16,13 @@ from records import make_record
 from fl_epe import AuditRecord
 from fl_epe.auditing import ServerStep, read_scores
 from fl_epe.schedules import ParticipationLaw, Poisson
-from fl_epe.schedules.sampled import BallsInBins, FixedSize, MinSeparation, RandomAllocation
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    BMinSep,
+    FixedSize,
+    MinSeparation,
+    RandomAllocation,
+)
 
 words = st.text(max_size=8)
 names = st.text("abc_é", min_size=1, max_size=8)
@@ -53,6 +59,7 @@ LAWS = [
     MinSeparation(9, 0.2, 3).law(10),
     FixedSize(4, 0.5).law(7),
     RandomAllocation(6, 2).law(7),
+    BMinSep(6, 0.2, 2).law(7),
 ]
 
 

@@ -11,6 +11,7 @@ from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparati
 
 OPTIONS = {
     "min-separation": {"separation": 4},
+    "b-min-sep": {"separation": 4},
     "time-of-day": {"rounds_per_day": 10},
     "device-classes": {"rates": (1, 5), "shares": (0.75, 0.25)},
     "drop-out": {"of": "check-in:window=5", "rate": 0.2},

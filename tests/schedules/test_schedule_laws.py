@@ -27,7 +27,7 @@ def simple(draw, kinds=SIMPLE):
     kind, rounds = draw(st.sampled_from(kinds)), draw(st.integers(1, 20))
     share, options = draw(st.floats(0.05, 1)), {}
     match kind:
-        case "min-separation":
+        case "min-separation" | "b-min-sep":
             options["separation"] = draw(st.integers(1, rounds))
             share /= options["separation"]
         case "device-classes":

@@ -9,7 +9,14 @@ from fl_epe.accounting import expected_score_law
 from fl_epe.schedules import Capped, Events, Poisson, Schedule, ShuffledEpochs, Trace, presence
 from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
-from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize, MinSeparation, RandomAllocation
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    BMinSep,
+    Cyclic,
+    FixedSize,
+    MinSeparation,
+    RandomAllocation,
+)
 
 T, CLIENTS, RUNS = 20, 40, 300
 
@@ -35,6 +42,8 @@ SIMPLE: list[Schedule] = [
     Cyclic(T, 3),
     BallsInBins(T, 3),
     RandomAllocation(T, 3),
+    BMinSep(T, 0.125, 5),
+    BMinSep(T, 0.25, 4),
     CheckIn(T, 6),
     CheckIn(T, 3, keep=0.6),
     TimeOfDay(T, 0.15, 8),
@@ -43,6 +52,8 @@ SIMPLE: list[Schedule] = [
 COMPOSED: list[Schedule] = [
     DropOut(Cyclic(T, 3), 0.25),
     DropOut(RandomAllocation(T, 4), 0.25),
+    DropOut(BMinSep(T, 0.15, 5), 0.25),
+    Capped(BMinSep(T, 0.08, 5), per_run=1),
     Capped(RandomAllocation(T, 4), per_run=3),
     DropOut(Capped(Poisson(T, 0.3), per_run=2), 0.25),
     Capped(Poisson(T, 0.2), per_run=2),
@@ -139,7 +150,7 @@ def law_faults(schedule: Schedule) -> list[str]:
     if law.coins is not None and toss > law.coins.rate * (1 + 1e-9):
         faults.append("coins")
     if law.coins is not None and law.hidden and events is not None:
-        rates = np.bincount(events.rounds, events.chances * events.keep, minlength=T)
+        rates = np.array([_chance(events, np.eye(T)[t], 1) for t in range(T)])
         spread = (runs.sum(axis=2) - CLIENTS * rates) ** 2
         compare("clients", spread.mean(axis=1), CLIENTS * float(np.mean(rates * (1 - rates))))
     if law.hidden and law.secret_events is None:
