@@ -38,6 +38,8 @@ _MOST_ROWS = 1e8  # of simulated participations: half a minute
 _ROWS_A_ROUND = 150  # as long as a round takes to draw
 _MOST_CELLS = 4_000_000  # rounds times drawn clients
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
+_AS_LARGE = 1e-6
+_EVENTS_BETWEEN_CUTS = 8
 _MANY, _COARSE = 20_000, 2e-4  # a law of more expected scores is rounded, by so much at most
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
@@ -88,8 +90,9 @@ class ExpectedScoreLaw:
 def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over the rounds of one client.
 
-    A law of more than 20,000 values is rounded up, by 0.02% at most. Weights in the same
-    proportions, to 12 digits, share a law.
+    A law of more than 20,000 values is rounded up, by 0.02% at most. Weights less than a millionth
+    below the largest count as the largest, so that rounds that add the same share a lattice point.
+    Weights in the same proportions, to 12 digits, share a law.
 
     Args:
         events: how the client draws its rounds.
@@ -106,7 +109,9 @@ def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw |
     if added.ndim != 1 or len(added) < rounds or not np.all((added >= 0) & np.isfinite(added)):
         raise_invalid("weights", added, f">= 0, one for each of {rounds}")
     largest = float(added.max(initial=0.0)) or 1.0
-    law = _law_of_shape(events, np.round(added / largest, 12).tobytes())
+    shape = np.round(added / largest, 12)
+    shape[shape > 1 - _AS_LARGE] = 1.0
+    law = _law_of_shape(events, shape.tobytes())
     return law and dataclasses.replace(law, expected_scores=largest * law.expected_scores)
 
 
@@ -259,7 +264,7 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     for number, kernel in enumerate(_kernels(kind, places)):
         moved = np.zeros_like(free)
         if kernel is not None:
-            able = free[: rows - capped].copy()
+            able = free[: rows - capped]
             if kind.exactly is None:
                 chances = np.full((rows - capped, 1), kernel.sum())
             else:  # of those who take part in so many of the events that are left
@@ -267,15 +272,17 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
                 chances = np.minimum(left / (kind.among - number), 1.0)[:, None]
             leaving = able * chances
             gone = _convolved(leaving, kernel / kernel.sum() * kind.keep)
-            gone[:, : able.shape[1]] += (1 - kind.keep) * leaving
-            moved = np.pad(gone, ((capped, 0), (0, 0)))
+            if kind.keep < 1:
+                gone[:, : able.shape[1]] += (1 - kind.keep) * leaving
+            moved = np.vstack([np.zeros((capped, gone.shape[1])), gone]) if capped else gone
             absent = 1 - chances
-            free[: rows - capped] *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
+            able *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
         resting.append(moved)
         if len(resting) >= kind.rest:
             free = _sum(free, resting.popleft())
-        free, cut = _cut(free)
-        lost += cut
+        if number % _EVENTS_BETWEEN_CUTS == 0:
+            free, cut = _cut(free)
+            lost += cut
     for moved in resting:
         free = _sum(free, moved)
     return free.sum(axis=0), lost
@@ -297,10 +304,10 @@ def _convolved(mass: Floats, kernel: Floats) -> Floats:
 
 
 def _sum(first: Floats, second: Floats) -> Floats:
+    """The sum of two laws, in the memory of the longer one."""
     short, long = sorted((first, second), key=lambda each: each.shape[1])
-    total = long.copy()
-    total[:, : short.shape[1]] += short
-    return total
+    long[:, : short.shape[1]] += short
+    return long
 
 
 def _cut(mass: Floats) -> tuple[Floats, float]:

@@ -33,6 +33,7 @@ _LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows wit
 _LARGEST_SIGNAL = 15.0  # of a round in a cohort: beyond it hiding the round hides nothing
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _ROUNDING = 1e-9  # of cells
+_AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
 _MOST_GROUPS = 4  # of signals that are told apart in an epoch of more rounds
 _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
@@ -69,6 +70,15 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     used = signals[events.rounds]
     if not np.all(np.isfinite(used) & (used > 0)):
         raise_invalid("signals", signals, "positive and finite")
+    # Theory and a measurement have the same signals, but for rounding and the first round.
+    largest = float(f"{np.max(used):.12g}")
+    raised = np.where(signals > largest * (1 - _AS_LARGE), largest, signals)
+    return _of_hidden_rounds(events, raised.tobytes(), delta)
+
+
+@functools.lru_cache(maxsize=256)
+def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> float:
+    signals = np.frombuffer(signals_in_bytes)
     drawn = events.independent
     largest = math.hypot(*(float(np.max(signals[e.rounds] * e.counts)) for e in drawn))
     most = float(epsilon_of_shift(largest, delta))
@@ -101,7 +111,8 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     if len(losses) > 1 or not tossed or not tossed[0][0].is_coin or found > _MOST_EXPONENT:
         return found
     ((event, (signal, count)),) = tossed
-    return min(found, poisson_epsilon(1 / signal, event.chance, count, delta))
+    noise = float(f"{1 / signal:.12g}")
+    return min(found, poisson_epsilon(noise, event.chance, count, delta))
 
 
 def fixed_size_epsilon(
@@ -243,17 +254,31 @@ def _alike(signals: Floats) -> tuple[float, ...]:
 @functools.lru_cache(maxsize=64)
 def _of_rounds(signals: tuple[float, ...], chances: tuple[float, ...], tail: float) -> _Loss:
     """Of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q the sum of the chances."""
-    laws = []
-    for signal, chance in zip(signals, chances, strict=True):
-        law = _ratio(signal, tail)
-        logs = law.logs() + math.log(chance)
-        laws.append(split(logs, law.null, chance * law.mean, law.step, chance * law.lost))
-    total = functools.reduce(lambda one, other: plus(one, other, tail), laws)
+
+    def total_from(start: int, end: int) -> LogLaw:
+        """Σ_t q_t·X_t over some of the rounds, from both halves of them."""
+        if end - start == 1:
+            return _scaled(_ratio(signals[start], tail), chances[start])
+        middle = start + (end - start) // 2
+        first = total_from(start, middle)
+        if signals[start:middle] == signals[middle:end]:
+            times = np.divide(chances[middle:end], chances[start:middle])
+            if np.ptp(times) <= _ROUNDING * times[0]:  # as for first heads: the same law, scaled
+                return plus(first, _scaled(first, float(times.max())), tail)
+        return plus(first, total_from(middle, end), tail)
+
+    total = total_from(0, len(signals))
     chance = min(math.fsum(chances), 1.0)
     loss = _Loss(
         total.logs() - math.log(chance), total.null, total.mean / chance, total.lost / chance
     )
     return _drawn(loss, chance)
+
+
+def _scaled(law: LogLaw, factor: float) -> LogLaw:
+    """Of ``factor`` times the variable."""
+    logs = law.logs() + math.log(factor)
+    return split(logs, law.null, factor * law.mean, law.step, factor * law.lost)
 
 
 def _drawn(loss: _Loss, chance: float) -> _Loss:
