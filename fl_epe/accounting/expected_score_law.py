@@ -256,14 +256,24 @@ def _step(inside: Floats, chances: Floats) -> float:
 
 
 def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
-    """Probability of each lattice point after all events, and what was cut off above."""
+    """Probability of each lattice point after all events, and what was cut off above.
+
+    Before its last rounds, in which momentum has not yet added up, a run needs only the points that
+    are multiples of the largest step.
+    """
+    scale = int(places.max())
     free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost, capped = 0.0, int(rows > 1)  # nobody leaves the last row of several
-    for number, kernel in enumerate(_kernels(kind, places)):
-        moved = np.zeros_like(free)
-        if kernel is not None:
+    for number, (steps, of_steps) in enumerate(_events_in_time(kind, places)):
+        if scale > 1 and np.any(steps % scale):
+            free = _between(free, scale)
+            resting = collections.deque(_between(moved, scale) for moved in resting)
+            scale = 1
+        moved = np.zeros((rows, 1))
+        if len(steps):
+            kernel = np.asarray(np.bincount(steps // scale, of_steps), np.float64)
             able = free[: rows - capped]
             if kind.exactly is None:
                 chances = np.full((rows - capped, 1), kernel.sum())
@@ -285,15 +295,21 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
             lost += cut
     for moved in resting:
         free = _sum(free, moved)
-    return free.sum(axis=0), lost
+    return _between(free, scale).sum(axis=0), lost
 
 
-def _kernels(kind: Events, places: Integers) -> Iterator[Floats | None]:
-    """For each event the chance of each step on the lattice; ``None`` for an event without any."""
+def _events_in_time(kind: Events, places: Integers) -> Iterator[tuple[Integers, Floats]]:
+    """For each event its steps on the lattice and their chances; none where nothing happens."""
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
     for start, end in itertools.pairwise(ends.tolist()):
-        chances = np.bincount(places[start:end], kind.chances[start:end])
-        yield np.asarray(chances, np.float64) if end > start else None
+        yield places[start:end], kind.chances[start:end]
+
+
+def _between(mass: Floats, scale: int) -> Floats:
+    """The same law on a lattice that has ``scale`` times as many points."""
+    finer = np.zeros((len(mass), (mass.shape[1] - 1) * scale + 1))
+    finer[:, ::scale] = mass
+    return finer
 
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:

@@ -208,7 +208,8 @@ def test_hidden_rounds_of_blocks_have_the_exact_epsilon(z):
     schedule, delta = make_schedule("balls-in-bins", 60, 3), 1e-5
     found = tightest(upper_bounds(schedule.law(100), z, delta), rounds_known=False)
     assert found.epsilon == pytest.approx(
-        hidden_rounds_epsilon(schedule.law(100).events, np.full(60, 1 / z), delta), rel=1e-9
+        hidden_rounds_epsilon(schedule.law(100).events, np.full(60, 1 / z), delta),
+        rel=1e-7,  # signals have 8 digits
     )
     assert found == strategy_bounds(schedule.law(100), np.eye(60), z, delta)[-1]
     assert found.epsilon < gaussian_epsilon(z, delta, 3)
