@@ -8,18 +8,57 @@ import dataclasses
 import functools
 from pathlib import Path
 
+from fl_epe import accounting
 from fl_epe.auditing import AuditRecord, Sees
 from fl_epe.config import chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
 from fl_epe.mechanism import strategy_matrix
-from fl_epe.schedules import clients_of, make_schedule
+from fl_epe.schedules import Schedule, clients_of, make_schedule
+
+_CLOSE = 1e-3  # relative error of noise for a target
 
 BOTH: tuple[Sees, Sees] = ("final", "all")
 
 _load_run = functools.lru_cache(maxsize=1)(AuditRecord.load)
 _schedule = functools.lru_cache(maxsize=64)(make_schedule)
+
+
+def guaranteed_epsilon(
+    schedule: Schedule, clients: int, noise_multiplier: float, delta: float, mechanism: str
+) -> float:
+    """The smallest ε that theory guarantees every client, if the adversary sees every round.
+
+    δ is a mean over what the schedule draws. The adversary is not told a client's rounds where the
+    schedule hides them. An ε against removing a client holds against zeros in its place as well, as
+    coins of one client do not depend on another's. So all schedules can be compared.
+
+    Args:
+        schedule: the participation schedule.
+        clients: how many there are.
+        noise_multiplier: z ≥ 0.
+        delta: in (0, 1).
+        mechanism: of the noise, as `fl_epe.mechanism.parse_strategy` reads it.
+    """
+    law = schedule.law(clients)
+    strategy = strategy_matrix(mechanism, schedule.rounds)
+    if strategy is None:
+        found = accounting.upper_bounds(law, noise_multiplier, delta)
+    else:
+        found = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
+    return accounting.tightest(found, rounds_known=not law.hidden).epsilon
+
+
+def needed_noise(
+    schedule: Schedule, clients: int, target_epsilon: float, delta: float, mechanism: str
+) -> float:
+    """The least noise multiplier whose `guaranteed_epsilon` is at most ``target_epsilon``."""
+
+    def guaranteed(noise: float) -> float:
+        return guaranteed_epsilon(schedule, clients, noise, delta, mechanism)
+
+    return accounting.noise_at(guaranteed, target_epsilon, close=_CLOSE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +76,9 @@ class Row:
         skipped: why the combination is impossible; ``None`` if it is not.
         not_measured: why it has no ε although it is possible; ``None`` if it has one.
         diverged: why its model has diverged; ``None`` if it has not.
+        rounds: number of rounds, in the limit.
+        guaranteed: `guaranteed_epsilon`; ``None`` of a training, or like a run.
+        needed_noise: for the plan's target, in the middle of its grid; else ``None``.
     """
 
     schedule: str
@@ -49,6 +91,9 @@ class Row:
     skipped: str | None = None
     not_measured: str | None = None
     diverged: str | None = None
+    rounds: int | None = None
+    guaranteed: float | None = None
+    needed_noise: float | None = None
 
     @property
     def failed(self) -> str | None:
@@ -91,4 +136,11 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     worst = [
         worst_client(record, schedule, sees, clients, plan.confidence, plan.seed) for sees in BOTH
     ]
-    return Row(*cell.place, record.delta, clients, (*median, *filter(None, worst)))
+    row = Row(*cell.place, record.delta, clients, (*median, *filter(None, worst)), rounds=rounds)
+    if like is not None:  # whose clip norms may have cost a part of the noise
+        return row
+    setting = schedule, clients, cell.noise_multiplier, record.delta, cell.mechanism
+    wanted = None
+    if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
+        wanted = needed_noise(schedule, clients, plan.target_epsilon, record.delta, cell.mechanism)
+    return dataclasses.replace(row, guaranteed=guaranteed_epsilon(*setting), needed_noise=wanted)

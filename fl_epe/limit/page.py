@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, installed_versions
 from fl_epe.files import write_json, write_text
+from fl_epe.limit.choice import choice_of
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, Row
 from fl_epe.limit.plan import ComparisonPlan
@@ -43,6 +44,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     page = render_page(
         "compare.html.j2",
         plan=plan,
+        choice=choice_of(plan, here),
         finding=finding_of(plan, rows),
         failed=failed_of(rows),
         delta=_delta(plan, rows),
@@ -58,11 +60,7 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
 
 def reference(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
     """The rows at the middle of the grid, which the terminal shows."""
-    middle = tuple(
-        sorted(values)[(len(values) - 1) // 2]
-        for values in (plan.noise_multipliers, plan.participations)
-    )
-    return [row for row in rows if (row.noise_multiplier, row.participations) == middle]
+    return [row for row in rows if (row.noise_multiplier, row.participations) == plan.middle]
 
 
 def print_comparison(
@@ -72,6 +70,8 @@ def print_comparison(
     console.print()
     if failed := failed_of(rows):
         console.print(failed, style="bold red")
+    if choice := choice_of(plan, reference(plan, rows)):
+        console.print(choice, style="bold")
     shown = list(tables_of(plan, rows if details else reference(plan, rows)))
     for title, lines in shown if details else shown[:1]:
         table = plain_table(title, COLUMNS, left=4)

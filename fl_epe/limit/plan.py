@@ -40,6 +40,7 @@ DEFAULT_SCHEDULES = (
 )
 
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
+_CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw")
 _TEXTS = ("schedules", "mechanisms")
 _OF_CELLS = {"participation", "noise_multiplier", "canary_participations", "mechanism"}
 _OWN = _OF_CELLS | {"clients", "stop_when"}
@@ -95,6 +96,14 @@ class ComparisonPlan:
             taken over, without a task.
         settings: other settings of 'fl-epe run' by name, such as local-epochs=1, with a task.
         task_options: options of the task by name.
+        target_epsilon: ε that theory must guarantee every client, without a task: the noise that
+            each schedule needs for it is named (default: schedules are compared at equal noise).
+        least_distance: rounds between two participations of a client, at least, of a schedule that
+            is recommended.
+        part_time: clients are online at times of their own: only schedules to which they come by
+            themselves are recommended.
+        clients_draw: nobody knows which clients are online: only schedules in which each client
+            draws its own rounds are recommended.
         confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
         seed: of everything; trainings do not share randomness.
     """
@@ -112,6 +121,10 @@ class ComparisonPlan:
     like: str | None = None
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     task_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    target_epsilon: float | None = None
+    least_distance: int = 1
+    part_time: bool = False
+    clients_draw: bool = False
     confidence: float = 0.95
     seed: int = 0
 
@@ -135,7 +148,9 @@ class ComparisonPlan:
             checks.check_noise_multiplier("noise_multipliers", value)
             if self.task is None:
                 checks.check_positive("noise_multipliers", value)
-        for name in ("replicates", "rounds", "clients"):
+        if self.target_epsilon is not None:
+            checks.check_positive("target_epsilon", self.target_epsilon)
+        for name in ("replicates", "rounds", "clients", "least_distance"):
             if getattr(self, name) is not None:
                 checks.check_count(name, getattr(self, name))
         checks.check_probability("confidence", self.confidence)
@@ -154,11 +169,17 @@ class ComparisonPlan:
             checks.checked_type(name, value, kinds[name])
         checks.check_fraction("server_momentum", self.server_momentum or 0.0)
         only_with = ("replicates", "settings", "task_options")
-        only_without = ("like", "clients")
+        only_without = ("like", "clients", *_CHOICE)
         for name in only_with if self.task is None else only_without:
             if getattr(self, name) != getattr(ComparisonPlan, name, {}):
                 wanted = "with a task to train" if self.task is None else "without a task"
                 checks.raise_invalid(name, getattr(self, name), f"only {wanted}")
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        """Noise multiplier and participations in the middle of the grid."""
+        noises, participations = sorted(self.noise_multipliers), sorted(self.participations)
+        return noises[(len(noises) - 1) // 2], participations[(len(participations) - 1) // 2]
 
     @property
     def combinations(self) -> int:
@@ -172,7 +193,7 @@ class ComparisonPlan:
 
     def key(self, cell: Cell) -> str:
         """Names a training: the same key, the same result, whatever else the plan holds."""
-        left_out = (*_GRID, "replicates", "confidence")
+        left_out = (*_GRID, *_CHOICE, "replicates", "confidence")
         common = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
         text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]

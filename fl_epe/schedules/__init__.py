@@ -38,7 +38,7 @@ from fl_epe.schedules.by_name import (
     parse_schedule,
     schedule_maker,
 )
-from fl_epe.schedules.composed import Capped, Composed, clients_of, trace_of
+from fl_epe.schedules.composed import Capped, Composed, basis_of, clients_of, trace_of
 from fl_epe.schedules.contract import Cohort, Schedule, presence
 from fl_epe.schedules.law import (
     Adjacency,
@@ -68,6 +68,7 @@ __all__ = [
     "Schedule",
     "ShuffledEpochs",
     "Trace",
+    "basis_of",
     "clients_of",
     "log_of",
     "make_schedule",

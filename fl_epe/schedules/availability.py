@@ -35,6 +35,8 @@ class CheckIn(Schedule):
     """
 
     kind: ClassVar[str] = "check-in"
+    drawn_by_clients: ClassVar[bool] = True
+    part_time: ClassVar[bool] = True
 
     window: int
     keep: float = 1.0
@@ -115,6 +117,7 @@ class TimeOfDay(Rated):
     """
 
     kind: ClassVar[str] = "time-of-day"
+    part_time: ClassVar[bool] = True
 
     rounds_per_day: int
     hours: float = 8
@@ -215,6 +218,7 @@ class DeviceClasses(Schedule):
     """
 
     kind: ClassVar[str] = "device-classes"
+    drawn_by_clients: ClassVar[bool] = True
 
     rates: tuple[float, ...]
     shares: tuple[float, ...]

@@ -210,6 +210,13 @@ def trace_of(schedule: Schedule) -> Trace | None:
     return schedule if isinstance(schedule, Trace) else None
 
 
+def basis_of(schedule: Schedule) -> Schedule:
+    """The schedule itself, or what it is made of."""
+    while isinstance(schedule, Composed):
+        schedule = schedule.schedule
+    return schedule
+
+
 def clients_of(schedule: Schedule, clients: int) -> int:
     """How many clients there are: those of the trace that it replays, else ``clients``."""
     trace = trace_of(schedule)

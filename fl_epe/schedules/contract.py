@@ -36,6 +36,12 @@ class Schedule(abc.ABC):
     kind: ClassVar[str]
     """Name of the kind of schedule."""
 
+    drawn_by_clients: ClassVar[bool] = False
+    """Whether each client can draw its own rounds, and nobody needs to know who is online."""
+
+    part_time: ClassVar[bool] = False
+    """Whether clients come at times of their own, and need not be online at all others."""
+
     rounds: int
 
     def __post_init__(self) -> None:

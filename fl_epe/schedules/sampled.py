@@ -26,6 +26,7 @@ class Poisson(Rated):
     """
 
     kind: ClassVar[str] = "poisson"
+    drawn_by_clients: ClassVar[bool] = True
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`."""
@@ -151,6 +152,7 @@ class BMinSep(Rated):
     """
 
     kind: ClassVar[str] = "b-min-sep"
+    drawn_by_clients: ClassVar[bool] = True
 
     separation: int
 
@@ -341,6 +343,7 @@ class RandomAllocation(Epochs):
     """
 
     kind: ClassVar[str] = "k-out-of-t"
+    drawn_by_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -385,6 +388,7 @@ class BallsInBins(Epochs):
     """
 
     kind: ClassVar[str] = "balls-in-bins"
+    drawn_by_clients: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,6 +40,7 @@ class Trace(Schedule):
     """
 
     kind: ClassVar[str] = "trace"
+    part_time: ClassVar[bool] = True
 
     rounds: int = dataclasses.field(init=False)
     round_ids: Integers = dataclasses.field(repr=False)
