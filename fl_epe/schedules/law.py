@@ -307,7 +307,7 @@ class Events:
 
         That is where all units are of one type, neither a cap nor a rest nor a fixed number makes
         events depend on each other, and the rows of an event are either one round's, with counts,
-        or of several rounds, once.
+        or of several rounds, once, which no other event has.
         """
         depends = self.most is not None or self.rest > 1 or self.exactly is not None
         if len(self.shares) > 1 or self.keep < 1 or depends:
@@ -321,6 +321,9 @@ class Events:
             if not (event.in_one_round or event.is_spread):
                 return ()
             found.append(event)
+        spread = [event.rounds for event in found if event.is_spread]
+        if spread and len(np.unique(np.concatenate(spread))) < sum(map(len, spread)):
+            return ()
         return tuple(found)
 
     def __eq__(self, other: object) -> bool:

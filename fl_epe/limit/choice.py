@@ -1,0 +1,135 @@
+"""Which schedule to run: that with the smallest guaranteed ε, or the least noise for a wanted one.
+
+Guarantees are compared, see `fl_epe.limit.measure.guaranteed_epsilon`, of schedules that a plan's
+constraints allow.
+"""
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Sequence
+
+from fl_epe.limit.measure import Row
+from fl_epe.limit.plan import CLIENTS, Cell, ComparisonPlan
+from fl_epe.reporting import number
+from fl_epe.schedules import Schedule, basis_of, make_schedule
+from fl_epe.seeding import generator
+from fl_epe.wording import counted
+
+_TIE = 0.002  # relative
+_DRAWN = 10_000  # clients whose cohorts are drawn, at most
+_COHORTS = 7  # stream of the seed
+_WHOLE = 1e-9
+
+
+def obstacle(plan: ComparisonPlan, schedule: Schedule) -> str:
+    """Why a plan's constraints rule a schedule out; "" if they do not."""
+    basis = basis_of(schedule)
+    if schedule.law(plan.clients or CLIENTS).separation < plan.least_distance:
+        return f"two rounds of a client may be less than {plan.least_distance} apart"
+    if plan.part_time and not basis.part_time:
+        return "it needs clients at times at which they may be offline"
+    if plan.clients_draw and not basis.drawn_by_clients:
+        return "it needs somebody who knows which clients are online"
+    return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Choice:
+    """A schedule that can be run, and what it costs.
+
+    Attributes:
+        row: what was measured of it.
+        cell: what it is.
+        schedule: the same, made.
+        cost: the noise that it needs for a wanted ε, rounded up, or its ε at the row's noise.
+    """
+
+    row: Row
+    cell: Cell
+    schedule: Schedule
+    cost: float
+
+    @property
+    def clients(self) -> int:
+        return self.row.clients or CLIENTS
+
+
+def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
+    """Which schedule to run at the middle of a grid, in sentences; "" if nothing is guaranteed.
+
+    Args:
+        plan: with what a schedule must allow.
+        rows: at one noise multiplier and number of participations.
+    """
+    choices, obstacles = _choices(plan, rows)
+    if not choices:
+        reasons = "; ".join(f"{name}: {why}" for name, why in obstacles.items())
+        return f"No schedule allows what you ask for ({reasons})." if reasons else ""
+    best = choices[0]
+    tied = [each for each in choices if each.cost <= best.cost * (1 + _TIE)]
+    often = counted(best.row.participations, "participation")
+    at = f"with {often} in {best.schedule.rounds} rounds"
+    if plan.target_epsilon is None:
+        noise = best.row.noise_multiplier
+        promise = f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
+    else:
+        promise = f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
+    sentences = [
+        f"Run {' or '.join(each.cell.schedule for each in tied)}: {promise}, at δ ="
+        f" {best.row.delta:.2g} for an adversary who sees every round's model"
+        f"{' but not who takes part' * best.schedule.law(best.clients).hidden}."
+    ]
+    if others := choices[len(tied) :]:
+        what = "ε" if plan.target_epsilon is None else "noise"
+        less = 1 - best.cost / others[0].cost
+        sentences.append(f"That is {less:.1%} less {what} than with {others[0].row.schedule}.")
+    if obstacles:
+        sentences.append(f"Ruled out: {', '.join(obstacles)}.")
+    return " ".join([*sentences, _spread(plan, best), _command(plan, best)])
+
+
+def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], dict[str, str]]:
+    """The schedules that can be run, the cheapest first, and why others cannot."""
+    cells = {cell.place: cell for cell in plan.cells()}
+    choices = []
+    obstacles = {}
+    for row in rows:
+        cost = row.guaranteed if plan.target_epsilon is None else row.needed_noise
+        cell = cells.get((row.schedule, row.noise_multiplier, row.participations))
+        if cell is None or row.rounds is None or cost is None or not math.isfinite(cost):
+            continue
+        schedule = make_schedule(cell.schedule, row.rounds, row.participations)
+        if why := obstacle(plan, schedule):
+            obstacles[row.schedule] = why
+            continue
+        if plan.target_epsilon is not None:
+            cost = math.ceil(cost * 1000) / 1000
+        choices.append(_Choice(row, cell, schedule, cost))
+    return sorted(choices, key=lambda each: each.cost), obstacles
+
+
+def _spread(plan: ComparisonPlan, choice: _Choice) -> str:
+    """How much the sizes of cohorts vary, in one run that is drawn."""
+    clients = min(choice.clients, _DRAWN)
+    rng = generator(plan.seed, _COHORTS)
+    sizes = [len(cohort) for cohort in choice.schedule.cohorts(clients, rng)]
+    few, many = min(sizes), max(sizes)
+    has = str(few) if few == many else f"{few} to {many}"
+    return f"A cohort has {has} of {clients:,} clients."
+
+
+def _command(plan: ComparisonPlan, choice: _Choice) -> str:
+    """How to run it: as a command, or by its cohorts where a cohort's size is no whole number."""
+    spec, rounds = choice.cell.schedule, choice.schedule.rounds
+    size = choice.cell.participations * choice.clients / rounds
+    if abs(size - round(size)) > _WHOLE or size < 1:
+        made = f'make_schedule("{spec}", {rounds}, {choice.cell.participations:g})'
+        return f"Its cohorts: fl_epe.schedules.{made}.cohorts({choice.clients}, rng)."
+    noise = choice.cell.noise_multiplier if plan.target_epsilon is None else choice.cost
+    words = ["--participation", spec, "--rounds", str(rounds)]
+    words += ["--clients", str(choice.clients), "--clients-per-round", str(round(size))]
+    words += ["--noise-multiplier", f"{noise:g}"]
+    if choice.cell.mechanism != "independent":
+        words += ["--mechanism", choice.cell.mechanism]
+    return f"As a run: fl-epe run TASK {shlex.join(words)}"
