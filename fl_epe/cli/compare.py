@@ -21,7 +21,14 @@ from fl_epe.cli.guards import exit_status, locked
 from fl_epe.cli.options import Group, Typed, description_of, texts_of
 from fl_epe.config import RunConfig
 from fl_epe.files import remove_parts
-from fl_epe.limit import ComparisonPlan, carry_out, print_comparison, with_log, write_comparison
+from fl_epe.limit import (
+    DEFAULT_SCHEDULES,
+    ComparisonPlan,
+    carry_out,
+    print_comparison,
+    with_log,
+    write_comparison,
+)
 from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
@@ -41,11 +48,15 @@ class Compare:
         fl-epe compare
         fl-epe compare --schedules epochs poisson capped:of=poisson,per_run=4
         fl-epe compare --task digits --participations 1 2 --replicates 3 --output runs/schedules
+        fl-epe compare --target-epsilon 2 --least-distance 24
+        fl-epe compare --from-log log.csv --noise-multipliers 0.5
         fl-epe compare --schedules poisson trace:path=log.csv --noise-multipliers 0.5
         fl-epe compare --like runs/digits-20260101-120000 --rounds 60
 
     Attributes:
         output: directory to write to, and to go on from (default: runs/compare-DATE-TIME).
+        from_log: a log of who took part, CSV or Parquet: its rounds, clients and participations are
+            taken, and the schedules are compared with it.
         workers: processes; no influence on the result.
         details: print every table and note, not only those of the final model.
         plan: the plan: a grid, and what all its measurements share.
@@ -64,6 +75,7 @@ class Compare:
     }
 
     output: Path | None = None
+    from_log: Path | None = None
     workers: int = os.cpu_count() or 1
     details: bool = False
     plan: Annotated[Typed, Group(ComparisonPlan)] = dataclasses.field(default_factory=dict)
@@ -71,9 +83,13 @@ class Compare:
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""
         check_count("workers", self.workers)
-        ComparisonPlan(**self.plan)  # is refused before any log is read
+        asked = dict(self.plan)
+        if self.from_log is not None:
+            others = asked.get("schedules") or DEFAULT_SCHEDULES
+            asked["schedules"] = (f"trace:path={self.from_log}", *others)
+        ComparisonPlan(**asked)  # is refused before any log is read
         with waiting("Reading the log of who took part"):
-            plan = ComparisonPlan(**with_log(self.plan))
+            plan = ComparisonPlan(**with_log(asked))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
         output = output_directory(self.output, "compare")

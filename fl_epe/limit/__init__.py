@@ -29,11 +29,19 @@ from fl_epe.limit.calibration import canary_advice, noise_for_epsilon
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.client_exposure import exposure
 from fl_epe.limit.page import print_comparison, write_comparison
-from fl_epe.limit.plan import ComparisonPlan, limit_like, rounds_like, setting_like, with_log
+from fl_epe.limit.plan import (
+    DEFAULT_SCHEDULES,
+    ComparisonPlan,
+    limit_like,
+    rounds_like,
+    setting_like,
+    with_log,
+)
 from fl_epe.limit.runner import carry_out
 from fl_epe.limit.simulated_record import limit_record
 
 __all__ = [
+    "DEFAULT_SCHEDULES",
     "ClientEpsilon",
     "ComparisonPlan",
     "advice_lines",

@@ -128,8 +128,7 @@ def _command(plan: ComparisonPlan, choice: _Choice) -> str:
         return f"Its cohorts: fl_epe.schedules.{made}.cohorts({choice.clients}, rng)."
     noise = choice.cell.noise_multiplier if plan.target_epsilon is None else choice.cost
     words = ["--participation", spec, "--rounds", str(rounds)]
-    words += ["--clients", str(choice.clients), "--clients-per-round", str(round(size))]
-    words += ["--noise-multiplier", f"{noise:g}"]
+    words += ["--clients-per-round", str(round(size)), "--noise-multiplier", f"{noise:g}"]
     if choice.cell.mechanism != "independent":
         words += ["--mechanism", choice.cell.mechanism]
-    return f"As a run: fl-epe run TASK {shlex.join(words)}"
+    return f"With {choice.clients:,} clients: fl-epe run TASK {shlex.join(words)}"

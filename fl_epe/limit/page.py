@@ -70,7 +70,8 @@ def print_comparison(
     console.print()
     if failed := failed_of(rows):
         console.print(failed, style="bold red")
-    if choice := choice_of(plan, reference(plan, rows)):
+    choice = choice_of(plan, reference(plan, rows))
+    if choice:
         console.print(choice, style="bold")
     shown = list(tables_of(plan, rows if details else reference(plan, rows)))
     for title, lines in shown if details else shown[:1]:
@@ -86,7 +87,8 @@ def print_comparison(
             bad = row.above or row.failed is not None
             table.add_row(*cells, style="red" if bad else "")
         console.print(table)
-    if found := finding_of(plan, rows):
+    found = finding_of(plan, rows)
+    if found and (details or not choice):
         console.print(found)
     notes = notes_of(plan, rows)
     for note in notes if details or failed else notes[: 1 + any(row.above for row in rows)]:

@@ -43,6 +43,24 @@ class TestCommand:
         assert cli.main([*command, str(tmp_path / "out"), "--schedules", spec]) == 2
         assert "10,801 rounds, and 4 of them have clients" in capsys.readouterr().err
 
+    def test_a_log_is_compared_with_schedules_like_it(self, tmp_path, capsys):
+        path = tmp_path / "log.csv"
+        rows = [f"{t},{(3 * t + i) % 9}" for t in range(12) for i in range(3)]
+        path.write_text("round,client_id\n" + "\n".join(rows) + "\n")
+        command = ["compare", "--from-log", str(path), "--noise-multipliers", "1"]
+        command += ["--schedules", "k-out-of-t", "poisson", "--workers", "1"]
+        assert cli.main([*command, "--output", str(tmp_path / "out")]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "Run k-out-of-t: ε of every client is at most" in shown
+        assert "with 4 participations in 12 rounds" in shown
+        found = json.loads((tmp_path / "out" / "compare.json").read_text())
+        assert [row["schedule"] for row in found["rows"]] == [
+            f"trace:path={path}",
+            "k-out-of-t",
+            "poisson",
+        ]
+        assert found["plan"]["clients"] == 9
+
     def test_a_trace(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
         rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]

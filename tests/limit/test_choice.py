@@ -1,0 +1,101 @@
+"""Which schedule to run: the sentence with which a comparison opens."""
+
+import json
+
+import pytest
+
+from fl_epe import accounting, cli
+from fl_epe.limit import ComparisonPlan, carry_out
+from fl_epe.limit.choice import choice_of
+from fl_epe.schedules import make_schedule
+
+SCHEDULES = ("k-out-of-t", "poisson", "min-separation:separation=3", "check-in", "cyclic")
+
+
+def rows_of(tmp_path, **values):
+    plan = ComparisonPlan(
+        schedules=values.pop("schedules", SCHEDULES),
+        noise_multipliers=(1.0,),
+        participations=(4,),
+        rounds=16,
+        clients=100,
+        delta=1e-3,
+        **values,
+    )
+    return plan, carry_out(plan, tmp_path)
+
+
+def guaranteed(spec, noise):
+    law = make_schedule(spec, 16, 4).law(100)
+    found = accounting.upper_bounds(law, noise, 1e-3)
+    return accounting.tightest(found, rounds_known=not law.hidden).epsilon
+
+
+def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
+    plan, rows = rows_of(tmp_path)
+    text = choice_of(plan, rows)
+    epsilon, after = guaranteed("k-out-of-t", 1.0), guaranteed("poisson", 1.0)
+    assert text.startswith(f"Run k-out-of-t: ε of every client is at most {epsilon:.3g} with 4")
+    assert "who sees every round's model but not who takes part" in text
+    assert f"That is {1 - epsilon / after:.1%} less ε than with poisson." in text
+    assert "of 100 clients." in text
+
+
+def test_a_command_can_be_pasted(tmp_path):
+    _, command = choice_of(*rows_of(tmp_path)).split("With 100 clients: fl-epe run TASK ")
+    words = command.split()
+    assert words[words.index("--clients-per-round") + 1] == "25"
+    small = ["--output", str(tmp_path / "run"), "--num-clients", "100"]
+    cli.main(["run", "digits", *words, *small, "--seed", "1"])
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert [each["participations"] for each in report["answer"]] == [4, 4]
+    assert not any(each["knows_rounds"] for each in report["answer"])
+
+
+def test_the_noise_for_a_wanted_epsilon_is_enough_and_hardly_more(tmp_path):
+    plan, rows = rows_of(tmp_path, target_epsilon=2.0)
+    text = choice_of(plan, rows)
+    noise = float(text.split("z = ")[1].split()[0])
+    assert text.startswith("Run k-out-of-t: z = ")
+    assert guaranteed("k-out-of-t", noise) <= 2.0 < guaranteed("k-out-of-t", noise * 0.995)
+    assert "less noise than with poisson" in text
+    assert f"--noise-multiplier {noise:g}" in text
+
+
+@pytest.mark.parametrize(
+    ("constraint", "best"),
+    [
+        ({"least_distance": 3}, "cyclic"),
+        ({"part_time": True}, "check-in"),
+        ({"clients_draw": True}, "k-out-of-t"),
+        ({"clients_draw": True, "part_time": True}, "check-in"),
+    ],
+    ids=["distance", "part-time", "drawn", "both"],
+)
+def test_constraints_rule_schedules_out(tmp_path, constraint, best):
+    text = choice_of(*rows_of(tmp_path, **constraint))
+    assert f"{best}:" in text or f"{best} or" in text
+    assert "Ruled out: " in text
+    ruled_out = text.split("Ruled out: ")[1].split(".")[0]
+    assert best not in ruled_out
+
+
+def test_nothing_that_is_allowed_is_said_with_the_reasons(tmp_path):
+    plan, rows = rows_of(tmp_path, schedules=("poisson",), least_distance=5, part_time=True)
+    assert choice_of(plan, rows) == (
+        "No schedule allows what you ask for (poisson: two rounds of a client may be less than 5"
+        " apart)."
+    )
+
+
+def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
+    text = choice_of(*rows_of(tmp_path, schedules=("balls-in-bins", "k-out-of-t", "poisson")))
+    assert text.startswith("Run balls-in-bins or k-out-of-t: ")
+
+
+@pytest.mark.parametrize("name", ["target_epsilon", "least_distance"])
+def test_errors(name):
+    with pytest.raises(ValueError, match=name):
+        ComparisonPlan(**{name: 0})
+    with pytest.raises(ValueError, match=f"{name}.*only without a task"):
+        ComparisonPlan(task="digits", **{name: 2})
