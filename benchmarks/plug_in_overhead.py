@@ -26,9 +26,9 @@ pair of rounds with some of them, and its share for 100 rounds is added to the a
 
 In brackets is the middle half of the pairs; the rounds of the clients alone differ by 15%.
 
-With ``--client-noise --pairs 4 --clients 40 --canaries 400`` the test of 40 noisy replies took 168 ms
-of a round of 4.9 s, 3.4%, and 171 ms of 5.3 s, 3.2% (2026-11-28, the same machine, idle): 4.2 ms for
-each reply of 1.2 million numbers, most of it to read and subtract what is not in a cache.
+With ``--client-noise --pairs 4 --clients 40 --canaries 400`` the test of 40 noisy replies took
+168 ms of a round of 4.9 s, 3.4%, and 171 ms of 5.3 s, 3.2% (2026-11-28, the same machine, idle):
+4.2 ms for each reply of 1.2 million numbers, most of it to read what is in no cache.
 """
 
 from __future__ import annotations
