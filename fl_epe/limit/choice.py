@@ -55,8 +55,8 @@ class _Choice:
         return self.row.clients or CLIENTS
 
 
-def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
-    """Which schedule to run at the middle of a grid, in sentences; "" if nothing is guaranteed.
+def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
+    """Which schedule to run at the middle of a grid, and what else to know; "" if none is known.
 
     Args:
         plan: with what a schedule must allow.
@@ -65,7 +65,7 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
     choices, obstacles = _choices(plan, rows)
     if not choices:
         reasons = "; ".join(f"{name}: {why}" for name, why in obstacles.items())
-        return f"No schedule allows what you ask for ({reasons})." if reasons else ""
+        return (f"No schedule allows what you ask for ({reasons})." if reasons else ""), ""
     best = choices[0]
     tied = [each for each in choices if each.cost <= best.cost * (1 + _TIE)]
     often = counted(best.row.participations, "participation")
@@ -75,18 +75,18 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         promise = f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
     else:
         promise = f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
-    sentences = [
-        f"Run {' or '.join(each.cell.schedule for each in tied)}: {promise}, at δ ="
-        f" {best.row.delta:.2g} for an adversary who sees every round's model"
-        f"{' but not who takes part' * best.schedule.law(best.clients).hidden}."
-    ]
+    hidden = best.schedule.law(best.clients).hidden
+    sees = "adversary sees every round" + ", not who takes part" * hidden
+    names = " or ".join(each.cell.schedule for each in tied)
+    answer = f"Run {names}: {promise}, at δ = {best.row.delta:.2g} ({sees})."
+    more = []
     if others := choices[len(tied) :]:
         what = "ε" if plan.target_epsilon is None else "noise"
         less = 1 - best.cost / others[0].cost
-        sentences.append(f"That is {less:.1%} less {what} than with {others[0].row.schedule}.")
+        more.append(f"That is {less:.1%} less {what} than with {others[0].row.schedule}.")
     if obstacles:
-        sentences.append(f"Ruled out: {', '.join(obstacles)}.")
-    return " ".join([*sentences, _spread(plan, best), _command(plan, best)])
+        more.append(f"Ruled out: {', '.join(obstacles)}.")
+    return answer, " ".join([*more, _spread(plan, best), _command(plan, best)])
 
 
 def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], dict[str, str]]:

@@ -41,10 +41,12 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
         {"plan": dataclasses.asdict(plan), "rows": as_json(rows), "versions": installed_versions()},
     )
     here = reference(plan, rows)
+    choice, more = choice_of(plan, here)
     page = render_page(
         "compare.html.j2",
         plan=plan,
-        choice=choice_of(plan, here),
+        choice=choice,
+        more=more,
         finding=finding_of(plan, rows),
         failed=failed_of(rows),
         delta=_delta(plan, rows),
@@ -70,9 +72,11 @@ def print_comparison(
     console.print()
     if failed := failed_of(rows):
         console.print(failed, style="bold red")
-    choice = choice_of(plan, reference(plan, rows))
+    choice, more = choice_of(plan, reference(plan, rows))
     if choice:
         console.print(choice, style="bold")
+    if more:
+        console.print(more)
     shown = list(tables_of(plan, rows if details else reference(plan, rows)))
     for title, lines in shown if details else shown[:1]:
         table = plain_table(title, COLUMNS, left=4)

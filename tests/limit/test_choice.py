@@ -5,8 +5,7 @@ import json
 import pytest
 
 from fl_epe import accounting, cli
-from fl_epe.limit import ComparisonPlan, carry_out
-from fl_epe.limit.choice import choice_of
+from fl_epe.limit import ComparisonPlan, carry_out, choice
 from fl_epe.schedules import make_schedule
 
 SCHEDULES = ("k-out-of-t", "poisson", "min-separation:separation=3", "check-in", "cyclic")
@@ -25,6 +24,10 @@ def rows_of(tmp_path, **values):
     return plan, carry_out(plan, tmp_path)
 
 
+def choice_of(plan, rows):
+    return " ".join(choice.choice_of(plan, rows)).strip()
+
+
 def guaranteed(spec, noise):
     law = make_schedule(spec, 16, 4).law(100)
     found = accounting.upper_bounds(law, noise, 1e-3)
@@ -36,7 +39,7 @@ def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
     text = choice_of(plan, rows)
     epsilon, after = guaranteed("k-out-of-t", 1.0), guaranteed("poisson", 1.0)
     assert text.startswith(f"Run k-out-of-t: ε of every client is at most {epsilon:.3g} with 4")
-    assert "who sees every round's model but not who takes part" in text
+    assert "(adversary sees every round, not who takes part)." in text
     assert f"That is {1 - epsilon / after:.1%} less ε than with poisson." in text
     assert "of 100 clients." in text
 
