@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from fl_epe.limit.measure import Row
 from fl_epe.limit.plan import CLIENTS, Cell, ComparisonPlan
 from fl_epe.reporting import number
-from fl_epe.schedules import Schedule, basis_of, make_schedule
+from fl_epe.schedules import Schedule, basis_of, clients_of, make_schedule
 from fl_epe.seeding import generator
 from fl_epe.wording import counted
 
@@ -60,7 +60,8 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
 
     Args:
         plan: with what a schedule must allow.
-        rows: at one noise multiplier and number of participations.
+        rows: at one noise multiplier and number of participations. Of several mechanisms of noise
+            only the first counts: equal noise multipliers are not equal noise.
     """
     choices, obstacles = _choices(plan, rows)
     if not choices:
@@ -91,7 +92,7 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
 
 def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], dict[str, str]]:
     """The schedules that can be run, the cheapest first, and why others cannot."""
-    cells = {cell.place: cell for cell in plan.cells()}
+    cells = {cell.place: cell for cell in plan.cells() if cell.mechanism == plan.mechanisms[0]}
     choices = []
     obstacles = {}
     for row in rows:
@@ -111,7 +112,7 @@ def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], 
 
 def _spread(plan: ComparisonPlan, choice: _Choice) -> str:
     """How much the sizes of cohorts vary, in one run that is drawn."""
-    clients = min(choice.clients, _DRAWN)
+    clients = clients_of(choice.schedule, min(choice.clients, _DRAWN))
     rng = generator(plan.seed, _COHORTS)
     sizes = [len(cohort) for cohort in choice.schedule.cohorts(clients, rng)]
     few, many = min(sizes), max(sizes)
@@ -124,7 +125,7 @@ def _command(plan: ComparisonPlan, choice: _Choice) -> str:
     spec, rounds = choice.cell.schedule, choice.schedule.rounds
     size = choice.cell.participations * choice.clients / rounds
     if abs(size - round(size)) > _WHOLE or size < 1:
-        made = f'make_schedule("{spec}", {rounds}, {choice.cell.participations:g})'
+        made = f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
         return f"Its cohorts: fl_epe.schedules.{made}.cohorts({choice.clients}, rng)."
     noise = choice.cell.noise_multiplier if plan.target_epsilon is None else choice.cost
     words = ["--participation", spec, "--rounds", str(rounds)]

@@ -1,5 +1,7 @@
 """Which schedule to run: the sentence with which a comparison opens."""
 
+import ast
+import dataclasses
 import json
 
 import pytest
@@ -94,6 +96,23 @@ def test_nothing_that_is_allowed_is_said_with_the_reasons(tmp_path):
 def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
     text = choice_of(*rows_of(tmp_path, schedules=("balls-in-bins", "k-out-of-t", "poisson")))
     assert text.startswith("Run balls-in-bins or k-out-of-t: ")
+
+
+def test_of_several_mechanisms_the_first_counts(tmp_path):
+    one = choice_of(*rows_of(tmp_path))
+    assert choice_of(*rows_of(tmp_path, mechanisms=("independent", "banded:bands=2"))) == one
+    banded = choice_of(*rows_of(tmp_path, mechanisms=("banded:bands=2",)))
+    assert "--mechanism banded:bands=2" in banded
+
+
+def test_cohorts_are_drawn_by_what_is_said(tmp_path):
+    spec = 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
+    plan, _ = rows_of(tmp_path, schedules=(spec,))
+    plan = dataclasses.replace(plan, participations=(3,))
+    text = choice_of(plan, carry_out(plan, tmp_path))
+    made = text.split("fl_epe.schedules.make_schedule")[1].split(".cohorts")[0]
+    schedule = make_schedule(*ast.literal_eval(made))
+    assert schedule.participations() == pytest.approx(3)
 
 
 @pytest.mark.parametrize("name", ["target_epsilon", "least_distance"])
