@@ -8,7 +8,7 @@ from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
 
 from fl_epe.accounting import clients_law, expected_score_law
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
-from fl_epe.schedules.sampled import BallsInBins, MinSeparation
+from fl_epe.schedules.sampled import BallsInBins, BMinSep, MinSeparation, RandomAllocation
 
 WEIGHTS = {"equal": np.ones(T), "unequal": np.linspace(0.3, 2.0, T) ** 2}
 WITHOUT_LAW = [
@@ -16,6 +16,8 @@ WITHOUT_LAW = [
     for schedule in EVERY
     if isinstance(schedule, Capped)
     and (schedule.per_window is not None or schedule.per_run is None)
+    or isinstance(schedule, Capped)
+    and isinstance(schedule.schedule, BMinSep | RandomAllocation)  # rounds depend on each other
 ]
 
 
