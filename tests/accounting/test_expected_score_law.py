@@ -15,9 +15,11 @@ WITHOUT_LAW = [
     schedule
     for schedule in EVERY
     if isinstance(schedule, Capped)
-    and (schedule.per_window is not None or schedule.per_run is None)
-    or isinstance(schedule, Capped)
-    and isinstance(schedule.schedule, BMinSep | RandomAllocation)  # rounds depend on each other
+    and (
+        schedule.per_window is not None
+        or schedule.per_run is None
+        or isinstance(schedule.schedule, BMinSep | RandomAllocation)  # rounds depend on each other
+    )
 ]
 
 
