@@ -13,10 +13,9 @@ Expected output, about four minutes on one core: the table in docs/notes/unknown
 """
 
 import argparse
-import math
 
 import numpy as np
-import scipy
+from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import poisson_epsilon, tightest, upper_bounds
@@ -78,20 +77,7 @@ def by_drawing(schedule: Schedule, noise: float, draws: int) -> tuple[float, flo
         law = events.chances, events.rest, 1 / noise
         losses[0].append(log_ratios(scores + rounds / noise, *law))
         losses[1].append(-log_ratios(scores, *law))
-    return max(epsilon_of(np.concatenate(each)) for each in losses)
-
-
-def epsilon_of(losses: Floats) -> tuple[float, float]:
-    """ε at δ of drawn losses, and its standard error."""
-
-    def excess(epsilon: float) -> Floats:
-        return np.asarray(-np.expm1(np.minimum(epsilon - losses, 0.0)))
-
-    if excess(0.0).mean() <= DELTA:
-        return 0.0, 0.0
-    epsilon = float(scipy.optimize.brentq(lambda e: excess(e).mean() - DELTA, 0, losses.max()))
-    slope = float(np.exp(np.minimum(epsilon - losses, 0.0))[losses > epsilon].sum()) / len(losses)
-    return epsilon, float(excess(epsilon).std()) / math.sqrt(len(losses)) / slope
+    return max(epsilon_of(np.concatenate(each), DELTA) for each in losses)
 
 
 def main() -> None:

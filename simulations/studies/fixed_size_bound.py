@@ -21,8 +21,8 @@ import math
 
 import dp_accounting
 import numpy as np
-import scipy
 from dp_accounting.rdp import RdpAccountant
+from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import fixed_size_epsilon, poisson_epsilon
@@ -93,16 +93,7 @@ def sampled(
         rest = math.log(1 - rate) + at[1]
         ratio = np.logaddexp(math.log(rate) + at[0], rest) - np.logaddexp(math.log(rate), rest)
         kept.append(ratio.sum(axis=1))
-    losses = np.concatenate(kept)
-
-    def excess(epsilon: float) -> Floats:
-        return np.asarray(-np.expm1(np.minimum(epsilon - losses, 0.0)))
-
-    if excess(0.0).mean() <= delta:
-        return 0.0, math.nan
-    epsilon = float(scipy.optimize.brentq(lambda e: excess(e).mean() - delta, 0, losses.max()))
-    slope = float(np.exp(np.minimum(epsilon - losses, 0.0))[losses > epsilon].sum() / len(losses))
-    return epsilon, float(excess(epsilon).std() / math.sqrt(len(losses)) / slope)
+    return epsilon_of(np.concatenate(kept), delta)
 
 
 def by_renyi(rounds: int, rate: float, noise: float, delta: float) -> float:

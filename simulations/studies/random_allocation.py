@@ -16,7 +16,7 @@ import argparse
 import math
 
 import numpy as np
-import scipy
+from drawn_losses import epsilon_of
 from numpy.typing import NDArray
 
 from fl_epe.accounting import noise_at, poisson_epsilon, tightest, upper_bounds
@@ -49,19 +49,7 @@ def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, flo
     present = scores.copy()
     np.put_along_axis(present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1)
     losses = log_ratio(present, 1 / noise, count), -log_ratio(scores, 1 / noise, count)
-    found = [_epsilon(each) for each in losses]
-    return max(found)
-
-
-def _epsilon(losses: Floats) -> tuple[float, float]:
-    def excess(epsilon: float) -> Floats:
-        return np.asarray(-np.expm1(np.minimum(epsilon - losses, 0.0)))
-
-    if excess(0.0).mean() <= DELTA:
-        return 0.0, 0.0
-    epsilon = float(scipy.optimize.brentq(lambda e: excess(e).mean() - DELTA, 0, losses.max()))
-    slope = float(np.exp(np.minimum(epsilon - losses, 0.0))[losses > epsilon].sum()) / len(losses)
-    return epsilon, float(excess(epsilon).std()) / math.sqrt(len(losses)) / slope
+    return max(epsilon_of(each, DELTA) for each in losses)
 
 
 def noises(rounds: int, count: int, epsilon: float) -> tuple[float, float]:
