@@ -140,7 +140,7 @@ class Event:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether it is, and each of the rounds is as likely as any other."""
+        """Whether the unit is in one of several rounds, once, each as likely as any other."""
         return self.is_spread and bool(np.ptp(self.chances) <= 1e-12 * self.chances[0])
 
 
@@ -288,7 +288,7 @@ class Events:
 
     def thinned(self, keep: float) -> Events:
         """Each participation then counts with probability ``keep``."""
-        if self.most is None and self.rest == 1 and self.exactly is None:
+        if not self.depend:
             return dataclasses.replace(self, chances=self.chances * keep)
         return dataclasses.replace(self, keep=self.keep * keep)
 
@@ -301,6 +301,11 @@ class Events:
         """Expected number of rounds of a unit, without cap and rest."""
         return float(self.shares[self.types] @ self.chances) * self.keep
 
+    @property
+    def depend(self) -> bool:
+        """Whether a cap, a rest or a fixed number makes events depend on each other."""
+        return self.most is not None or self.rest > 1 or self.exactly is not None
+
     @functools.cached_property
     def independent(self) -> tuple[Event, ...]:
         """The events one by one, if nothing else decides a unit's rounds; else it is empty.
@@ -309,8 +314,7 @@ class Events:
         events depend on each other, and the rows of an event are either one round's, with counts,
         or of several rounds, once, which no other event has.
         """
-        depends = self.most is not None or self.rest > 1 or self.exactly is not None
-        if len(self.shares) > 1 or self.keep < 1 or depends:
+        if len(self.shares) > 1 or self.keep < 1 or self.depend:
             return ()
         starts = np.flatnonzero(np.diff(self.events, prepend=-1))
         ends = np.append(starts, len(self.events))[1:]

@@ -1,5 +1,6 @@
 """Schedules in which clients are alike: by coins, in cohorts of fixed size, or equally often."""
 
+import abc
 import collections
 import dataclasses
 import math
@@ -77,7 +78,35 @@ class FixedSize(Rated):
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSeparation(Rated):
+class Separated(Rated, abc.ABC):
+    """Two participations of a client are at least ``separation`` rounds apart.
+
+    Attributes:
+        rounds: number of rounds.
+        rate: probability of taking part in a round, in (0, 1 / separation].
+        separation: least distance between two participations of a client, in rounds.
+    """
+
+    separation: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("separation", self.separation)
+        if self.rate * self.separation > 1 + 1e-12:
+            raise_invalid(
+                "rate",
+                self.rate,
+                f"<= 1/separation={1 / self.separation}, or too few clients would be rested (it is "
+                "participations over rounds)",
+            )
+
+    def most_participations(self) -> int:
+        """``ceil(rounds / separation)``."""
+        return -(-self.rounds // self.separation)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSeparation(Separated):
     """A cohort of fixed size, drawn from those who have rested for ``separation - 1`` rounds.
 
     Guarantee: any two participations of a client are at least ``separation`` rounds apart, so
@@ -92,16 +121,6 @@ class MinSeparation(Rated):
     """
 
     kind: ClassVar[str] = "min-separation"
-
-    separation: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_separation(self.rate, self.separation)
-
-    def most_participations(self) -> int:
-        """``ceil(rounds / separation)``."""
-        return -(-self.rounds // self.separation)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""
@@ -136,7 +155,7 @@ class MinSeparation(Rated):
 
 
 @dataclasses.dataclass(frozen=True)
-class BMinSep(Rated):
+class BMinSep(Separated):
     """Everybody tosses a coin in every round, but those who took part in the last rounds rest.
 
     Source: b-min-sep sampling (arXiv 2602.09338), with clients in place of examples, from its
@@ -154,21 +173,6 @@ class BMinSep(Rated):
     kind: ClassVar[str] = "b-min-sep"
     drawn_by_clients: ClassVar[bool] = True
 
-    separation: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_separation(self.rate, self.separation)
-
-    @property
-    def chance(self) -> float:
-        """Probability of the coin of a client who has rested."""
-        return min(self.rate / max(1 - (self.separation - 1) * self.rate, self.rate), 1.0)
-
-    def most_participations(self) -> int:
-        """``ceil(rounds / separation)``."""
-        return -(-self.rounds // self.separation)
-
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
         rested_from = np.zeros(population, np.int64)
@@ -184,10 +188,11 @@ class BMinSep(Rated):
         block's first head counts. Proof: docs/notes/unknown-rounds.md.
         """
         blocks = []
+        (chance,) = self._chances_after(np.array([self.separation - 1]))
         for first in range(0, self.rounds, self.separation):
             length = min(self.separation, self.rounds - first)
             tails = np.arange(length, dtype=np.float64)
-            of_first_head = np.asarray(self.chance * (1 - self.chance) ** tails)
+            of_first_head = np.asarray(chance * (1 - chance) ** tails)
             blocks.append((first, of_first_head[of_first_head > 0]))
         return dataclasses.replace(
             super().law(population),
@@ -199,23 +204,16 @@ class BMinSep(Rated):
         )
 
     def _chances(self) -> Floats:
-        """Of the coin in each round, for who did not take part in the last rounds of the run.
+        """Of the coin in each round, for a client who did not take part in the last rounds.
 
-        In the first rounds some of them still rest from a participation before the run.
+        In the first rounds of the run some clients still rest from a participation before it.
         """
-        before = np.minimum(np.arange(self.rounds), self.separation - 1)
-        return np.minimum(self.rate / np.maximum(1 - before * self.rate, self.rate), 1.0)
+        return self._chances_after(np.minimum(np.arange(self.rounds), self.separation - 1))
 
-
-def _check_separation(rate: float, separation: int) -> None:
-    check_count("separation", separation)
-    if rate * separation > 1 + 1e-12:
-        raise_invalid(
-            "rate",
-            rate,
-            f"<= 1/separation={1 / separation}, or too few clients would be rested (it is "
-            "participations over rounds)",
-        )
+    def _chances_after(self, rounds: Integers) -> Floats:
+        """Of the coin of a client of whom so many rounds are known in which it took no part."""
+        chances = self.rate / np.maximum(1 - rounds * self.rate, self.rate)
+        return np.asarray(np.minimum(chances, 1.0))
 
 
 def _take(pool: Cohort, rested: int, places: Cohort) -> Cohort:
@@ -330,7 +328,16 @@ class Cyclic(Epochs):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAllocation(Epochs):
+class WholeEpochs(Epochs, abc.ABC):
+    """Everybody takes part in exactly ``epochs`` rounds, a whole number."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("epochs", self.epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAllocation(WholeEpochs):
     """Everybody takes part in exactly ``epochs`` rounds, a uniform subset of all.
 
     Source: Feldman and Shenfeld 2025, "Privacy amplification by random allocation" (k out of t),
@@ -344,10 +351,6 @@ class RandomAllocation(Epochs):
 
     kind: ClassVar[str] = "k-out-of-t"
     drawn_by_clients: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("epochs", self.epochs)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a round."""
@@ -374,7 +377,7 @@ class RandomAllocation(Epochs):
 
 
 @dataclasses.dataclass(frozen=True)
-class BallsInBins(Epochs):
+class BallsInBins(WholeEpochs):
     """In each block of rounds everybody takes part once, in a uniformly random round of the block.
 
     The rounds are cut into ``epochs`` blocks whose lengths differ by at most one (the first ones
@@ -389,10 +392,6 @@ class BallsInBins(Epochs):
 
     kind: ClassVar[str] = "balls-in-bins"
     drawn_by_clients: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("epochs", self.epochs)
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
