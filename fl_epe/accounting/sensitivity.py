@@ -17,13 +17,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon
-from fl_epe.accounting.upper_bounds import UpperBound, amplified_bounds
+from fl_epe.accounting.upper_bounds import UpperBound, amplified_bounds, upper_bounds
 from fl_epe.checks import Floats
 from fl_epe.schedules import ParticipationLaw
 
 
 def strategy_bounds(
-    law: ParticipationLaw, strategy: Floats, noise_multiplier: float, delta: float
+    law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float, delta: float
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law and a strategy C of b bands.
 
@@ -35,10 +35,13 @@ def strategy_bounds(
 
     Args:
         law: how a client takes part.
-        strategy: C, lower triangular, shape ``(T, T)``.
+        strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise, whose
+            bounds are `upper_bounds`.
         noise_multiplier: z ≥ 0.
         delta: in (0, 1).
     """
+    if strategy is None:
+        return upper_bounds(law, noise_multiplier, delta)
     size = max(sensitivity(strategy, law), math.sqrt(law.limit))
     found = UpperBound(
         gaussian_epsilon(noise_multiplier / size, delta),

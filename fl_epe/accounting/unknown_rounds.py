@@ -50,8 +50,8 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     Events are independent, so the distributions of their privacy losses are convolved on one grid.
     If all rounds of an event have the same signal, the answer is never below the exact ε: every
     rounding is upwards, and what no grid covers is added to δ, but that the largest signal counts
-    to eight digits. It was at most 0.15% above it in all
-    cases of docs/notes/unknown-rounds.md. Different signals are grouped, which changed ε by less
+    to eight digits. It was at most 0.15% above it in all cases of docs/notes/unknown-rounds.md.
+    Different signals are grouped, which changed ε by less
     than 0.5% there, either way. It never exceeds ε of an adversary who knows the rounds and the
     largest signals, which is also the answer where δ is too small for the grid. Where coins of one
     probability decide on rounds of one signal, it is at most that of `poisson_epsilon`.

@@ -72,11 +72,7 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
 def _at_hidden_rounds(mechanism: Mechanism, z: float, delta: float) -> accounting.UpperBound:
     """By the law's theorem; ``z`` is that of a client of median weight."""
     law = mechanism.participation.first(len(mechanism.clip_norms))
-    strategy = mechanism.strategy
-    if strategy is None:
-        found = accounting.upper_bounds(law, z, delta)
-    else:
-        found = accounting.strategy_bounds(law, strategy, z, delta)
+    found = accounting.strategy_bounds(law, mechanism.strategy, z, delta)
     return accounting.tightest(found, rounds_known=False)
 
 

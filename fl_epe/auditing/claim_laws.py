@@ -196,8 +196,8 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     total = int(presence.sum())
     trials = members * record.rounds
     rate = float(np.mean(chances))
-    law = scipy.stats.binom(trials, rate)
-    by_total = 2 * min(float(law.cdf(total)), float(law.sf(total - 1)))
+    totals = scipy.stats.binom(trials, rate)
+    by_total = 2 * min(float(totals.cdf(total)), float(totals.sf(total - 1)))
     realised = total / trials
     if not 0 < realised < 1:
         return min(1.0, by_total)

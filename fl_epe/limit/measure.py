@@ -43,10 +43,7 @@ def guaranteed_epsilon(
     """
     law = schedule.law(clients)
     strategy = strategy_matrix(mechanism, schedule.rounds)
-    if strategy is None:
-        found = accounting.upper_bounds(law, noise_multiplier, delta)
-    else:
-        found = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
+    found = accounting.strategy_bounds(law, strategy, noise_multiplier, delta)
     return accounting.tightest(found, rounds_known=not law.hidden).epsilon
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, tightest, upper_bounds
 from fl_epe.accounting.unknown_rounds import hidden_rounds_epsilon
-from fl_epe.auditing import answers
-from fl_epe.limit import limit_record
 from fl_epe.schedules import Events, make_schedule, presence
 
 DELTA = 1e-3
@@ -82,18 +80,6 @@ def test_it_begins_in_the_state_in_which_it_stays():
     schedule = make_schedule("b-min-sep:separation=6", 40, 5)
     sizes = presence(schedule, 40_000, np.random.default_rng(0)).mean(axis=1)
     assert sizes == pytest.approx(np.full(40, 5 / 40), abs=5 * math.sqrt(0.125 * 0.875 / 40_000))
-
-
-def test_canaries_measure_it():
-    schedule = make_schedule("b-min-sep:separation=4", 24, 3)
-    record = limit_record(schedule, 1.0, num_canaries=200, unobserved=2, delta=1e-5, seed=3)
-    _, every = answers(record)
-    assert not every.adversary.knows_rounds
-    assert every.reason == ""
-    assert every.estimate is not None
-    assert every.analytical.epsilon is not None
-    assert every.estimate.low < every.analytical.epsilon < every.estimate.high
-    assert (every.proved or 0) < every.analytical.epsilon
 
 
 def test_too_many_participations_are_refused():

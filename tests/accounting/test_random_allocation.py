@@ -73,8 +73,12 @@ def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
         assert excess.mean() < DELTA + 3 * excess.std() / math.sqrt(draws)
 
 
-def test_canaries_measure_it():
-    schedule = make_schedule("k-out-of-t", 24, 4)
+@pytest.mark.parametrize(
+    ("spec", "count"), [("k-out-of-t", 4), ("b-min-sep:separation=4", 3)], ids=["k", "b"]
+)
+def test_canaries_measure_it(spec, count):
+    """Of schedules whose rounds depend on each other, by events that lose at least as much."""
+    schedule = make_schedule(spec, 24, count)
     record = limit_record(schedule, 1.0, num_canaries=200, unobserved=2, delta=1e-5, seed=3)
     _, every = answers(record)
     assert not every.adversary.knows_rounds
