@@ -11,6 +11,7 @@ Examples:
 """
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.drawn_losses import drawn_epsilon
 from fl_epe.accounting.epsilon_of_signals import epsilon_of_signals
 from fl_epe.accounting.expected_score_law import (
     ExpectedScoreLaw,
@@ -34,6 +35,7 @@ __all__ = [
     "UpperBound",
     "clients_law",
     "delta_two_gaussians",
+    "drawn_epsilon",
     "drawn_law",
     "epsilon_of_shift",
     "epsilon_of_signals",

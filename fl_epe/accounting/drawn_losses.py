@@ -1,0 +1,265 @@
+"""ε of secret rounds by Monte Carlo, where no theorem gives it: also under correlated noise.
+
+Whatever a client sends, and however noise is correlated, its privacy loss is at most that of one
+pair of Gaussian mixtures (proof: docs/notes/unknown-rounds.md). Losses of that pair are drawn, and
+ε is an upper confidence bound: not exact, and wrong with a stated probability.
+
+Examples:
+    >>> import numpy as np
+    >>> from fl_epe.schedules import make_schedule
+    >>> law = make_schedule("b-min-sep:separation=4", rounds=12, participations=2).law(1000)
+    >>> round(drawn_epsilon(law, np.eye(12), 1.0, 1e-2, draws=20_000, seed=0), 1)
+    1.0
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy
+
+from fl_epe.checks import Booleans, Floats, Integers, check_count, check_probability, raise_invalid
+from fl_epe.schedules import Events, ParticipationLaw
+from fl_epe.seeding import generator
+
+_AT_ONCE = 8192  # draws that are in memory at a time
+_STREAM = 31
+_MOST_EXPONENT = 300.0  # of likelihood ratios between two scalings
+_FAR = 8.0  # standard deviations of a score that are reckoned with
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SecretRounds:
+    """A client who takes part by coins in time, some of which its last round bars.
+
+    Attributes:
+        chances: of taking part in each round, for a client who may, ``(T,)``.
+        barred_from: a client whose last round is this one or later may not, ``(T,)``.
+        bands: rounds so far apart that no noise is shared.
+        root: rows whose products are ``signals`` but for ``short``, ``(T, T)``, sparse.
+        short: standard deviation of independent noise that makes columns as long as theory takes
+            them, ``(T,)``.
+        signals: CᵀC/z² of absolute values, ``(T, T)``, sparse.
+    """
+
+    chances: Floats
+    barred_from: Integers
+    bands: int
+    root: scipy.sparse.csr_array
+    short: Floats
+    signals: scipy.sparse.csr_array
+
+    def losses(self, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Privacy losses of the dominating pair, with and without the client, ``(draws,)``."""
+        found: list[tuple[Floats, Floats]] = []
+        for first in range(0, draws, _AT_ONCE):
+            count = min(_AT_ONCE, draws - first)
+            added = self.signals @ self.drawn(count, rng).astype(np.float64)
+            with_client = self.log_ratios(self._noise(count, rng) + added)
+            found.append((with_client, -self.log_ratios(self._noise(count, rng))))
+        both = [np.concatenate(each) for each in zip(*found, strict=True)]
+        return both[0], both[1]
+
+    def drawn(self, count: int, rng: np.random.Generator) -> Booleans:
+        """In which rounds each of ``count`` clients takes part, ``(T, count)``."""
+        last = np.full(count, -1)
+        present = np.empty((len(self.chances), count), bool)
+        for t, (chance, barred_from) in enumerate(zip(self.chances, self.barred_from, strict=True)):
+            present[t] = (last < barred_from) & (rng.random(count) < chance)
+            last[present[t]] = t
+        return present
+
+    def _noise(self, count: int, rng: np.random.Generator) -> Floats:
+        """Scores without the client, ``(T, count)``."""
+        size = len(self.chances), count
+        scores = np.asarray(self.root @ rng.standard_normal(size))
+        if self.short.any():
+            scores += self.short[:, None] * rng.standard_normal(size)
+        return scores
+
+    def log_ratios(self, scores: Floats) -> Floats:
+        """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
+
+        A forward recursion over the client's last round: rounds of which it may be one (``near``,
+        whose noise is shared with rounds to come), which still bars others (``waiting``), or which
+        no longer matters (``free``).
+
+        Args:
+            scores: of each round, its column's product with what was released, over z²,
+                ``(T, draws)``.
+        """
+        own = self.signals.diagonal()
+        logs = np.zeros(scores.shape[1])
+        free = np.ones(scores.shape[1])
+        near: dict[int, Floats] = {}
+        waiting: dict[int, Floats] = {}
+        until = np.searchsorted(self.barred_from, np.arange(len(scores)), side="right")
+        steps = max(int(_MOST_EXPONENT / (own.max() / 2 + _FAR * math.sqrt(own.max()))), 1)
+        for t, chance in enumerate(self.chances):
+            if t in waiting:
+                free = free + waiting.pop(t)
+            if t - self.bands in near:
+                _add(waiting, free, near.pop(t - self.bands), int(until[t - self.bands]), t)
+            if chance == 0:
+                continue
+            reached = free * chance
+            free *= 1 - chance
+            for last in [last for last in near if last < self.barred_from[t]]:
+                shared = math.exp(-float(self.signals[last, t]))
+                reached += near[last] * (chance * shared)
+                near[last] *= 1 - chance
+            reached *= np.exp(scores[t] - own[t] / 2)
+            if self.bands > 1:
+                near[t] = reached
+            else:
+                _add(waiting, free, reached, int(until[t]), t)
+            if t % steps == 0 or t == len(scores) - 1:
+                total = free + sum(waiting.values()) + sum(near.values())
+                logs += np.log(total)
+                free = free / total
+                near = {last: weights / total for last, weights in near.items()}
+                waiting = {end: weights / total for end, weights in waiting.items()}
+        total = free + sum(waiting.values()) + sum(near.values())
+        return np.asarray(logs + np.log(total))
+
+
+def _add(waiting: dict[int, Floats], free: Floats, weights: Floats, end: int, now: int) -> None:
+    """Weights wait until a round; they are free after it."""
+    if end <= now:
+        free += weights
+    elif end in waiting:
+        waiting[end] += weights
+    else:
+        waiting[end] = weights
+
+
+def secret_rounds(
+    law: ParticipationLaw, strategy: Floats, noise_multiplier: float
+) -> SecretRounds | None:
+    """A client's rounds as a chain in time, if an adversary who is not told them faces no more.
+
+    Args:
+        law: how a client takes part.
+        strategy: C, lower triangular, shape ``(T, T)``.
+        noise_multiplier: z > 0.
+
+    Returns:
+        ``None`` for any other law, see `drawn_epsilon`.
+    """
+    alone = law.uniform or law.coins is not None or law.dominating is not None
+    events = law.events
+    if not (law.hidden and alone) or events is None:
+        return None
+    plain = len(events.shares) == 1 and events.counts is None and events.keep == 1
+    if not plain or events.most is not None or events.exactly is not None:
+        return None
+    if len(events.rounds) == 0 or np.any(np.diff(events.rounds) <= 0):
+        return None
+    chances, barred_from = _chances_in_time(events, law.rounds)
+    size = np.abs(strategy)
+    signals = size.T @ size / noise_multiplier**2
+    bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
+    before = barred_from - 1  # the last round from which each may be reached, and that from which
+    second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
+    if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
+        return None
+    # A noisy count may share the budget, with independent noise: no column counts as shorter than 1.
+    short = np.maximum(1 / noise_multiplier**2 - np.diag(signals), 0.0)
+    return SecretRounds(
+        chances,
+        barred_from,
+        bands,
+        scipy.sparse.csr_array(size.T / noise_multiplier),
+        np.sqrt(short),
+        scipy.sparse.csr_array(signals + np.diag(short)),
+    )
+
+
+def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
+    """Of taking part in each round for who may, and the first round that bars from it."""
+    chances = np.zeros(rounds)
+    barred_from = np.arange(rounds)
+    for number in np.unique(events.events):
+        mine = events.events == number
+        each = events.chances[mine]
+        where = events.rounds[mine]
+        left = 1 - np.append(0.0, np.cumsum(each)[:-1])
+        chances[where] = np.minimum(each / np.maximum(left, each), 1.0)
+        barred_from[where] = where[0]
+        barred_from[where[0] : where[-1] + 1] = where[0]
+    barred_from -= np.minimum(events.rest - 1, barred_from)
+    return chances, barred_from
+
+
+def drawn_epsilon(
+    law: ParticipationLaw,
+    strategy: Floats,
+    noise_multiplier: float,
+    delta: float,
+    *,
+    draws: int,
+    seed: int,
+    confidence: float = 0.999,
+) -> float | None:
+    """An upper confidence bound for ε of a client whose rounds the adversary is not told.
+
+    The adversary sees every round, and chooses what the client and all others send, each time after
+    what was released before. δ is a mean over what the schedule draws. Both directions of the
+    dominating pair are drawn; the mean of each is bounded by Chernoff's bound for variables in
+    [0, 1] (Hoeffding 1963, theorem 1).
+
+    Args:
+        law: how a client takes part.
+        strategy: C, lower triangular, shape ``(T, T)``; the identity for independent noise.
+        noise_multiplier: z > 0.
+        delta: in (0, 1).
+        draws: of each direction; with 100/δ of them the bound is a few percent above the estimate.
+        seed: of the draws.
+        confidence: probability over the draws that ε is at least the exact one, in (0, 1).
+
+    Returns:
+        ``None`` where the client's rounds do not have such a law: its coins depend on other
+        clients or a cap, or more than two of its rounds may be within the strategy's bands.
+
+    Raises:
+        ValueError: for an argument out of range, or with too few draws for this δ.
+    """
+    check_probability("delta", delta)
+    check_probability("confidence", confidence)
+    check_count("draws", draws)
+    if not 0 < noise_multiplier < math.inf:
+        raise_invalid("noise_multiplier", noise_multiplier, "positive and finite")
+    chain = secret_rounds(law, strategy, noise_multiplier)
+    if chain is None:
+        return None
+    doubt = math.log(2 / (1 - confidence)) / draws  # half for each direction
+    if -math.expm1(-doubt) >= delta:
+        least = math.ceil(math.log(2 / (1 - confidence)) / -math.log1p(-delta))
+        raise_invalid("draws", draws, f"more than {least} for δ = {delta:g}")
+    rng = generator(seed, _STREAM)
+    return max(_largest_epsilon(losses, delta, doubt) for losses in chain.losses(draws, rng))
+
+
+def _largest_epsilon(losses: Floats, delta: float, doubt: float) -> float:
+    """The least ε at which the mean of [1 − exp(ε − loss)]₊ is surely at most δ."""
+    allowed = _largest_mean(delta, doubt)
+
+    def excess(epsilon: float) -> float:
+        return float(-np.expm1(np.minimum(epsilon - losses, 0.0)).mean()) - allowed
+
+    if excess(0.0) <= 0:
+        return 0.0
+    most = float(losses.max())
+    return float(scipy.optimize.brentq(excess, 0.0, most, rtol=1e-9))
+
+
+def _largest_mean(delta: float, doubt: float) -> float:
+    """The largest mean of draws from which the expectation is surely at most δ."""
+
+    def surplus(mean: float) -> float:
+        divergence = scipy.special.rel_entr(mean, delta) + scipy.special.rel_entr(
+            1 - mean, 1 - delta
+        )
+        return float(divergence) - doubt
+
+    return float(scipy.optimize.brentq(surplus, 0.0, delta))
