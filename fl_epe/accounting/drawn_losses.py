@@ -9,7 +9,7 @@ Examples:
     >>> from fl_epe.schedules import make_schedule
     >>> law = make_schedule("b-min-sep:separation=4", rounds=12, participations=2).law(1000)
     >>> round(drawn_epsilon(law, np.eye(12), 1.0, 1e-2, draws=20_000, seed=0), 1)
-    1.0
+    1.8
 """
 
 import dataclasses
@@ -163,7 +163,7 @@ def secret_rounds(
     second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
-    # A noisy count may share the budget, with independent noise: no column counts as shorter than 1.
+    # A noisy count may share the budget, with independent noise: columns count as 1 at least.
     short = np.maximum(1 / noise_multiplier**2 - np.diag(signals), 0.0)
     return SecretRounds(
         chances,

@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from fl_epe.limit.measure import Row
+from fl_epe.limit.measure import DRAWN_CONFIDENCE, Row
 from fl_epe.limit.plan import CLIENTS, Cell, ComparisonPlan
 from fl_epe.reporting import number
 from fl_epe.schedules import Schedule, basis_of, clients_of, make_schedule
@@ -43,12 +43,14 @@ class _Choice:
         cell: what it is.
         schedule: the same, made.
         cost: the noise that it needs for a wanted ε, rounded up, or its ε at the row's noise.
+        drawn: whether that ε is by drawn losses, and so with a confidence.
     """
 
     row: Row
     cell: Cell
     schedule: Schedule
     cost: float
+    drawn: bool
 
     @property
     def clients(self) -> int:
@@ -74,6 +76,8 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     if plan.target_epsilon is None:
         noise = best.row.noise_multiplier
         promise = f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
+        if best.drawn:
+            promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
     else:
         promise = f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
     hidden = best.schedule.law(best.clients).hidden
@@ -106,7 +110,8 @@ def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], 
             continue
         if plan.target_epsilon is not None:
             cost = math.ceil(cost * 1000) / 1000
-        choices.append(_Choice(row, cell, schedule, cost))
+        drawn = math.inf if row.drawn is None else row.drawn
+        choices.append(_Choice(row, cell, schedule, min(cost, drawn), drawn < cost))
     return sorted(choices, key=lambda each: each.cost), obstacles
 
 

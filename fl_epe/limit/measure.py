@@ -8,14 +8,18 @@ import dataclasses
 import functools
 from pathlib import Path
 
+import numpy as np
+
 from fl_epe import accounting
-from fl_epe.auditing import AuditRecord, Sees
+from fl_epe.auditing import AuditRecord, NotMeasured, Sees
 from fl_epe.config import chosen_delta
 from fl_epe.files import RECORD
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, clients_of, make_schedule
+
+DRAWN_CONFIDENCE = 0.999  # of all bounds by drawn losses
 
 _CLOSE = 1e-3  # relative error of noise for a target
 
@@ -47,6 +51,33 @@ def guaranteed_epsilon(
     return accounting.tightest(found, rounds_known=not law.hidden).epsilon
 
 
+def drawn_guarantee(
+    plan: ComparisonPlan, schedule: Schedule, clients: int, cell: Cell, delta: float
+) -> float | None:
+    """As `guaranteed_epsilon`, by Monte Carlo of the plan's ``draws``.
+
+    With the confidence `DRAWN_CONFIDENCE` it holds for all cells of the plan at once.
+
+    Returns:
+        ``None`` without draws, where theory is exact, or where there is nothing to draw, see
+        `fl_epe.accounting.drawn_epsilon`.
+    """
+    law = schedule.law(clients)
+    strategy = strategy_matrix(cell.mechanism, schedule.rounds)
+    exact = strategy is None and law.events is not None and len(law.events.independent) > 0
+    if plan.draws is None or exact:
+        return None
+    return accounting.drawn_epsilon(
+        law,
+        np.eye(schedule.rounds) if strategy is None else strategy,
+        cell.noise_multiplier,
+        delta,
+        draws=plan.draws,
+        seed=plan.seed,
+        confidence=1 - (1 - DRAWN_CONFIDENCE) / plan.combinations,
+    )
+
+
 def needed_noise(
     schedule: Schedule, clients: int, target_epsilon: float, delta: float, mechanism: str
 ) -> float:
@@ -71,10 +102,11 @@ class Row:
         answers: one for each client and adversary; the worst-case client's in the limit alone.
         accuracy: mean over the replicates, on held-out data; ``None`` in the limit.
         skipped: why the combination is impossible; ``None`` if it is not.
-        not_measured: why it has no ε although it is possible; ``None`` if it has one.
+        not_measured: why an ε is missing although it is possible; ``None`` if none is.
         diverged: why its model has diverged; ``None`` if it has not.
         rounds: number of rounds, in the limit.
         guaranteed: `guaranteed_epsilon`; ``None`` of a training, or like a run.
+        drawn: `drawn_guarantee`, if there is one.
         needed_noise: for the plan's target, in the middle of its grid; else ``None``.
     """
 
@@ -90,6 +122,7 @@ class Row:
     diverged: str | None = None
     rounds: int | None = None
     guaranteed: float | None = None
+    drawn: float | None = None
     needed_noise: float | None = None
 
     @property
@@ -114,7 +147,6 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
 
     Raises:
         ValueError: if the combination is impossible.
-        NotMeasured: if it is possible, but has no ε.
     """
     like = None if plan.like is None else _load_run(Path(plan.like, RECORD))
     rounds = rounds_like(like, plan.rounds, ROUNDS)
@@ -129,15 +161,27 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         strategy=strategy_matrix(cell.mechanism, rounds),
         **limit_like(like, plan.server_momentum),
     )
-    median = [median_client(record, sees) for sees in BOTH]
+    median = []
+    failure = None
+    for sees in BOTH:
+        try:
+            median.append(median_client(record, sees))
+        except NotMeasured as error:  # theory may know what canaries cannot show
+            failure = str(error)
     worst = [
         worst_client(record, schedule, sees, clients, plan.confidence, plan.seed) for sees in BOTH
     ]
-    row = Row(*cell.place, record.delta, clients, (*median, *filter(None, worst)), rounds=rounds)
+    found = (*median, *filter(None, worst))
+    row = Row(*cell.place, record.delta, clients, found, not_measured=failure, rounds=rounds)
     if like is not None:  # whose clip norms may have cost a part of the noise
         return row
     setting = schedule, clients, cell.noise_multiplier, record.delta, cell.mechanism
     wanted = None
     if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
         wanted = needed_noise(schedule, clients, plan.target_epsilon, record.delta, cell.mechanism)
-    return dataclasses.replace(row, guaranteed=guaranteed_epsilon(*setting), needed_noise=wanted)
+    return dataclasses.replace(
+        row,
+        guaranteed=guaranteed_epsilon(*setting),
+        drawn=drawn_guarantee(plan, schedule, clients, cell, record.delta),
+        needed_noise=wanted,
+    )

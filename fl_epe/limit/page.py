@@ -14,7 +14,7 @@ from fl_epe.auditing import REAL_UPDATES_LEFT_OUT, installed_versions
 from fl_epe.files import write_json, write_text
 from fl_epe.limit.choice import choice_of
 from fl_epe.limit.client import ClientEpsilon
-from fl_epe.limit.measure import BOTH, Row
+from fl_epe.limit.measure import BOTH, DRAWN_CONFIDENCE, Row
 from fl_epe.limit.plan import ComparisonPlan
 from fl_epe.reporting import NOT_MEASURED, SEES, as_json, number, plain_table, render_page
 from fl_epe.wording import amount, counted, how_often
@@ -122,7 +122,8 @@ def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
     where = f", z = {row.noise_multiplier:g}, {amount(row.participations)}" * named
     if found is None:
         why = "impossible" if row.skipped is not None else NOT_MEASURED
-        return [row.schedule + where, "–", "–", "–", why, "–"]
+        limit = "–" if row.guaranteed is None else number(row.guaranteed)
+        return [row.schedule + where, "–", "–", "–", why, limit]
     half = (found.high - found.low) / 2
     spread = f" ±{half:.1g}" if half > 0 else ""
     theory = found.theory
@@ -201,6 +202,11 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
         "confidence. The adversary knows its rounds.",
     ]
+    if drawn := [f"{_named(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None]:
+        lines.append(
+            "ε of who sees every round, not who takes part, is at most, by Monte Carlo with "
+            f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn)}."
+        )
     if skipped := sum(row.skipped is not None for row in rows):
         lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.json.")
     return lines

@@ -40,7 +40,7 @@ DEFAULT_SCHEDULES = (
 )
 
 _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
-_CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw")
+_CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw", "draws")
 _TEXTS = ("schedules", "mechanisms")
 _OF_CELLS = {"participation", "noise_multiplier", "canary_participations", "mechanism"}
 _OWN = _OF_CELLS | {"clients", "stop_when"}
@@ -104,6 +104,8 @@ class ComparisonPlan:
             themselves are recommended.
         clients_draw: nobody knows which clients are online: only schedules in which each client
             draws its own rounds are recommended.
+        draws: privacy losses to draw of each schedule whose secret rounds have no exact theorem,
+            without a task: ε is then an upper bound with 99.9% confidence (default: none).
         confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
         seed: of everything; trainings do not share randomness.
     """
@@ -125,6 +127,7 @@ class ComparisonPlan:
     least_distance: int = 1
     part_time: bool = False
     clients_draw: bool = False
+    draws: int | None = None
     confidence: float = 0.95
     seed: int = 0
 
@@ -150,7 +153,9 @@ class ComparisonPlan:
                 checks.check_positive("noise_multipliers", value)
         if self.target_epsilon is not None:
             checks.check_positive("target_epsilon", self.target_epsilon)
-        for name in ("replicates", "rounds", "clients", "least_distance"):
+            if self.draws is not None:
+                checks.raise_invalid("draws", self.draws, "only without target_epsilon")
+        for name in ("replicates", "rounds", "clients", "least_distance", "draws"):
             if getattr(self, name) is not None:
                 checks.check_count(name, getattr(self, name))
         checks.check_probability("confidence", self.confidence)

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from fl_epe import accounting, cli
-from fl_epe.limit import ComparisonPlan, carry_out, choice
+from fl_epe.limit import ComparisonPlan, carry_out, choice, page
+from fl_epe.reporting import number
 from fl_epe.schedules import make_schedule
 
 SCHEDULES = ("k-out-of-t", "poisson", "min-separation:separation=3", "check-in", "cyclic")
@@ -121,3 +122,38 @@ def test_errors(name):
         ComparisonPlan(**{name: 0})
     with pytest.raises(ValueError, match=f"{name}.*only without a task"):
         ComparisonPlan(task="digits", **{name: 2})
+
+
+def test_drawn_losses_may_make_another_schedule_the_best(tmp_path):
+    banded = {"schedules": ("balls-in-bins", "poisson"), "mechanisms": ("banded:bands=4",)}
+    plain, plain_rows = rows_of(tmp_path / "plain", **banded)
+    plan, rows = rows_of(tmp_path / "drawn", draws=20_000, **banded)
+    assert [row.drawn for row in plain_rows] == [None, None]
+    assert rows[1].drawn is None  # three neighbours may share noise
+    assert rows[0].drawn < rows[0].guaranteed
+    text = choice_of(plan, rows)
+    assert text.startswith(
+        f"Run balls-in-bins: ε of every client is at most {number(rows[0].drawn)} with 4 "
+        "participations in 16 rounds and z = 1 (by Monte Carlo, with 99.9% confidence), at δ"
+    )
+    assert "Monte Carlo" not in choice_of(plain, plain_rows)
+    (note,) = [note for note in page.notes_of(plan, rows) if "Monte Carlo" in note]
+    assert (
+        f"balls-in-bins, banded:bands=4 at z = 1, 4 participations: {number(rows[0].drawn)}" in note
+    )
+
+
+def test_every_bound_of_a_table_has_its_share_of_the_doubt(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "fl_epe.accounting.drawn_epsilon", lambda *_, confidence, **__: asked.append(confidence)
+    )
+    schedules = ("b-min-sep:separation=3", "b-min-sep:separation=2")
+    rows_of(tmp_path, schedules=schedules, draws=10_000)
+    rows_of(tmp_path, schedules=("poisson", "k-out-of-t"), draws=10_000)  # the first is exact
+    assert asked == pytest.approx([1 - 0.001 / 2] * 3)
+
+
+def test_draws_are_for_a_noise_that_is_given(tmp_path):
+    with pytest.raises(ValueError, match="draws=1000 only without target_epsilon"):
+        rows_of(tmp_path, draws=1000, target_epsilon=1.0)
