@@ -14,17 +14,24 @@ from fl_epe.limit.plan import CLIENTS, Cell, ComparisonPlan
 from fl_epe.reporting import number
 from fl_epe.schedules import Schedule, basis_of, clients_of, make_schedule
 from fl_epe.seeding import generator
-from fl_epe.wording import counted
+from fl_epe.wording import counted, how_often
 
 _TIE = 0.002  # relative
+_OFTEN = 0.95  # of the participations that were asked for, at least
 _DRAWN = 10_000  # clients whose cohorts are drawn, at most
 _COHORTS = 7  # stream of the seed
 _WHOLE = 1e-9
 
 
-def obstacle(plan: ComparisonPlan, schedule: Schedule) -> str:
-    """Why a plan's constraints rule a schedule out; "" if they do not."""
+def obstacle(plan: ComparisonPlan, schedule: Schedule, participations: float) -> str:
+    """Why a schedule is no answer: it breaks a constraint, or clients come less often than asked.
+
+    It is "" if nothing is against it.
+    """
     basis = basis_of(schedule)
+    often = schedule.participations()
+    if often < participations * _OFTEN:
+        return f"its clients take part {how_often(often)} on average"
     if schedule.law(plan.clients or CLIENTS).separation < plan.least_distance:
         return f"two rounds of a client may be less than {plan.least_distance} apart"
     if plan.part_time and not basis.part_time:
@@ -89,6 +96,8 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
         what = "ε" if plan.target_epsilon is None else "noise"
         less = 1 - best.cost / others[0].cost
         more.append(f"That is {less:.1%} less {what} than with {others[0].row.schedule}.")
+    if len(plan.participations) > 1:
+        more.append("Other --participations have other answers.")
     if obstacles:
         more.append(f"Ruled out: {', '.join(obstacles)}.")
     return answer, " ".join([*more, _spread(plan, best), _command(plan, best)])
@@ -105,7 +114,7 @@ def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], 
         if cell is None or row.rounds is None or cost is None or not math.isfinite(cost):
             continue
         schedule = make_schedule(cell.schedule, row.rounds, row.participations)
-        if why := obstacle(plan, schedule):
+        if why := obstacle(plan, schedule, row.participations):
             obstacles[row.schedule] = why
             continue
         if plan.target_epsilon is not None:
@@ -122,19 +131,25 @@ def _spread(plan: ComparisonPlan, choice: _Choice) -> str:
     sizes = [len(cohort) for cohort in choice.schedule.cohorts(clients, rng)]
     few, many = min(sizes), max(sizes)
     has = str(few) if few == many else f"{few} to {many}"
-    return f"A cohort has {has} of {clients:,} clients."
+    drawn = "" if clients == choice.clients else f" (of {choice.clients:,}: in proportion)"
+    return f"A cohort has {has} of {clients:,} clients{drawn}."
 
 
 def _command(plan: ComparisonPlan, choice: _Choice) -> str:
-    """How to run it: as a command, or by its cohorts where a cohort's size is no whole number."""
+    """How to run it: as a command, or in Python where no whole cohort size has that schedule."""
     spec, rounds = choice.cell.schedule, choice.schedule.rounds
     size = choice.cell.participations * choice.clients / rounds
-    if abs(size - round(size)) > _WHOLE or size < 1:
+    whole = math.floor(size + _WHOLE)
+    try:
+        make_schedule(spec, rounds, max(whole, 1) * rounds / choice.clients)
+    except ValueError:
+        whole = 0
+    if whole < 1:
         made = f"make_schedule({spec!r}, {rounds}, {choice.cell.participations:g})"
-        return f"Its cohorts: fl_epe.schedules.{made}.cohorts({choice.clients}, rng)."
+        return f"In Python its cohorts are fl_epe.schedules.{made}.cohorts({choice.clients}, rng)"
     noise = choice.cell.noise_multiplier if plan.target_epsilon is None else choice.cost
     words = ["--participation", spec, "--rounds", str(rounds)]
-    words += ["--clients-per-round", str(round(size)), "--noise-multiplier", f"{noise:g}"]
+    words += ["--clients-per-round", str(whole), "--noise-multiplier", f"{noise:g}"]
     if choice.cell.mechanism != "independent":
         words += ["--mechanism", choice.cell.mechanism]
     return f"With {choice.clients:,} clients: fl-epe run TASK {shlex.join(words)}"

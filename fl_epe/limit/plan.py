@@ -98,12 +98,12 @@ class ComparisonPlan:
         task_options: options of the task by name.
         target_epsilon: ε that theory must guarantee every client, without a task: the noise that
             each schedule needs for it is named (default: schedules are compared at equal noise).
-        least_distance: rounds between two participations of a client, at least, of a schedule that
-            is recommended.
-        part_time: clients are online at times of their own: only schedules to which they come by
-            themselves are recommended.
-        clients_draw: nobody knows which clients are online: only schedules in which each client
-            draws its own rounds are recommended.
+        least_distance: difference of the numbers of two rounds of a client, at least, of a schedule
+            that is recommended; the default schedules are separated by it.
+        part_time: clients are offline at times of their own, so none can be told when to come: only
+            schedules to which they come when they are online are recommended.
+        clients_draw: clients are always online, but no server picks them: only schedules in which
+            each client draws its own rounds, and comes in them, are recommended.
         draws: privacy losses to draw of each schedule whose secret rounds have no exact theorem,
             without a task: ε is then an upper bound with 99.9% confidence (default: none).
         confidence: of the intervals, and of what no client exceeds, a share in (0, 1).
@@ -139,6 +139,10 @@ class ComparisonPlan:
                 checks.raise_invalid(name, values, "to be a list that is not empty")
             object.__setattr__(self, name, tuple(dict.fromkeys(map(kind, values))))
         checks.check_types(self)
+        if self.least_distance > 1 and self.schedules == DEFAULT_SCHEDULES:
+            apart = f"separation={self.least_distance}"
+            adapted = tuple(s.replace("separation=24", apart) for s in self.schedules)
+            object.__setattr__(self, "schedules", adapted)
         for spec in self.schedules:
             with checks.argument_context("schedules", spec):
                 parse_schedule(spec)

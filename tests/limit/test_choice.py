@@ -94,6 +94,39 @@ def test_nothing_that_is_allowed_is_said_with_the_reasons(tmp_path):
     )
 
 
+def test_a_cap_by_which_clients_come_less_often_is_no_answer(tmp_path):
+    capped = "capped:of=poisson,per_run=2"
+    text = choice_of(*rows_of(tmp_path, schedules=(capped, "poisson")))
+    assert text.startswith("Run poisson: ")
+    assert f"Ruled out: {capped}." in text
+    alone = choice_of(*rows_of(tmp_path, schedules=(capped,)))
+    assert "its clients take part 1." in alone
+    assert "times on average" in alone
+
+
+def test_the_separated_schedules_follow_the_distance(tmp_path):
+    plan = ComparisonPlan(least_distance=3, rounds=16, participations=(4,))
+    assert {s for s in plan.schedules if "separation" in s} == {
+        "min-separation:separation=3",
+        "b-min-sep:separation=3",
+    }
+    chosen = ComparisonPlan(least_distance=3, schedules=("b-min-sep:separation=4",))
+    assert chosen.schedules == ("b-min-sep:separation=4",)
+
+
+def test_a_size_that_is_not_whole_is_rounded_down_where_the_schedule_allows_it(tmp_path):
+    plan = ComparisonPlan(
+        schedules=("b-min-sep:separation=3",), rounds=17, clients=100, participations=(3,)
+    )
+    text = choice_of(plan, choice_rows(plan, tmp_path))
+    assert "--participation b-min-sep:separation=3 --rounds 17 --clients-per-round 17 " in text
+
+
+def choice_rows(plan, tmp_path):
+    rows = carry_out(plan, tmp_path)
+    return [row for row in rows if (row.noise_multiplier, row.participations) == plan.middle]
+
+
 def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
     text = choice_of(*rows_of(tmp_path, schedules=("balls-in-bins", "k-out-of-t", "poisson")))
     assert text.startswith("Run balls-in-bins or k-out-of-t: ")
@@ -107,8 +140,7 @@ def test_of_several_mechanisms_the_first_counts(tmp_path):
 
 
 def test_cohorts_are_drawn_by_what_is_said(tmp_path):
-    spec = 'device-classes:{"rates": [8, 1], "shares": [0.1, 0.9]}'
-    plan, _ = rows_of(tmp_path, schedules=(spec,))
+    plan, _ = rows_of(tmp_path, schedules=("k-out-of-t",))
     plan = dataclasses.replace(plan, participations=(3,))
     text = choice_of(plan, carry_out(plan, tmp_path))
     made = text.split("fl_epe.schedules.make_schedule")[1].split(".cohorts")[0]
