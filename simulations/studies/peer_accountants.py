@@ -1,7 +1,7 @@
 """Our ε of secret rounds beside jax_privacy's and dp_accounting's, in 20 settings.
 
     python -m venv peers && peers/bin/pip install jax-privacy==2.0.0
-    PYTHONPATH=. peers/bin/python simulations/studies/peer_accountants.py [--draws 200000]
+    PYTHONPATH=. peers/bin/python simulations/studies/peer_accountants.py [--draws 100000]
 
 In an environment of its own, as the package needs no jax; its development head is compared in the
 same way, with a checkout first on the path. Theirs is the privacy loss distribution of coins, of
@@ -9,7 +9,7 @@ coins in cyclic order under banded noise, and of units of several records (mixtu
 or ε of drawn losses of balls-in-bins and b-min-sep, with and without banded noise. Numbers agree if
 they are within 1%, or within three standard errors of both where losses are drawn.
 
-Expected output, two minutes on one core: the table in docs/notes/unknown-rounds.md, and
+Expected output, a quarter of an hour on one core: the table in docs/notes/unknown-rounds.md, and
 "20 of 20 agree".
 """
 
@@ -155,7 +155,7 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=200_000)
+    parser.add_argument("--draws", type=int, default=100_000)
     draws = parser.parse_args().draws
     import dp_accounting
     from jax_privacy import batch_selection
