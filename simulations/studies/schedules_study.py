@@ -368,6 +368,29 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
     axes.legend(fontsize=7)
 
 
+def draw_trained(figure: Figure, text: str) -> None:
+    """ε of trained runs with its interval, beside theory, from the table in the text."""
+    _, _, table = text.partition("| trained |")
+    lines = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
+    axes = figure.subplots()
+    for column, color, label, shift in (
+        (3, "#c2410c", "final model", 0.1),
+        (4, "#1d4ed8", "every round", -0.1),
+    ):
+        values = np.array([re.findall(r"\d+\.?\d*", line[column]) for line in lines], float)
+        places = np.arange(len(lines)) + shift
+        axes.plot(values[:, 0], places, "o", color=color, label=f"{label}, measured with 95%")
+        axes.hlines(places, values[:, 1], values[:, 2], color=color)
+    theory = [float(line[5]) for line in lines]
+    axes.plot(theory, range(len(lines)), "k|", ms=16, label="theory, every round")
+    names = [line[0].replace("`", "") for line in lines]
+    axes.set_yticks(range(len(lines)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.set(xlabel="ε of the median client", xlim=(0, None))
+    axes.grid(alpha=0.3, axis="x")
+    axes.legend(fontsize=6, loc=(0.38, 0.4))
+
+
 SECTIONS: tuple[
     tuple[Callable[[], Section], Callable[[Figure, list[Row]], None] | None, str], ...
 ] = (
@@ -405,6 +428,9 @@ def main() -> None:
     )
     options = parser.parse_args()
     text, absent = PAGE.read_text(encoding="utf-8"), []
+    figure = Figure(figsize=(8.5, 3.2), layout="constrained", dpi=120)
+    draw_trained(figure, text)
+    figure.savefig(options.output / "trained.png", metadata={"Software": None})
     for measured, draw, name in SECTIONS:
         section = measured()
         text = with_table(text, section.table)
