@@ -36,17 +36,14 @@ class SecretRounds:
         chances: of taking part in each round, for a client who may, ``(T,)``.
         barred_from: a client whose last round is this one or later may not, ``(T,)``.
         bands: rounds so far apart that no noise is shared.
-        root: rows whose products are ``signals`` but for ``short``, ``(T, T)``, sparse.
-        short: standard deviation of independent noise that makes columns as long as theory takes
-            them, ``(T,)``.
-        signals: CᵀC/z² of absolute values, ``(T, T)``, sparse.
+        root: rows whose products are ``signals``, ``(T, T)``, sparse.
+        signals: CᵀC/z² of absolute values, with columns of length 1 at least, ``(T, T)``, sparse.
     """
 
     chances: Floats
     barred_from: Integers
     bands: int
     root: scipy.sparse.csr_array
-    short: Floats
     signals: scipy.sparse.csr_array
 
     def losses(self, draws: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -71,11 +68,7 @@ class SecretRounds:
 
     def _noise(self, count: int, rng: np.random.Generator) -> Floats:
         """Scores without the client, ``(T, count)``."""
-        size = len(self.chances), count
-        scores = np.asarray(self.root @ rng.standard_normal(size))
-        if self.short.any():
-            scores += self.short[:, None] * rng.standard_normal(size)
-        return scores
+        return np.asarray(self.root @ rng.standard_normal((len(self.chances), count)))
 
     def log_ratios(self, scores: Floats) -> Floats:
         """Logarithms of the likelihood ratio of a client that may have taken part, ``(draws,)``.
@@ -89,17 +82,17 @@ class SecretRounds:
                 ``(T, draws)``.
         """
         own = self.signals.diagonal()
-        logs = np.zeros(scores.shape[1])
+        logs = nothing = np.zeros(scores.shape[1])
         free = np.ones(scores.shape[1])
         near: dict[int, Floats] = {}
         waiting: dict[int, Floats] = {}
         until = np.searchsorted(self.barred_from, np.arange(len(scores)), side="right")
         steps = max(int(_MOST_EXPONENT / (own.max() / 2 + _FAR * math.sqrt(own.max()))), 1)
         for t, chance in enumerate(self.chances):
-            if t in waiting:
-                free = free + waiting.pop(t)
             if t - self.bands in near:
-                _add(waiting, free, near.pop(t - self.bands), int(until[t - self.bands]), t)
+                end = max(int(until[t - self.bands]), t)
+                waiting[end] = waiting.get(end, nothing) + near.pop(t - self.bands)
+            free = free + waiting.pop(t, nothing)
             if chance == 0:
                 continue
             reached = free * chance
@@ -109,13 +102,10 @@ class SecretRounds:
                 reached += near[last] * (chance * shared)
                 near[last] *= 1 - chance
             reached *= np.exp(scores[t] - own[t] / 2)
-            if self.bands > 1:
-                near[t] = reached
-            else:
-                _add(waiting, free, reached, int(until[t]), t)
-            if t % steps == 0 or t == len(scores) - 1:
+            near[t] = reached
+            if t % steps == 0:
                 total = free + sum(waiting.values()) + sum(near.values())
-                logs += np.log(total)
+                logs = logs + np.log(total)
                 free = free / total
                 near = {last: weights / total for last, weights in near.items()}
                 waiting = {end: weights / total for end, weights in waiting.items()}
@@ -123,20 +113,10 @@ class SecretRounds:
         return np.asarray(logs + np.log(total))
 
 
-def _add(waiting: dict[int, Floats], free: Floats, weights: Floats, end: int, now: int) -> None:
-    """Weights wait until a round; they are free after it."""
-    if end <= now:
-        free += weights
-    elif end in waiting:
-        waiting[end] += weights
-    else:
-        waiting[end] = weights
-
-
 def secret_rounds(
     law: ParticipationLaw, strategy: Floats, noise_multiplier: float
 ) -> SecretRounds | None:
-    """A client's rounds as a chain in time, if an adversary who is not told them faces no more.
+    """A client's rounds as a chain in time, if the client draws them alone and nobody is told them.
 
     Args:
         law: how a client takes part.
@@ -153,26 +133,18 @@ def secret_rounds(
     plain = len(events.shares) == 1 and events.counts is None and events.keep == 1
     if not plain or events.most is not None or events.exactly is not None:
         return None
-    if len(events.rounds) == 0 or np.any(np.diff(events.rounds) <= 0):
+    if np.any(np.diff(events.rounds) <= 0):
         return None
     chances, barred_from = _chances_in_time(events, law.rounds)
-    size = np.abs(strategy)
-    signals = size.T @ size / noise_multiplier**2
     bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
     before = barred_from - 1  # the last round from which each may be reached, and that from which
     second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
     # A noisy count may share the budget, with independent noise: columns count as 1 at least.
-    short = np.maximum(1 / noise_multiplier**2 - np.diag(signals), 0.0)
-    return SecretRounds(
-        chances,
-        barred_from,
-        bands,
-        scipy.sparse.csr_array(size.T / noise_multiplier),
-        np.sqrt(short),
-        scipy.sparse.csr_array(signals + np.diag(short)),
-    )
+    size = np.abs(strategy) / np.minimum(np.linalg.norm(strategy, axis=0), 1) / noise_multiplier
+    root = scipy.sparse.csr_array(size.T)
+    return SecretRounds(chances, barred_from, bands, root, root @ root.T)
 
 
 def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
@@ -185,7 +157,6 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
         where = events.rounds[mine]
         left = 1 - np.append(0.0, np.cumsum(each)[:-1])
         chances[where] = np.minimum(each / np.maximum(left, each), 1.0)
-        barred_from[where] = where[0]
         barred_from[where[0] : where[-1] + 1] = where[0]
     barred_from -= np.minimum(events.rest - 1, barred_from)
     return chances, barred_from

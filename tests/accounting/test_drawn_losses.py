@@ -13,6 +13,13 @@ from fl_epe.schedules import make_schedule
 CLIENTS = 1000
 
 
+def drawn(law, strategy, z, delta, **settings):
+    """`drawn_epsilon` of a law that has one."""
+    found = drawn_epsilon(law, strategy, z, delta, **settings)
+    assert found is not None
+    return found
+
+
 def sets_of(spec, rounds, often):
     """All sets of rounds of a client, ``(sets, T)``, and their probabilities."""
     kind, *options = spec.split(":separation=")
@@ -65,8 +72,8 @@ def test_the_recursion_has_the_ratio_of_the_mixture_of_all_sets(spec, rounds, of
     strategy = strategy_matrix(mechanism, rounds)
     strategy = np.eye(rounds) if strategy is None else strategy
     chain = secret_rounds(make_schedule(spec, rounds, often).law(CLIENTS), strategy, z)
-    products = np.abs(strategy).T @ np.abs(strategy)
-    np.fill_diagonal(products, np.maximum(np.diag(products), 1))
+    size = np.abs(strategy) / np.minimum(np.linalg.norm(strategy, axis=0), 1)
+    products = size.T @ size
     scores = np.random.default_rng(1).normal(0, 2, (rounds, 6))
     sizes = np.einsum("is,st,it->i", members, products, members) / z**2
     expected = np.log(shares @ np.exp(members @ scores - sizes[:, None] / 2))
@@ -79,9 +86,9 @@ def test_drawn_clients_have_the_law_and_scores_their_covariance(spec):
     members, shares = sets_of(spec, rounds, often)
     strategy = strategy_matrix("toeplitz:bands=2", rounds)
     chain = secret_rounds(make_schedule(spec, rounds, often).law(CLIENTS), strategy, z)
-    drawn = chain.drawn(draws, np.random.default_rng(2))
+    present = chain.drawn(draws, np.random.default_rng(2))
     code = 2 ** np.arange(rounds)
-    seen = np.bincount((code @ drawn).astype(int), minlength=2**rounds) / draws
+    seen = np.bincount((code @ present).astype(int), minlength=2**rounds) / draws
     expected = np.zeros(2**rounds)
     expected[(members @ code).astype(int)] = shares
     assert np.max(np.abs(seen - expected) / np.sqrt((expected + 1 / draws) / draws)) < 5
@@ -98,7 +105,7 @@ def test_the_bound_is_above_the_exact_epsilon_and_near_it(z):
     law = make_schedule("poisson", 24, 3).law(CLIENTS)
     exact = poisson_epsilon(z, 3 / 24, 24, 1e-2)
     found = [
-        drawn_epsilon(law, np.eye(24), z, 1e-2, draws=50_000, seed=seed, confidence=0.95)
+        drawn(law, np.eye(24), z, 1e-2, draws=50_000, seed=seed, confidence=0.95)
         for seed in range(20)
     ]
     assert sum(each < exact for each in found) <= 2  # Chernoff's bound is wide
@@ -108,7 +115,7 @@ def test_the_bound_is_above_the_exact_epsilon_and_near_it(z):
 def test_half_a_confidence_is_less_often_right():
     law = make_schedule("poisson", 24, 3).law(CLIENTS)
     few, many = (
-        drawn_epsilon(law, np.eye(24), 1.0, 1e-2, draws=20_000, seed=0, confidence=level)
+        drawn(law, np.eye(24), 1.0, 1e-2, draws=20_000, seed=0, confidence=level)
         for level in (0.5, 0.999)
     )
     assert few < many
@@ -120,8 +127,7 @@ def test_correlated_noise_amplifies_more_than_the_reduction_says():
         strategy_matrix("banded:bands=4", 64),
     )
     theorem = tightest(strategy_bounds(law, strategy, 1.0, 1e-2), rounds_known=False).epsilon
-    drawn = drawn_epsilon(law, strategy, 1.0, 1e-2, draws=30_000, seed=0)
-    assert drawn < 0.6 * theorem
+    assert drawn(law, strategy, 1.0, 1e-2, draws=30_000, seed=0) < 0.6 * theorem
 
 
 @pytest.mark.parametrize(
@@ -163,4 +169,4 @@ def test_what_cannot_be_bounded_is_refused(changed, message):
 
 def test_little_noise_overflows_nothing():
     law = make_schedule("b-min-sep:separation=4", 40, 8).law(CLIENTS)
-    assert 0 < drawn_epsilon(law, np.eye(40), 0.05, 1e-2, draws=2000, seed=0) < np.inf
+    assert 0 < drawn(law, np.eye(40), 0.05, 1e-2, draws=2000, seed=0) < np.inf
