@@ -159,6 +159,7 @@ def test_other_laws_have_no_drawn_epsilon(spec, bands):
         ({"confidence": 1.0}, "confidence"),
         ({"noise_multiplier": 0.0}, "noise_multiplier"),
     ],
+    ids=["too-few-draws", "no-draws", "delta", "confidence", "no-noise"],
 )
 def test_what_cannot_be_bounded_is_refused(changed, message):
     law = make_schedule("poisson", 12, 3).law(CLIENTS)
