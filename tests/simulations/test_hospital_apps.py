@@ -1,10 +1,12 @@
 """The two apps of three hospitals, on Flower and in the loop of NVIDIA FLARE's client API."""
 
+import collections
 import dataclasses
 import importlib
 import json
 import re
 import sys
+import threading
 import tomllib
 import types
 from pathlib import Path
@@ -28,6 +30,8 @@ FLOWER, FLARE = APPS / "three-hospitals", APPS / "nvflare_records"
 
 @pytest.fixture
 def task(monkeypatch):
+    """The task of the apps; canaries' directions follow from what torch was seeded with."""
+    monkeypatch.setattr("fl_epe.silos.audit.secrets.randbits", lambda _: torch.initial_seed())
     monkeypatch.syspath_prepend(FLOWER)
     return importlib.import_module("three_hospitals.task")
 
@@ -43,10 +47,16 @@ def run(config):
         importlib.import_module(f"three_hospitals.{side}_app") for side in ("server", "client")
     )
     states = {}
+    turn = threading.Lock()
+    answered = collections.Counter()
 
     def answer(message, context):
-        states[context.node_id] = context.state
-        return client.app(message, dataclasses.replace(context, run_config=config))
+        with turn:  # torch has one generator for all nodes, which take turns in any order
+            silo = int(context.node_config["partition-id"])
+            answered[silo] += 1
+            torch.manual_seed(2**59 + 2**40 * silo + answered[silo])
+            states[context.node_id] = context.state
+            return client.app(message, dataclasses.replace(context, run_config=config))
 
     own = Context(0, 0, {}, RecordDict(), config)
     with InProcessGrid(answer, nodes=3) as grid:
