@@ -5,10 +5,9 @@ pair of Gaussian mixtures (proof: docs/notes/unknown-rounds.md). Losses of that 
 ε is an upper confidence bound: not exact, and wrong with a stated probability.
 
 Examples:
-    >>> import numpy as np
     >>> from fl_epe.schedules import make_schedule
     >>> law = make_schedule("b-min-sep:separation=4", rounds=12, participations=2).law(1000)
-    >>> round(drawn_epsilon(law, np.eye(12), 1.0, 1e-2, draws=20_000, seed=0), 1)
+    >>> round(drawn_epsilon(law, None, 1.0, 1e-2, draws=20_000, seed=0), 1)
     1.8
 """
 
@@ -18,6 +17,7 @@ import math
 import numpy as np
 import scipy
 
+from fl_epe.accounting.sensitivity import bands_of
 from fl_epe.checks import Booleans, Floats, Integers, check_count, check_probability, raise_invalid
 from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
@@ -114,13 +114,13 @@ class SecretRounds:
 
 
 def secret_rounds(
-    law: ParticipationLaw, strategy: Floats, noise_multiplier: float
+    law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float
 ) -> SecretRounds | None:
     """A client's rounds as a chain in time, if the client draws them alone and nobody is told them.
 
     Args:
         law: how a client takes part.
-        strategy: C, lower triangular, shape ``(T, T)``.
+        strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise.
         noise_multiplier: z > 0.
 
     Returns:
@@ -136,13 +136,14 @@ def secret_rounds(
     if np.any(np.diff(events.rounds) <= 0):
         return None
     chances, barred_from = _chances_in_time(events, law.rounds)
-    bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
+    columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
+    bands = bands_of(columns)
     before = barred_from - 1  # the last round from which each may be reached, and that from which
     second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
     # A noisy count may share the budget, with independent noise: columns count as 1 at least.
-    size = np.abs(strategy) / np.minimum(np.linalg.norm(strategy, axis=0), 1) / noise_multiplier
+    size = columns / np.minimum(np.linalg.norm(columns, axis=0), 1) / noise_multiplier
     root = scipy.sparse.csr_array(size.T)
     return SecretRounds(chances, barred_from, bands, root, root @ root.T)
 
@@ -164,7 +165,7 @@ def _chances_in_time(events: Events, rounds: int) -> tuple[Floats, Integers]:
 
 def drawn_epsilon(
     law: ParticipationLaw,
-    strategy: Floats,
+    strategy: Floats | None,
     noise_multiplier: float,
     delta: float,
     *,
@@ -181,7 +182,7 @@ def drawn_epsilon(
 
     Args:
         law: how a client takes part.
-        strategy: C, lower triangular, shape ``(T, T)``; the identity for independent noise.
+        strategy: C, lower triangular, shape ``(T, T)``; ``None`` for independent noise.
         noise_multiplier: z > 0.
         delta: in (0, 1).
         draws: of each direction; with 100/δ of them the bound is a few percent above the estimate.

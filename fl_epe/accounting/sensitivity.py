@@ -52,9 +52,14 @@ def strategy_bounds(
     )
     if not 0 < found.epsilon < math.inf:
         return (found,)
-    bands = int(np.subtract(*np.nonzero(strategy)).max()) + 1
+    bands = bands_of(strategy)
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
     return found, *amplified_bounds(law, z, delta, bands, _overlap(strategy, law, bands))
+
+
+def bands_of(strategy: Floats) -> int:
+    """Rounds over which a strategy correlates noise, itself included."""
+    return int(np.subtract(*np.nonzero(strategy)).max()) + 1
 
 
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:

@@ -8,8 +8,6 @@ import dataclasses
 import functools
 from pathlib import Path
 
-import numpy as np
-
 from fl_epe import accounting
 from fl_epe.auditing import AuditRecord, NotMeasured, Sees
 from fl_epe.config import chosen_delta
@@ -69,7 +67,7 @@ def drawn_guarantee(
         return None
     return accounting.drawn_epsilon(
         law,
-        np.eye(schedule.rounds) if strategy is None else strategy,
+        strategy,
         cell.noise_multiplier,
         delta,
         draws=plan.draws,

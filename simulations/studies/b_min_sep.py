@@ -9,22 +9,19 @@ over when a client took part last, of drawn scores: ε of it with its 99.9% inte
 losses. Beside it stand ε of the bound, and of Poisson sampling at the same rate. No bound may lie
 below an interval.
 
-Expected output, about four minutes on one core: the table in docs/notes/unknown-rounds.md.
+Expected output, half a minute on one core: the table in docs/notes/unknown-rounds.md.
 """
 
 import argparse
 
 import numpy as np
 from drawn_losses import epsilon_of
-from numpy.typing import NDArray
 
 from fl_epe.accounting import poisson_epsilon, tightest, upper_bounds
-from fl_epe.schedules import Schedule, make_schedule, presence
-
-Floats = NDArray[np.float64]
+from fl_epe.accounting.drawn_losses import secret_rounds
+from fl_epe.schedules import Schedule, make_schedule
 
 DELTA = 1e-3
-AT_ONCE = 20_000
 ERRORS = 3.29  # standard errors of an interval of 99.9%
 # Rounds, participations, separation, noise.
 GRID = (
@@ -43,41 +40,12 @@ GRID = (
 )
 
 
-def log_ratios(scores: Floats, chances: Floats, separation: int, signal: float) -> Floats:
-    """Logarithm of the likelihood ratio of a client who rests after taking part.
-
-    Args:
-        scores: of each round, N(0, 1) without the client, ``(T, draws)``.
-        chances: of the coin of a client who has rested, ``(T,)``.
-        separation: b.
-        signal: what the client adds to the score of its rounds.
-    """
-    rested = np.ones(scores.shape[1])
-    resting = [np.zeros(scores.shape[1])] * (separation - 1)
-    logs = np.zeros(scores.shape[1])
-    for score, chance in zip(scores, chances, strict=True):
-        resting.append(rested * chance * np.exp(signal * score - signal**2 / 2))
-        rested = rested * (1 - chance) + resting.pop(0)
-        total = rested + sum(resting)
-        logs += np.log(total)
-        rested = rested / total
-        resting = [part / total for part in resting]
-    return logs
-
-
 def by_drawing(schedule: Schedule, noise: float, draws: int) -> tuple[float, float]:
     """ε by drawn privacy losses, the larger of both directions, and its standard error."""
-    events = schedule.law(draws).events
-    assert events is not None
-    rng = np.random.default_rng(44)
-    losses: list[list[Floats]] = [[], []]
-    for _ in range(-(-draws // AT_ONCE)):
-        scores = rng.standard_normal((schedule.rounds, AT_ONCE))
-        rounds = presence(schedule, AT_ONCE, rng)
-        law = events.chances, events.rest, 1 / noise
-        losses[0].append(log_ratios(scores + rounds / noise, *law))
-        losses[1].append(-log_ratios(scores, *law))
-    return max(epsilon_of(np.concatenate(each), DELTA) for each in losses)
+    rounds = secret_rounds(schedule.law(draws), None, noise)
+    assert rounds is not None
+    losses = rounds.losses(draws, np.random.default_rng(44))
+    return max(epsilon_of(each, DELTA) for each in losses)
 
 
 def main() -> None:

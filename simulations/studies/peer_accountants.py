@@ -41,7 +41,6 @@ Setting = tuple[str, float, float, float, float, float]
 CLIENTS = 9600
 CLOSE = 0.01
 ERRORS = 3.0
-NO_DRAWS = 0.0
 
 COINS = ((1.0, 0.1, 60, 1e-5), (0.6, 0.01, 500, 1e-6), (2.0, 0.3, 200, 1e-5), (0.8, 0.5, 10, 1e-3))
 BANDED_COINS = (

@@ -70,9 +70,9 @@ def test_the_recursion_has_the_ratio_of_the_mixture_of_all_sets(spec, rounds, of
     z = 0.7
     members, shares = sets_of(spec, rounds, often)
     strategy = strategy_matrix(mechanism, rounds)
-    strategy = np.eye(rounds) if strategy is None else strategy
+    columns = np.eye(rounds) if strategy is None else strategy
     chain = secret_rounds(make_schedule(spec, rounds, often).law(CLIENTS), strategy, z)
-    size = np.abs(strategy) / np.minimum(np.linalg.norm(strategy, axis=0), 1)
+    size = np.abs(columns) / np.minimum(np.linalg.norm(columns, axis=0), 1)
     products = size.T @ size
     scores = np.random.default_rng(1).normal(0, 2, (rounds, 6))
     sizes = np.einsum("is,st,it->i", members, products, members) / z**2
