@@ -48,7 +48,7 @@ def run(config):
     )
     states = {}
     turn = threading.Lock()
-    answered = collections.Counter()
+    answered: collections.Counter[int] = collections.Counter()
 
     def answer(message, context):
         with turn:  # torch has one generator for all nodes, which take turns in any order
