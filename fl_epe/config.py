@@ -20,6 +20,7 @@ from fl_epe.mechanism import (
     parse_strategy,
 )
 from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
+from fl_epe.seeding import NoiseGenerator
 from fl_epe.wording import how_often
 
 _OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
@@ -55,6 +56,8 @@ class RunConfig:
             two fast transforms, or 'sphere', independent normal draws as in the paper.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
             0 for no noise.
+        noise_generator: what draws the DP noise: 'chacha20', a cipher, whose other numbers do not
+            follow from those that somebody has seen, or 'sfc64', for benchmarks only.
         mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism,
             'tree', 'banded:bands=8', 'toeplitz', 'blt:buffers=3' or a .npy file with its lower
             triangular strategy matrix. One participation costs the same with each of them.
@@ -92,6 +95,7 @@ class RunConfig:
     inclusion: Literal["fixed", "coin"] = "fixed"
     canary_kind: CanaryKind = "rotation"
     noise_multiplier: float = 0.25
+    noise_generator: NoiseGenerator = "chacha20"
     mechanism: str = "independent"
     clipping: Literal["adaptive", "fixed"] = "adaptive"
     clip_norm: float = 0.5

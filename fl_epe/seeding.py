@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from typing import Literal
 
 import numpy as np
 
 from fl_epe.checks import check_not_negative, check_types
 
+NoiseGenerator = Literal["chacha20", "sfc64"]
 _STREAMS = ("canary", "participation", "noise", "local", "initial")
 
 
@@ -59,7 +61,33 @@ class Seeds:
 def generator(seed: int | None, *index: int) -> np.random.Generator:
     """A generator for item ``index`` of the stream with this ``seed``; the same on all machines.
 
-    With ``seed=None`` the generator is seeded with 256 bits from the operating system.
+    With ``seed=None`` the generator is seeded with 256 bits from the operating system. Nothing that
+    it draws protects anybody: for DP noise there is `noise_generator`.
     """
     entropy = secrets.randbits(256) if seed is None else seed
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=index)))
+
+
+def noise_generator(
+    seed: int | None, *index: int, kind: NoiseGenerator = "chacha20"
+) -> np.random.Generator:
+    """A generator of DP noise for item ``index`` of the stream with this ``seed``.
+
+    Args:
+        seed: the same on all machines for the same seed. ``None``: a key of 256 bits from the
+            operating system, which is kept nowhere.
+        index: of the item, such as the round.
+        kind: 'chacha20', whose other numbers do not follow from those that somebody has seen
+            (RFC 8439, with a counter of 64 bits), or 'sfc64', a third as slow and no cipher: its
+            state follows from five outputs.
+    """
+    if kind == "sfc64":
+        return generator(seed, *index)
+    from randomgen import ChaCha
+
+    if seed is None:
+        key = secrets.randbits(256)
+    else:
+        words = np.random.SeedSequence(seed, spawn_key=index).generate_state(4, np.uint64)
+        key = int.from_bytes(words.astype("<u8").tobytes(), "little")
+    return np.random.Generator(ChaCha(key=key, rounds=20))

@@ -27,7 +27,7 @@ from fl_epe.checks import (
 )
 from fl_epe.dp_sgd.clipping import BatchSeen, clipping
 from fl_epe.dp_sgd.linear import LinearStep
-from fl_epe.seeding import generator
+from fl_epe.seeding import noise_generator
 
 _REFUSED = {
     "PerLayer": "one clip norm for all layers",
@@ -80,7 +80,7 @@ class PlainDPSGD:
         self._model: Any = torch.nn.Parameter(torch.from_numpy(np.array(theta, np.float64)))
         self.params = [self._model]
         self.grad_samples = [torch.zeros(0, len(theta))]
-        self._noise = generator(seed)
+        self._noise = noise_generator(seed)
 
     @property
     def theta(self) -> Floats:

@@ -29,7 +29,7 @@ from fl_epe.config import RunConfig
 from fl_epe.mechanism import ServerSGD, advance, blocks, gaussian_noise
 from fl_epe.noise import NoiseHealth
 from fl_epe.schedules import Cohort
-from fl_epe.seeding import Seeds, generator
+from fl_epe.seeding import Seeds, generator, noise_generator
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,7 +154,8 @@ def next_round(
     deviation, strategy, kept = config.sum_noise_multiplier(), config.strategy(), state.noise
     if strategy is None:
         deviation *= state.clip_norm
-    mean = gaussian_noise(generator(seeds.noise, t, 0), dim, deviation)
+    rng = noise_generator(seeds.noise, t, 0, kind=config.noise_generator)
+    mean = gaussian_noise(rng, dim, deviation)
     if health is not None:
         health.add(mean, deviation)
     if strategy is not None:
@@ -170,7 +171,7 @@ def next_round(
         released["residual"] = mean - sums.clients_total / n
 
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
-    rng = generator(seeds.noise, t, 1)
+    rng = noise_generator(seeds.noise, t, 1, kind=config.noise_generator)
     clip_norm = config.clip_rule().update(state.clip_norm, sums.unclipped, voters, rng)
     del sums  # whoever does not need them any more has their memory for the next model
 
