@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
+from fl_epe.accounting.renyi import LEAST_DELTA, renyi_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_not_negative, check_probability, raise_invalid, tail_sums
 
@@ -23,6 +24,8 @@ _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
 _CLOSE_ENOUGH = 1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
 _NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
+_LOST = 1e-6  # of δ, in losses that count as infinite
+_USUAL_TRUNCATION = -50.0  # dp-accounting's, as a logarithm
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
@@ -78,7 +81,8 @@ def poisson_epsilon(
     The distribution is rounded up (Doroshenko et al. 2022) on a grid that is refined until ε
     changes by less than 1%. A grid of a tenth of the step has an error of 1/25 to 1/100, so the
     answer is never below the exact ε, and above it by about 1% at most. If the ε without sampling
-    exceeds 10⁸, that one is returned. Adjacency: add-or-remove, or replace-one.
+    exceeds 10⁸, that one is returned. With δ below 10⁻¹¹ losses are added by their moments, and the
+    answer is up to a third above. Adjacency: add-or-remove, or replace-one.
 
     Args:
         noise_multiplier: z ≥ 0.
@@ -121,13 +125,30 @@ def _pld_epsilon(
     from dp_accounting.pld import privacy_loss_distribution
 
     relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
+    lost = min(delta, LEAST_DELTA) * _LOST / rounds
     one = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
         sampling_prob=rate,
         neighboring_relation=dp_accounting.NeighboringRelation[relation],
+        log_mass_truncation_bound=min(math.log(lost), _USUAL_TRUNCATION),
     )
-    return epsilon_of_losses(one.self_compose(rounds), delta)
+    if delta >= LEAST_DELTA:
+        return epsilon_of_losses(one.self_compose(rounds), delta)
+    directions = (one._pmf_remove.to_dense_pmf(), one._pmf_add.to_dense_pmf())
+    return max(_by_moments(direction, rounds, delta) for direction in directions)
+
+
+def _by_moments(direction: Any, rounds: int, delta: float) -> float:
+    left = delta - rounds * direction._infinity_mass
+    if left <= 0:
+        return math.inf
+    return renyi_epsilon([(_losses(direction), direction._probs, rounds)], left)
+
+
+def _losses(direction: Any) -> Floats:
+    places = np.arange(direction.size) + direction._lower_loss
+    return np.asarray(places * direction._discretization, np.float64)
 
 
 def epsilon_of_losses(distribution: Any, delta: float) -> float:
@@ -150,8 +171,7 @@ def epsilon_of_losses(distribution: Any, delta: float) -> float:
 def _one_direction(direction: Any, delta: float) -> float:
     if direction._infinity_mass > delta:
         return math.inf
-    losses = (np.arange(direction.size) + direction._lower_loss) * direction._discretization
-    losses = losses[::-1]
+    losses = _losses(direction)[::-1]
     probabilities = np.maximum(direction._probs[::-1], 0.0)  # a Fourier transform's may be negative
     excess = direction._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞

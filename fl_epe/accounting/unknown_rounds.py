@@ -12,7 +12,6 @@ Examples:
     2.19
 """
 
-import bisect
 import dataclasses
 import functools
 import math
@@ -22,6 +21,7 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
+from fl_epe.accounting.renyi import LEAST_DELTA, largest_sum, log_sums, renyi_epsilon
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
@@ -39,7 +39,6 @@ _SHORT = 16  # rounds of an epoch in which all signals are told apart
 _ROUNDED = 5  # standard deviations of a sum of rounding errors, at least
 _MOST_EXPONENT = 300.0  # of what dp-accounting takes the exponential
 _LARGEST_SCORE = 37.0  # beyond which a normal's probability is no float64
-_SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())  # of Chernoff's bound
 _CELLS_OF_A_ROUND = 2000  # of the grid of a round's score, on each side
 _CELLS = 2**14  # of the grid on which the losses of several epochs are added
 
@@ -51,10 +50,10 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     If all rounds of an event have the same signal, the answer is never below the exact ε: every
     rounding is upwards, and what no grid covers is added to δ, but that the largest signal counts
     to eight digits. It was at most 0.15% above it in all cases of docs/notes/unknown-rounds.md.
-    Different signals are grouped, which changed ε by less
-    than 0.5% there, either way. It never exceeds ε of an adversary who knows the rounds and the
-    largest signals, which is also the answer where δ is too small for the grid. Where coins of one
-    probability decide on rounds of one signal, it is at most that of `poisson_epsilon`.
+    Different signals are grouped, which changed ε by less than 0.5% there, either way. With δ below
+    10⁻¹¹ losses are added by their moments, and the answer is up to a third larger. It never exceeds ε
+    of an adversary who knows the rounds and the largest signals. Where coins of one probability
+    decide on rounds of one signal, it is at most that of `poisson_epsilon`.
 
     Args:
         events: how the client draws its rounds, see `Events.independent`.
@@ -107,8 +106,7 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
         return most
     if known:  # events whose round is known act as one Gaussian
         losses.append((_loss(((math.hypot(*known), 1),), tail), 1))
-    alone = len(losses) == 1 and losses[0][1] == 1
-    found = _solved(losses[0][0] if alone else _composed(losses, tail), delta, most)
+    found = _epsilon(losses, tail, delta, most)
     if len(losses) > 1 or not tossed or not tossed[0][0].is_coin or found > _MOST_EXPONENT:
         return found
     ((event, (signal, count)),) = tossed
@@ -142,7 +140,7 @@ def fixed_size_epsilon(
         return most
     tail = _tail(delta, rounds)
     loss = _of_cohort(cohort / population, max(1 / noise_multiplier, _LEAST_SIGNAL), tail)
-    return _solved(_composed([(loss, rounds)], tail), delta, most)
+    return _epsilon([(loss, rounds)], tail, delta, most)
 
 
 def partly_known_epsilon(
@@ -166,11 +164,8 @@ def partly_known_epsilon(
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
         losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
-    return _solved(
-        _composed([(loss, 1) for loss in losses], tail),
-        delta,
-        float(epsilon_of_shift(largest, delta)),
-    )
+    most = float(epsilon_of_shift(largest, delta))
+    return _epsilon([(loss, 1) for loss in losses], tail, delta, most)
 
 
 Groups = tuple[tuple[float, int], ...]  # signals, and how many rounds have each of them
@@ -201,6 +196,22 @@ class _Loss:
 def _tail(delta: float, parts: int) -> float:
     """Probability that is left out of each of so many parts of a run."""
     return max(_LOST * delta / parts, _SMALLEST_TAIL)
+
+
+def _epsilon(
+    parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float
+) -> float:
+    """ε of so many of each of these losses, at most ``most``."""
+    if len(parts) == 1 and parts[0][1] == 1:
+        return _solved(parts[0][0], delta, most)
+    if delta >= LEAST_DELTA:
+        return _solved(_composed(parts, tail), delta, most)
+    left = delta - sum(count * part.lost for part, count in parts)
+    if left <= 0:
+        return most
+    removed = renyi_epsilon([(part.losses, part.members, count) for part, count in parts], left)
+    added = renyi_epsilon([(-part.losses, part.others, count) for part, count in parts], left)
+    return min(most, max(removed, added))
 
 
 def _solved(loss: _Loss, delta: float, most: float) -> float:
@@ -305,7 +316,7 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     end = min(far + float(shifts.max()), _LARGEST_SCORE)
     edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
     terms = np.append(shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1)
-    logs = _log_sums(terms, np.append(event.chances, max(absent, 0.0)))
+    logs = log_sums(terms, np.append(event.chances, max(absent, 0.0)))
     others = _masses(edges)
     members = absent * others
     for shift, chance in zip(shifts, event.chances, strict=True):
@@ -361,14 +372,6 @@ def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
     )
 
 
-def _log_sums(terms: Floats, weights: Floats) -> Floats:
-    """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
-    used = terms[:, weights > 0]
-    most = used.max(axis=1, initial=-1e300)
-    with np.errstate(divide="ignore"):  # −∞ where all weights are 0
-        return np.asarray(most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0]))
-
-
 def _masses(edges: Floats) -> Floats:
     """Probabilities of a standard normal between edges, precise in both tails."""
     lower = scipy.special.ndtr(edges)
@@ -382,8 +385,8 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     Losses outside of the grid's range come back at its other end. They have at most the probability
     ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
     """
-    high = _farthest([(part.losses, part.members, count) for part, count in parts], tail)
-    low = -_farthest([(-part.losses, part.others, count) for part, count in parts], tail)
+    high = largest_sum([(part.losses, part.members, count) for part, count in parts], tail)
+    low = -largest_sum([(-part.losses, part.others, count) for part, count in parts], tail)
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
@@ -401,25 +404,6 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
     losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
     return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
-
-
-def _farthest(parts: list[tuple[Floats, Floats, int]], tail: float) -> float:
-    """What a sum exceeds with at most the probability ``tail``, by Chernoff's bound.
-
-    Args:
-        parts: values and probabilities of the terms, and how many there are of each.
-        tail: the probability.
-    """
-
-    @functools.cache
-    def bound(place: int) -> float:
-        slope = _SLOPES[place]
-        moments = [count * _log_sums(slope * x[None], masses)[0] for x, masses, count in parts]
-        return float((sum(moments) - math.log(tail)) / slope)
-
-    # The logarithm of a moment is convex, so that the bound falls and then rises.
-    steps = range(len(_SLOPES) - 1)
-    return bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
 
 
 def _either(one: _Loss, other: _Loss, chance: float) -> _Loss:

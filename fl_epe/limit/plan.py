@@ -43,6 +43,7 @@ _GRID = ("schedules", "noise_multipliers", "participations", "mechanisms")
 _CHOICE = ("target_epsilon", "least_distance", "part_time", "clients_draw", "draws")
 _TEXTS = ("schedules", "mechanisms")
 _OF_CELLS = {"participation", "noise_multiplier", "canary_participations", "mechanism"}
+_AS_PRINTED = 5e-6  # relative error of a number with six digits
 _OWN = _OF_CELLS | {"clients", "stop_when"}
 COMMON = ("rounds", "delta", "server_momentum")  # a plan has them under the same name
 
@@ -232,11 +233,11 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
                 "rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}"
             )
         asked = given.get("participations", ())
-        if asked and not any(math.isclose(p, participations, rel_tol=1e-6) for p in asked):
+        if asked and not any(math.isclose(p, participations, rel_tol=_AS_PRINTED) for p in asked):
             checks.raise_invalid(
                 "participations",
                 list(asked),
-                f"to be left out, or to hold {participations:.7g} as in {spec}",
+                f"to be left out, or to hold {participations:.6g} as in {spec}",
             )
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)

@@ -19,7 +19,7 @@ from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergenc
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD
-from fl_epe.limit.client import ClientEpsilon
+from fl_epe.limit.client import NUMERICAL_ERROR, ClientEpsilon
 from fl_epe.limit.measure import Row, measure
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
 from fl_epe.seeding import Seeds
@@ -114,7 +114,7 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
         low=max(mean - below, 0.0),
         high=mean + beyond,
         theory=dataclasses.replace(found[0].theory, epsilon=limit),
-        above=limit is not None and bool(least > limit * (1 + 1e-6)),
+        above=limit is not None and bool(least > limit * (1 + NUMERICAL_ERROR)),
     )
 
 

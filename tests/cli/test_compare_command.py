@@ -83,6 +83,7 @@ class TestCommand:
         assert cli.main([*command, "--participations", "3"]) == 2
         wanted = capsys.readouterr().err.split("to hold ")[1].split()[0]
         assert cli.main([*command, "--participations", wanted]) == 0
+        assert cli.main([*command, "--participations", "1.55556"]) == 0  # six digits
 
     @pytest.mark.slow
     def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):

@@ -1,0 +1,84 @@
+"""Privacy losses that are added, bounded by their exponential moments.
+
+A Fourier transform adds them more closely, but its rounding errors hide probabilities below some
+10⁻¹⁵. Moments add up term by term, and are precise however small δ is.
+
+Examples:
+    >>> import numpy as np
+    >>> coin = np.array([-0.5, 0.5]), np.array([0.4, 0.6]), 10  # ten losses of a half, either way
+    >>> round(renyi_epsilon([coin], 1e-30), 3)
+    5.0
+"""
+
+import bisect
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy
+
+from fl_epe.checks import Floats
+
+LEAST_DELTA = 1e-11  # with smaller ones the rounding errors of a Fourier transform show in ε
+
+_SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
+
+Terms = Sequence[tuple[Floats, Floats, int]]
+
+
+def log_sums(exponents: Floats, weights: Floats) -> Floats:
+    """The logarithms of Σ_j w_j·exp(x_ij), ``(n,)``; scipy's takes five times as long."""
+    used = exponents[:, weights > 0]
+    most = used.max(axis=1, initial=-1e300)
+    with np.errstate(divide="ignore"):  # −∞ where all weights are 0
+        return np.asarray(most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0]))
+
+
+def largest_sum(terms: Terms, tail: float) -> float:
+    """What a sum of independent terms exceeds with at most the probability ``tail`` (Chernoff).
+
+    Args:
+        terms: the values of each term, ``(n,)``, their probabilities, and how many there are of it.
+        tail: the probability.
+    """
+
+    @functools.cache
+    def bound(place: int) -> float:
+        slope = _SLOPES[place]
+        return (_log_moment(terms, slope) - math.log(tail)) / slope
+
+    # The logarithm of a moment is convex, so that the bound falls and then rises.
+    steps = range(len(_SLOPES) - 1)
+    return bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
+
+
+def renyi_epsilon(terms: Terms, delta: float) -> float:
+    """An ε ≥ 0 of a sum of independent privacy losses, by their Rényi divergences.
+
+    Never below the exact one, and up to a third above it (Canonne, Kamath, Steinke 2020, "The Discrete
+    Gaussian for Differential Privacy", Proposition 12).
+
+    Args:
+        terms: see `largest_sum`; losses of the distribution that their probabilities are of.
+        delta: in (0, 1).
+    """
+
+    def bound(log_slope: float) -> float:
+        slope = math.exp(log_slope)
+        order = 1 + slope
+        conversion = slope * math.log1p(-1 / order) - math.log(order) - math.log(delta)
+        return (_log_moment(terms, slope) + conversion) / slope
+
+    places = np.log(_SLOPES)
+    best = int(np.argmin([bound(place) for place in places]))
+    around = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
+    found = scipy.optimize.minimize_scalar(bound, bounds=around, method="bounded")
+    return max(float(found.fun), 0.0)
+
+
+def _log_moment(terms: Terms, slope: float) -> float:
+    """The logarithm of E[exp(slope · sum)]."""
+    return sum(
+        count * float(log_sums(slope * values[None], masses)[0]) for values, masses, count in terms
+    )
