@@ -6,7 +6,7 @@ A Fourier transform adds them more closely, but its rounding errors hide probabi
 Examples:
     >>> import numpy as np
     >>> coin = np.array([-0.5, 0.5]), np.array([0.4, 0.6]), 10  # ten losses of a half, either way
-    >>> round(renyi_epsilon([coin], 1e-30), 3)
+    >>> round(renyi_epsilon([coin], 1e-30), 2)
     5.0
 """
 

@@ -198,9 +198,7 @@ def _tail(delta: float, parts: int) -> float:
     return max(_LOST * delta / parts, _SMALLEST_TAIL)
 
 
-def _epsilon(
-    parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float
-) -> float:
+def _epsilon(parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float) -> float:
     """ε of so many of each of these losses, at most ``most``."""
     if len(parts) == 1 and parts[0][1] == 1:
         return _solved(parts[0][0], delta, most)

@@ -233,12 +233,16 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
                 "rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}"
             )
         asked = given.get("participations", ())
-        if asked and not any(math.isclose(p, participations, rel_tol=_AS_PRINTED) for p in asked):
+        same = [math.isclose(p, participations, rel_tol=_AS_PRINTED) for p in asked]
+        if asked and not any(same):
             checks.raise_invalid(
                 "participations",
                 list(asked),
                 f"to be left out, or to hold {participations:.6g} as in {spec}",
             )
+        if asked:
+            exact = [participations if one else p for p, one in zip(asked, same, strict=True)]
+            given["participations"] = tuple(exact)
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)
     known = {name: value for name, value in given.items() if value is not None}

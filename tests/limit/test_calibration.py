@@ -297,6 +297,13 @@ class TestClients:
                 assert each.theory.epsilon == pytest.approx(exact, rel=1e-5)
                 assert not each.above
 
+    def test_two_numerical_methods_accuse_nobody(self):
+        """Theory is by one method and ε by another, which differ in the sixth digit."""
+        record = expected_record(make_schedule("poisson", 1000, 10), 0.7, 1e-9, 10_000)
+        found = median_client(record, "all")
+        assert found.epsilon > found.theory.epsilon * (1 + 1e-6)
+        assert not found.above
+
     def test_the_median_of_many_clients_is_that_of_ten_thousand(self):
         few, many = (
             median_client(expected_record(MinSeparation(T, 0.25, 3), 1.0, DELTA, clients), "all")
