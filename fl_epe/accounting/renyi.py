@@ -56,8 +56,8 @@ def largest_sum(terms: Terms, tail: float) -> float:
 def renyi_epsilon(terms: Terms, delta: float) -> float:
     """An ε ≥ 0 of a sum of independent privacy losses, by their Rényi divergences.
 
-    Never below the exact one, and up to a third above it (Canonne, Kamath, Steinke 2020, "The Discrete
-    Gaussian for Differential Privacy", Proposition 12).
+    Never below the exact one, and up to a third above it (Canonne, Kamath, Steinke 2020, "The
+    Discrete Gaussian for Differential Privacy", Proposition 12).
 
     Args:
         terms: see `largest_sum`; losses of the distribution that their probabilities are of.

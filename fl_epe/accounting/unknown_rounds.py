@@ -51,9 +51,9 @@ def hidden_rounds_epsilon(events: Events, signals: Floats, delta: float) -> floa
     rounding is upwards, and what no grid covers is added to δ, but that the largest signal counts
     to eight digits. It was at most 0.15% above it in all cases of docs/notes/unknown-rounds.md.
     Different signals are grouped, which changed ε by less than 0.5% there, either way. With δ below
-    10⁻¹¹ losses are added by their moments, and the answer is up to a third larger. It never exceeds ε
-    of an adversary who knows the rounds and the largest signals. Where coins of one probability
-    decide on rounds of one signal, it is at most that of `poisson_epsilon`.
+    10⁻¹¹ losses are added by their moments, and the answer is up to a third larger. It never
+    exceeds ε of an adversary who knows the rounds and the largest signals. Where coins of one
+    probability decide on rounds of one signal, it is at most that of `poisson_epsilon`.
 
     Args:
         events: how the client draws its rounds, see `Events.independent`.
