@@ -80,7 +80,9 @@ def test_every_digit_of_a_nodes_id_counts(kind, tmp_path):
     if kind == "csv":
         write_csv(path, zip(rounds, NODES, strict=True))
     elif kind == "jsonl":
-        rows = (json.dumps(dict(round=t, client_id=c)) for t, c in zip(rounds, NODES, strict=True))
+        rows = (
+            json.dumps({"round": t, "client_id": c}) for t, c in zip(rounds, NODES, strict=True)
+        )
         path.write_text("\n".join(rows))
     else:
         ids = np.array(NODES, np.uint64)
@@ -99,7 +101,9 @@ def test_a_node_without_an_id_is_refused(tmp_path):
     with pytest.raises(ValueError, match="row 2: client_id is empty"):
         Trace.read(path)
     path = _write_parquet(tmp_path / "b.parquet", round=[0, 1], client_id=[2.0**60, 1.0])
-    with pytest.raises(ValueError, match="row 1: client_id=1.15.* is neither an integer nor text"):
+    with pytest.raises(
+        ValueError, match=r"row 1: client_id=1\.15.* is neither an integer nor text"
+    ):
         Trace.read(path)
     for ids in ([2**64, 1], [2**63, -1]):
         with pytest.raises(ValueError, match="client_ids to be texts, or integers of 64 bits"):
