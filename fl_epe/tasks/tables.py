@@ -269,7 +269,7 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
     return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)
 
 
-_ROW, _CLASS = "fl_epe_row", "fl_epe_class"
+_ROW = "fl_epe_row"
 
 
 def client_rows(
@@ -333,19 +333,42 @@ def _dirichlet(
 ) -> list[np.ndarray]:
     """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
 
-    Not flwr-datasets' DirichletPartitioner, which splits each label over the clients: with many
-    clients and a small alpha it leaves some without rows, and gives up.
+    The numbers are drawn as flwr-datasets' InnerDirichletPartitioner draws them, which gives up
+    where floating point holds none of the shares that a client has left. Its DirichletPartitioner
+    splits each label over the clients: with many clients and a small alpha some are left empty.
     """
-    from datasets import Dataset
-    from flwr_datasets.partitioner import InnerDirichletPartitioner
-
     classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[1]  # 0, 1, 2, …
-    shuffled = Dataset.from_dict({_CLASS: classes[order]})
-    sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
-    partitioner = InnerDirichletPartitioner(
-        partition_sizes=sizes, partition_by=_CLASS, alpha=alpha, seed=seed
-    )
-    return [np.sort(order[part]) for part in _of_partitioner(partitioner, shuffled)]
+    waiting = [list(order[classes[order] == one]) for one in range(classes.max() + 1)]
+    random = np.random.default_rng(seed)
+    shares = random.dirichlet(np.full(len(waiting), alpha), clients)
+    room = len(order) // clients + (np.arange(clients) < len(order) % clients)
+    parts: list[list[int]] = [[] for _ in range(clients)]
+    growing = list(range(clients))
+    while any(waiting):
+        client = int(random.choice(growing))
+        if len(parts[client]) == room[client]:
+            growing.remove(client)
+            continue
+        while not (rows := waiting[label := _next_class(shares[client], waiting, alpha, random)]):
+            shares[:, label] = 0
+            total = shares.sum(axis=1, keepdims=True)
+            shares /= np.where(total, total, 1)
+        parts[client].append(rows.pop())
+    return [np.sort(part) for part in parts]
+
+
+def _next_class(
+    shares: np.ndarray, waiting: list[list[int]], alpha: float, random: np.random.Generator
+) -> int:
+    """A class by a client's ``shares``, which are drawn anew where all of them are 0.
+
+    Then their sum was too small for floating point. How it is divided between the classes of which
+    rows are ``waiting`` does not depend on it, and is a Dirichlet law itself.
+    """
+    if not shares.any():
+        left = [bool(rows) for rows in waiting]
+        shares[left] = random.dirichlet(np.full(sum(left), alpha))
+    return int(random.choice(len(shares), p=shares))
 
 
 def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:
