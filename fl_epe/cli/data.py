@@ -206,6 +206,11 @@ def _described(kinds: ColumnKinds) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    """A literal with double quotes; of several values each on a line of its own if it is long."""
+    """A literal with double quotes; of several values each on a line of its own if it is long.
+
+    What is not printable is written as Python's escapes, which are JSON's for what that escapes.
+    """
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) < 80 else json.dumps(value, ensure_ascii=False, indent=4)
+    if len(text) >= 80:
+        text = json.dumps(value, ensure_ascii=False, indent=4)
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
