@@ -29,7 +29,7 @@ from fl_epe.auditing.evidence import Evidence, find_evidence
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
 from fl_epe.checks import Floats, raise_invalid
-from fl_epe.table_file import check_header, csv_rows, parquet_table, read_table, shown
+from fl_epe.table_file import TEXT_ENDINGS, check_header, read_table, shown, table_rows
 
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
 Table = tuple[dict[str, Floats], Callable[[int], str]]
@@ -55,7 +55,8 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
         ValueError: if it cannot be read as scores, in one line that names the file, the reason
             and, where it is about a cell, the row.
     """
-    readers = {".csv": _csv, ".npz": _npz, ".json": _json, ".parquet": _parquet, ".npy": _npy}
+    readers = dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows)
+    readers |= {".npz": _npz, ".json": _json, ".npy": _npy}
     return read_table(
         path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
     )
@@ -137,21 +138,19 @@ def _column(name: str, cells: Any) -> Floats:
     return np.array([_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64)
 
 
-def _csv(path: Path) -> Table:
+def _rows(path: Path) -> Table:
     """Row by row into numbers: of ten million rows only those are kept."""
-    rows = csv_rows(path, strict=True, fill=True)
-    if (header := next(rows, None)) is None:
-        raise ValueError("the file is empty")
-    check_header(names := [name.strip().lower() for name in header[1]])
-    columns = {name: array.array("d") for name in names}
-    lines = array.array("q")
-    for line, cells in rows:
-        lines.append(line)
-        for name, cell in zip(names, cells, strict=True):
-            if name in _NAMES:
-                columns[name].append(_cell(name, cell, f"line {line}"))
-    numbers = {name: np.asarray(column) for name, column in columns.items()}
-    return numbers, lambda row: f"line {lines[row]}"
+    table = table_rows(path, _NAMES)
+    columns = [array.array("d") for _ in table.names]
+    numbers = array.array("q")
+    for number, cells in table.rows:
+        numbers.append(number)
+        for name, column, cell in zip(table.names, columns, cells, strict=True):
+            if table.decimal == "," and isinstance(cell, str):
+                cell = cell.replace(".", "?").replace(",", ".")
+            column.append(_cell(name, cell, table.place(number)))
+    arrays = dict(zip(table.names, map(np.asarray, columns), strict=True))
+    return arrays, lambda row: table.place(numbers[row])
 
 
 def _npz(path: Path) -> Table:
@@ -174,14 +173,6 @@ def _npy(path: Path) -> Table:
 def _json(path: Path) -> Table:
     content = json_object(path.read_bytes(), "the text")
     return _table({name: cells for name, cells in content.items() if isinstance(cells, list)})
-
-
-def _parquet(path: Path) -> Table:
-    table = parquet_table(path)
-    names = [name for name in table.column_names if name.strip().lower() in _NAMES]
-    if not names:
-        raise ValueError(f"found {shown(table.column_names)}")
-    return _table({name: table[name].to_pylist() for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,7 +115,9 @@ def test_cosines_alone_with_their_dimension():
         pytest.param("a.json", "[1]", "is a list, not a JSON object", id="json-list"),
         pytest.param("a.npz", "no archive", "hold columns", id="npz-broken"),
         pytest.param("a.parquet", "no parquet", "hold columns", id="parquet-broken"),
-        pytest.param("a.txt", "1", "one of .csv, .npz, .json, .parquet, .npy", id="txt"),
+        pytest.param(
+            "a.txt", "1", ".jsonl, .parquet, .npz, .json, .npy (of text, also with .gz)", id="txt"
+        ),
     ],
 )
 def test_nonsense_gets_one_clear_line(name, content, message, tmp_path, capsys):

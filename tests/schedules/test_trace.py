@@ -90,7 +90,7 @@ def test_any_two_of_a_sample_are_as_likely_to_be_one_client():
 
 
 BAD_CSV = {
-    "empty": ("", r"column 'round' is missing, found \[\]"),
+    "empty": ("", "the file is empty"),
     "no-client-column": (
         "round,client\n1,a\n",
         r"column 'client_id' is missing, found \['round', 'client'\]",
@@ -100,7 +100,7 @@ BAD_CSV = {
     "round-has-a-point": ("round,client_id\n1.0,a\n", "line 2: round='1.0' is not an integer"),
     "round-too-large": (f"round,client_id\n{10**30},a\n", "line 2: round='10+' is not an integer"),
     "client-empty": ("round,client_id\n1,a\n2, \n", "line 3: client_id is empty"),
-    "cell-missing": ("round,client_id\n1,a\n2\n", "line 3 has 1 cells, the header 2"),
+    "cell-missing": ("round,client_id\n1,a\n2\n", "line 3: client_id is empty"),
     "cell-too-many": ("round,client_id\n1,a,b\n", "line 2 has 3 cells, the header 2"),
     "twice-in-a-round": (
         "round,client_id\n\n3,a\n4,a\n3,a\n",
@@ -123,18 +123,15 @@ def test_bad_csv_traces(tmp_path, text, message):
 
 BAD_PARQUET = {
     "no-client-column": ({"round": [1]}, "column 'client_id' is missing"),
-    "round-not-integer": ({"round": [1.5], "client_id": [1]}, "round to be integers, got float64"),
+    "round-not-integer": ({"round": [1.5], "client_id": [1]}, "row 1: round=1.5 is not an integer"),
     "client-not-integer": (
         {"round": [1], "client_id": [1.5]},
-        "client_ids to be integers or strings, got float64",
+        "row 1: client_id=1.5 is neither an integer nor text",
     ),
-    "client-missing": (
-        {"round": [1, 2], "client_id": ["a", None]},
-        "client_ids to be integers or strings, got object",
-    ),
+    "client-missing": ({"round": [1, 2], "client_id": ["a", None]}, "row 2: client_id is empty"),
     "round-missing": (
         {"round": [1, None], "client_id": ["a", "b"]},
-        "round to be integers, got float64",
+        "row 2: round=None is not an integer",
     ),
     "twice-in-a-round": (
         {"round": [1, 2, 1], "client_id": [5, 5, 5]},
@@ -157,7 +154,9 @@ def test_files_that_are_no_traces(tmp_path):
     for name in ("a.parquet", "a.csv"):
         with pytest.raises(ValueError, match=rf"{name} to hold a participation trace"):
             Trace.read(tmp_path / name)
-    with pytest.raises(ValueError, match=r"a.txt' to end with one of .csv, .parquet"):
+    with pytest.raises(
+        ValueError, match=r"a.txt' to end with one of .csv, .tsv, .jsonl, .parquet "
+    ):
         Trace.read(tmp_path / "a.txt")
     with pytest.raises(FileNotFoundError, match=r"none.csv' to exist"):
         Trace.read(tmp_path / "none.csv")
