@@ -78,7 +78,7 @@ class New:
         """The file for a table, and lines about what becomes of its columns."""
         from fl_epe.tasks import read_tables
 
-        tables = read_tables(str(data))
+        tables = read_tables(str(data), self.by or "")
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
         if self.targets is None:
@@ -162,7 +162,10 @@ class Convert:
                 on_progress=line.show,
             )
         found = f"{len(store):,} clients, {store.about['examples']:,} examples"
-        print_whole(f"{self.target}: {found}, {store.about['held_out']:,} held out")
+        lines = [f"{self.target}: {found}, {store.about['held_out']:,} held out"]
+        if without := store.about["clients_without_examples"]:
+            lines.append(f"Clients left out, without examples: {without:,}")
+        print_whole(*lines)
         return 0
 
 

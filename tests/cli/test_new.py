@@ -335,9 +335,7 @@ ODD_NAMES = {
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_column_s_name_is_what_the_written_task_calls_it(
-    name, own_modules, monkeypatch, capsys
-):
+def test_a_column_s_name_is_what_the_written_task_calls_it(name, own_modules, monkeypatch, capsys):
     column = ODD_NAMES[name]
     numbers = np.arange(60)
     columns = {
