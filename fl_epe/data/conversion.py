@@ -46,7 +46,8 @@ class ClientStore:
     """Reads what `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
 
     Attributes:
-        about: kind, numbers of clients and examples, where from.
+        about: kind, numbers of clients, of those left out as they have no examples, and of
+            examples, where from.
         names: the clients' names in the source, ascending.
     """
 
@@ -242,6 +243,9 @@ def _read(
     total, done = sum(known) if len(known) == len(parts) else None, 0
     for part in parts:
         for place, rows in part.read(encoder.columns):
+            if not rows.num_rows:  # of a client without examples
+                yield rows[CLIENT], np.empty((0, encoder.width), encoder.dtype)
+                continue
             try:
                 examples = encoder.encode(rows)
             except (ValueError, *BROKEN) as error:
@@ -263,10 +267,12 @@ def _write(
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
     numbers: dict[str, int] = {}  # in the order in which clients appear
+    without = 0
     for clients, found in _read("reading rows", parts[TRAIN], encoder, report):
         coded = clients.dictionary_encode()
         own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
         grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
+        without += not own
     if not numbers:
         raise_invalid("source", source, "to have rows, found none")
     names, written = list(numbers), 0
@@ -289,6 +295,7 @@ def _write(
         "kind": encoder.kind,
         "source": source if is_hub_id(source) else Path(source).name,
         "clients": len(names),
+        "clients_without_examples": without,
         "examples": written,
         "held_out": len(sample.examples),
         "width": encoder.width,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import lzma
+import math
 import re
 import shutil
 import sqlite3
@@ -18,8 +19,11 @@ from google.protobuf.message import DecodeError
 from pyarrow import parquet
 
 from fl_epe.archive import UNREADABLE, one_line, require_file
+from fl_epe.client_ids import client_ids
 from fl_epe.data.encoders import CLIENT
 from fl_epe.data.examples import is_hub_id
+from fl_epe.data.leaf import read_leaf
+from fl_epe.table_file import read_table
 
 ROWS = 4096
 """Rows of a batch, about."""
@@ -143,16 +147,30 @@ def _values(feature: Any) -> Any:
 
 def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
-    features = {name: choices for name, choices in wanted.items() if name != CLIENT}
     import h5py
 
     with h5py.File(path, "r") as file:
         for client, group in file["examples"].items():
-            place = f"{path}, client {client!r},"
-            names = _pick(list(group), features, place)
-            columns = {ours: group[name][()] for ours, name in names.items()}
-            owners = [client] * len(next(iter(columns.values())))
-            yield place, arrow_rows({CLIENT: owners} | columns, place)
+            yield _of_client(client, group, wanted, path, lambda values: values[()])
+
+
+def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
+    """Examples of a JSON file of LEAF."""
+    for client, columns in read_table(path, {".json": read_leaf}, "LEAF's JSON").items():
+        yield _of_client(client, columns, wanted, path, pa.array)
+
+
+def _of_client(
+    client: str, group: Mapping[str, Any], wanted: Columns, path: Path, read: Callable[[Any], Any]
+) -> Batch:
+    """One client's examples, from their columns by name."""
+    place = f"{path}, client {client!r},"
+    features = {name: choices for name, choices in wanted.items() if name != CLIENT}
+    columns = {
+        ours: read(group[name]) for ours, name in _pick(list(group), features, place).items()
+    }
+    owners = [client] * len(next(iter(columns.values())))
+    return place, arrow_rows({CLIENT: owners} | columns, place)
 
 
 def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
@@ -169,10 +187,10 @@ def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, st
 
 
 def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
-    """Columns as Arrow arrays, the client's as texts; none may be missing."""
+    """Columns as Arrow arrays, the client's as `client_ids`; none may be missing."""
     try:
         arrays = {name: _array(values) for name, values in columns.items()}
-        arrays[CLIENT] = arrays[CLIENT].cast(pa.string())
+        arrays[CLIENT] = client_ids(arrays[CLIENT])
         rows = pa.RecordBatch.from_pydict(arrays)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
         raise ValueError(
@@ -186,7 +204,9 @@ def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
 
 def _array(values: Any) -> pa.Array:
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values[0].size)
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(values.ravel()), math.prod(values.shape[1:])
+        )
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
 
 
@@ -195,6 +215,7 @@ TRAIN, HELD_OUT = "train", "held-out"
 _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".parquet": read_parquet,
     ".h5": read_hdf5,
+    ".json": read_leaf_json,
 }
 _ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
 # What a split is called that is held out. Held-out users (TFF) are second to later posts: a test.
@@ -221,9 +242,9 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
 
     Args:
         source: hub id (``owner/name``), a file, or a folder with files of one format or with what
-            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .h5,
-            .sqlite and .sqlite.lzma. Names of files, or the splits in them, tell what is held
-            out: "test", else "heldout", "validation" and such.
+            `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .h5, .json
+            (of LEAF), .sqlite and .sqlite.lzma. Names of files, or the splits in them, tell what
+            is held out: "test", else "heldout", "validation" and such.
         scratch: a folder for files that have to be unpacked.
 
     Raises:
