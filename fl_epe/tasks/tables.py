@@ -121,6 +121,8 @@ def _read_path(text: str) -> Any:
     import datasets
     from pyarrow import ArrowException, csv, json, parquet
 
+    from fl_epe.data.sources import read_saved
+
     path = Path(text).expanduser()
     missing = csv.ConvertOptions(strings_can_be_null=True)  # as numbers can, where nothing stands
     readers: dict[str, Callable[[Path], Any]] = {
@@ -138,7 +140,7 @@ def _read_path(text: str) -> Any:
             raise_invalid("dataset", text, f"to be a table: {error}")
         return datasets.Dataset(datasets.table.InMemoryTable(table))
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))
+        return read_saved(path)
     local = path.is_absolute() or text.startswith((".", "~")) or path.suffix in readers
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
         beside = [one.name for one in path.parent.glob(f"*{path.suffix}")]
