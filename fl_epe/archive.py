@@ -87,15 +87,16 @@ def error_text(error: BaseException) -> str:
         return type(error).__name__
 
 
-def check_size(unpacked: int, size: int) -> None:
+def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
     """Raise a `ValueError` if a file of ``size`` bytes unpacks to more than it may.
 
-    Also if ``FL_EPE_READ_LIMIT`` is set to something else than a number.
+    That is ``free`` bytes or 32 times its size. Also if ``FL_EPE_READ_LIMIT`` is set to something
+    else than a number.
     """
     asked = os.environ.get(LIMIT_VARIABLE)
     if asked and not asked.isdecimal():
         raise_invalid(LIMIT_VARIABLE, asked, "to be a number of MiB")
-    limit = int(asked) << 20 if asked else max(_FREE, _RATIO * size)
+    limit = int(asked) << 20 if asked else max(free, _RATIO * size)
     if unpacked > limit:
         mebibytes = (unpacked >> 20) + 1
         raise ValueError(
@@ -170,7 +171,7 @@ def _as_bytes(value: Any) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def json_object(content: bytes, name: str) -> dict[str, Any]:
+def json_object(content: str | bytes, name: str) -> dict[str, Any]:
     """A JSON object in which no key is twice.
 
     Raises:

@@ -78,7 +78,7 @@ class New:
         """The file for a table, and lines about what becomes of its columns."""
         from fl_epe.tasks import read_tables
 
-        tables = read_tables(str(data))
+        tables = read_tables(str(data), self.by or "")
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
         if self.targets is None:
@@ -162,7 +162,10 @@ class Convert:
                 on_progress=line.show,
             )
         found = f"{len(store):,} clients, {store.about['examples']:,} examples"
-        print_whole(f"{self.target}: {found}, {store.about['held_out']:,} held out")
+        lines = [f"{self.target}: {found}, {store.about['held_out']:,} held out"]
+        if without := store.about["clients_without_examples"]:
+            lines.append(f"Clients left out, without examples: {without:,}")
+        print_whole(*lines)
         return 0
 
 
@@ -206,6 +209,11 @@ def _described(kinds: ColumnKinds) -> list[str]:
 
 
 def _quoted(value: object) -> str:
-    """A literal with double quotes; of several values each on a line of its own if it is long."""
+    """A literal with double quotes; of several values each on a line of its own if it is long.
+
+    What is not printable is written as Python's escapes, which are JSON's for what that escapes.
+    """
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) < 80 else json.dumps(value, ensure_ascii=False, indent=4)
+    if len(text) >= 80:
+        text = json.dumps(value, ensure_ascii=False, indent=4)
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

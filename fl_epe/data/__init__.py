@@ -1,7 +1,7 @@
 """Real federated data sets by client, EMNIST and StackOverflow, and synthetic ones.
 
-`convert` reads what is published (a hub id, SQLite, HDF5, Parquet or a folder of the `datasets`
-library) and writes a folder that a `ClientStore` maps into memory; both need the
+`convert` reads what is published (a hub id, SQLite, HDF5, Parquet, LEAF's JSON or a folder of
+the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
 extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
 from a seed.
 
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
 from fl_epe.data.examples import absolute
+from fl_epe.data.leaf import LEAF, read_leaf
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import ClientStore, convert, open_data
 
-__all__ = ["ClientStore", "absolute", "convert", "open_data"]
+__all__ = ["LEAF", "ClientStore", "absolute", "convert", "open_data", "read_leaf"]
 
 
 __getattr__, __dir__ = lazy_names(  # what needs Arrow

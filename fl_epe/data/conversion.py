@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
@@ -27,7 +26,7 @@ from fl_epe.checks import Booleans, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import DataKind, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.files import PART
+from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
@@ -46,7 +45,8 @@ class ClientStore:
     """Reads what `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
 
     Attributes:
-        about: kind, numbers of clients and examples, where from.
+        about: kind, numbers of clients, of those left out as they have no examples, and of
+            examples, where from.
         names: the clients' names in the source, ascending.
     """
 
@@ -58,10 +58,11 @@ class ClientStore:
             FileNotFoundError: if a file is missing.
         """
         what, texts = "the index of a converted data set", ("about",)
-        (self.about,), index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=texts)
+        place = inside(path, path / _INDEX)
+        (self.about,), index = read_archive(place, what, schema=_SCHEMA, texts=texts)
         self.names, self._start, self._count = index["client"], index["start"], index["count"]
-        self._train = self._mapped(path / "train.bin", "examples")
-        self._held_out = self._mapped(path / "held_out.bin", "held_out")
+        self._train = self._mapped(inside(path, path / "train.bin"), "examples")
+        self._held_out = self._mapped(inside(path, path / "held_out.bin"), "held_out")
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
         shape, dtype = (self.about[count], self.about["width"]), np.dtype(self.about["dtype"])
@@ -242,6 +243,9 @@ def _read(
     total, done = sum(known) if len(known) == len(parts) else None, 0
     for part in parts:
         for place, rows in part.read(encoder.columns):
+            if not rows.num_rows:  # of a client without examples
+                yield rows[CLIENT], np.empty((0, encoder.width), encoder.dtype)
+                continue
             try:
                 examples = encoder.encode(rows)
             except (ValueError, *BROKEN) as error:
@@ -263,10 +267,12 @@ def _write(
     for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
         sample.add(found)
     numbers: dict[str, int] = {}  # in the order in which clients appear
+    without = 0
     for clients, found in _read("reading rows", parts[TRAIN], encoder, report):
         coded = clients.dictionary_encode()
         own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
         grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
+        without += not own
     if not numbers:
         raise_invalid("source", source, "to have rows, found none")
     names, written = list(numbers), 0
@@ -289,6 +295,7 @@ def _write(
         "kind": encoder.kind,
         "source": source if is_hub_id(source) else Path(source).name,
         "clients": len(names),
+        "clients_without_examples": without,
         "examples": written,
         "held_out": len(sample.examples),
         "width": encoder.width,
@@ -318,7 +325,7 @@ def _new_folder(goal: Path) -> Iterator[Path]:
     """
     goal.parent.mkdir(parents=True, exist_ok=True)
     part = goal.with_name(f"{goal.name}{PART}")
-    lock = FileLock(f"{part}.lock")
+    lock = lock_of(Path(f"{part}.lock"))
     with lock:
         if goal.exists():
             raise FileExistsError(f"Expected target={str(goal)!r} not to exist.")

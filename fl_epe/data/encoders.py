@@ -46,8 +46,8 @@ class Images:
     kind = "emnist"
     columns: ClassVar = {
         CLIENT: ("writer_id", "client_id", "user_id"),
-        "image": ("image", "pixels"),
-        "label": ("character", "label"),
+        "image": ("image", "pixels", "x"),
+        "label": ("character", "label", "y"),
     }
     width = PIXELS + 1
     dtype = "uint8"

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fl_epe.checks import Integers, raise_invalid
+from fl_epe.checks import LARGEST, Integers, raise_invalid
 from fl_epe.schedules.contract import Cohort, Schedule
 from fl_epe.schedules.law import Events, ParticipationLaw
-from fl_epe.table_file import csv_rows, parquet_table, read_table, shown
+from fl_epe.table_file import TEXT_ENDINGS, read_table, shown, table_rows
 
 COLUMNS = ROUND, CLIENT = "round", "client_id"  # of a log
 _MOST_ROUNDS = 10**7
-_LONGEST = 256  # characters of a client's id: an array of texts is as wide as the longest
+_LONGEST = 256  # characters of a client's id
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +50,7 @@ class Trace(Schedule):
 
     def __post_init__(self) -> None:
         when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
-        clients, who = np.unique(_vector("client_ids", self.client_ids, "iuU"), return_inverse=True)
+        clients, who = _distinct(self.client_ids)
         if len(when) != len(who):
             raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
         first = int(when.min())
@@ -76,17 +77,20 @@ class Trace(Schedule):
 
     @classmethod
     def read(cls, path: Path | str) -> Trace:
-        """The trace in a CSV or Parquet file with the columns ``round`` and ``client_id``.
+        """The trace in a file with the columns ``round`` and ``client_id``.
 
-        Rows may be in any order; other columns are ignored. In a CSV file client ids are read as
-        integers if all of them are, otherwise as strings. Rounds without any client release noise
-        alone; they are refused where most rounds are so, as with time stamps for round numbers.
+        It is CSV, TSV or JSON lines, which may be packed with gzip (``.csv.gz``), or Parquet. Rows
+        may be in any order; other columns are ignored. Client ids are read as text with all their
+        digits, and are integers if every one is written as an integer is. Rounds without any client
+        release noise alone; they are refused where most rounds are so, as with time stamps for
+        round numbers.
 
         Raises:
             FileNotFoundError: if there is no such file.
             ValueError: if it holds no trace; the message names the file, and the line or column.
         """
-        return read_table(Path(path), {".csv": _csv, ".parquet": _parquet}, "a participation trace")
+        readers = dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _read)
+        return read_table(Path(path), readers, "a participation trace")
 
     @property
     def population(self) -> int:
@@ -132,6 +136,28 @@ class Trace(Schedule):
             yield np.sort(drawn[drawn >= 0])
 
 
+class _Coded(NamedTuple):
+    """Clients of a file, whose ids are kept once: an array of texts is as wide as the longest.
+
+    Attributes:
+        ids: of every distinct client.
+        codes: of each row, the index of its client.
+    """
+
+    ids: np.ndarray
+    codes: Integers
+
+
+def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
+    """The clients' ids in ascending order, and of each row the index of its client."""
+    if not isinstance(clients, _Coded):
+        if isinstance(clients, list | tuple) and all(type(one) is int for one in clients):
+            clients = _integers(clients)
+        return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
+    ids, places = np.unique(clients.ids, return_inverse=True)
+    return ids, places[clients.codes]
+
+
 def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
     """``values`` as a vector of integers (kinds "iu") or also strings ("U")."""
     vector = np.asarray(values)
@@ -143,33 +169,36 @@ def _vector(name: str, values: Any, kinds: str) -> np.ndarray:
     return vector
 
 
-def _csv(path: Path) -> Trace:
-    rows = csv_rows(path)
-    names = [name.strip() for name in next(rows, (0, []))[1]]
-    if missing := [name for name in COLUMNS if name not in names]:
-        raise ValueError(f"column {missing[0]!r} is missing, found {names}")
-    at_round, at_client = map(names.index, COLUMNS)
-    rounds: list[int] = []
+def _read(path: Path) -> Trace:
+    rounds = array.array("q")
+    clients = array.array("q")
     codes: dict[str, int] = {}  # of every distinct client
-    clients: list[int] = []
-    for line, row in rows:
+    table = table_rows(path, COLUMNS, every=True)
+    for number, (when, client) in table.rows:
         try:
-            rounds.append(_round(row[at_round]))
-            clients.append(codes.setdefault(_client(row[at_client].strip()), len(codes)))
+            rounds.append(_round(when))
+            clients.append(codes.setdefault(_client(client), len(codes)))
         except ValueError as error:
-            raise ValueError(f"line {line}: {error}") from error
-    return _trace(np.array(rounds, np.int64), _ids(list(codes))[clients])
+            raise ValueError(f"{table.place(number)}: {error}") from error
+    return _trace(np.asarray(rounds), _Coded(_ids(list(codes)), np.asarray(clients)))
 
 
-def _round(text: str) -> int:
+def _round(cell: Any) -> int:
     """The 64-bit integer that a cell holds; Python's would allow ``1_0``."""
     try:
-        return int(np.int64(int(text.replace("_", "?"))))
+        number = int(str(cell).replace("_", "?"))
+        if not -LARGEST <= number <= LARGEST:
+            raise OverflowError
+        return number
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{ROUND}={shown(text)} is not an integer") from error
+        raise ValueError(f"{ROUND}={shown(cell)} is not an integer") from error
 
 
-def _client(text: str) -> str:
+def _client(cell: Any) -> str:
+    """The id in a cell as text; a number keeps all its digits, but may not have a point."""
+    if cell is not None and type(cell) not in (int, str):
+        raise ValueError(f"{CLIENT}={shown(cell)} is neither an integer nor text")
+    text = "" if cell is None else str(cell).strip()
     if not 0 < len(text) <= _LONGEST:
         raise ValueError(f"{CLIENT} is {f'longer than {_LONGEST} characters' if text else 'empty'}")
     return text
@@ -177,23 +206,22 @@ def _client(text: str) -> str:
 
 def _ids(texts: list[str]) -> np.ndarray:
     """Integers if every text is how Python writes one, so that "7" and "07" stay two clients."""
-    strings = np.array(texts)
     try:
-        numbers = strings.astype(np.int64)
-    except (ValueError, OverflowError):
-        return strings
-    return numbers if np.array_equal(numbers.astype(str), strings) else strings
+        numbers = _integers([int(text) for text in texts])
+    except ValueError:
+        return np.array(texts)
+    return numbers if list(map(str, numbers.tolist())) == texts else np.array(texts)
 
 
-def _parquet(path: Path) -> Trace:
-    table = parquet_table(path, list(COLUMNS))
-    clients = table[CLIENT].to_pylist()
-    for client in set(clients):
-        _client(str(client).strip())
-    return _trace(_vector(ROUND, table[ROUND].to_numpy(), "iu"), np.array(clients))
+def _integers(values: Sequence[int]) -> np.ndarray:
+    """The values as int64 or, as Flower numbers its nodes, uint64; NumPy would take float64."""
+    try:
+        return np.array(values, np.uint64 if max(values, default=0) > LARGEST else np.int64)
+    except OverflowError as error:
+        raise ValueError("Expected client_ids to be texts, or integers of 64 bits.") from error
 
 
-def _trace(round_ids: Integers, client_ids: np.ndarray) -> Trace:
+def _trace(round_ids: Integers, client_ids: _Coded) -> Trace:
     """Unless there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")

@@ -132,6 +132,11 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     kind = infer_dtype(values)
     if kind not in (*_NUMBERS, *_WORDS):
         raise_invalid("targets", targets.name, "to hold numbers or text")
+    if kind == "string" and (blank := values.str.strip() == "").any():
+        row = blank.idxmax() + 1
+        raise_invalid(
+            "targets", targets.name, f"to have a label in every row: row {row:,} is blank"
+        )
     distinct = values.nunique()
     if distinct < 2:
         raise_invalid("targets", targets.name, f"to have different values, found {distinct}")

@@ -84,7 +84,8 @@ def from_datasets(
             numbers become int64, real ones float32, images float32 of shape (channels, height,
             width) in [0, 1].
         targets: the column of the targets. Text becomes classes, in the order of the alphabet.
-        partition: who has which rows: "by:COLUMN" (a client for each value of a column),
+        partition: who has which rows: "by:COLUMN" (a client for each value of a column, which is
+            text as it is written, or a whole number),
             "iid:CLIENTS", "dirichlet:ALPHA" (clients of equal size that have other shares of the
             targets, drawn from a Dirichlet distribution as by Hsu et al. 2019), or a partitioner of
             flwr-datasets that has no data yet.
@@ -98,7 +99,7 @@ def from_datasets(
             By default accuracy for whole numbers, and none for real ones.
         data_seed: seed of the partition and of what is held out.
         unit: what one client is, in a word, such as "hospital", as reports call it. By default the
-            column of "by:COLUMN" without "_id" at its end, else "client".
+            column that says whose a row is, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
@@ -175,14 +176,13 @@ class DatasetTask(Task):
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
         """See `Task.unit`."""
-        partition = self.given.partition
-        named = isinstance(partition, str) and partition.startswith("by:")
-        return self.given.unit or (_unit_of(partition.removeprefix("by:")) if named else "client")
+        return self.given.unit or _unit_of(tables.owner_column(self.given.partition))
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
         given = self.given
-        parts = tables.open_source(given.dataset, given.held_out, given.data_seed)
+        owner = tables.owner_column(given.partition)
+        parts = tables.open_source(given.dataset, given.held_out, given.data_seed, owner)
         for rows in parts:
             tables.check_columns(rows, "inputs", given.inputs)
             tables.check_columns(rows, "targets", given.targets)

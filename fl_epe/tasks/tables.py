@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import io
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,7 +19,9 @@ import numpy as np
 import torch
 
 from fl_epe.checks import ArgumentError, did_you_mean, raise_invalid
+from fl_epe.client_ids import blank_as_null, client_ids, id_order
 from fl_epe.models import Inputs
+from fl_epe.tasks.table_files import is_table_file, read_file
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,7 @@ _TEXTS = ("string", "large_string")
 
 
 def open_source(
-    source: Source, held_out: str | float | Dataset | None, seed: int
+    source: Source, held_out: str | float | Dataset | None, seed: int, by: str
 ) -> tuple[Dataset, Dataset]:
     """The rows that clients have, and the held-out ones.
 
@@ -48,13 +49,14 @@ def open_source(
         source: see `from_datasets`.
         held_out: see `from_datasets`.
         seed: draws the held-out share.
+        by: the column of clients' ids, or an empty text.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
         ConnectionError: if a hub cannot be reached.
         ValueError: for a split that does not exist, or data without rows.
     """
-    rows = _opened(source)
+    rows = _opened(source, by)
     if isinstance(rows, Mapping):
         rows, held_out = _by_split(rows, held_out)
     if isinstance(held_out, str):
@@ -70,20 +72,32 @@ def open_source(
     return rows, held_out
 
 
-def read_tables(source: Source) -> dict[str, pandas.DataFrame]:
+def read_tables(source: Source, by: str = "") -> dict[str, pandas.DataFrame]:
     """The splits of a data set as tables; all of it is "train" if it has none.
 
     Args:
         source: as ``dataset`` of `from_datasets`.
+        by: the column that says whose a row is, if there is one: text exactly as it is written,
+            and missing where nothing is.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
         ConnectionError: if a hub cannot be reached.
-        ValueError: for what is no table.
+        ValueError: for what is no table, and for ids that are no text and no whole numbers.
     """
-    found = _opened(source)
+    found = _opened(source, by)
     splits = found if isinstance(found, Mapping) else {"train": found}
-    return {name: split.to_pandas() for name, split in splits.items()}
+    return {name: _frame(split, by) for name, split in splits.items()}
+
+
+def _frame(rows: Dataset, by: str) -> pandas.DataFrame:
+    table: pandas.DataFrame = rows.to_pandas()
+    if by in table.columns:
+        try:
+            table[by] = client_ids(_column(rows, by)).to_pandas()
+        except ValueError as error:
+            raise_invalid("by", by, f"to say whose a row is: {error}")
+    return table
 
 
 def _by_split(
@@ -104,9 +118,9 @@ def _by_split(
     return splits[train], splits[held_out]
 
 
-def _opened(source: Source) -> Any:
+def _opened(source: Source, by: str) -> Any:
     if isinstance(source, str | os.PathLike):
-        return _read_path(os.fspath(source))
+        return _read_path(os.fspath(source), by)
     if callable(source) and not hasattr(source, "column_names"):
         source = source()
     if not hasattr(source, "column_names"):
@@ -116,37 +130,40 @@ def _opened(source: Source) -> Any:
     return source
 
 
-def _read_path(text: str) -> Any:
+def _read_path(text: str, by: str) -> Any:
     """A data set of a file, a folder or a hub. No copy of a file is left in a cache."""
     import datasets
-    from pyarrow import ArrowException, csv, json, parquet
+
+    from fl_epe.data.sources import read_saved
 
     path = Path(text).expanduser()
-    missing = csv.ConvertOptions(strings_can_be_null=True)  # as numbers can, where nothing stands
-    readers: dict[str, Callable[[Path], Any]] = {
-        ".csv": functools.partial(csv.read_csv, convert_options=missing),
-        ".json": json.read_json,
-        ".jsonl": json.read_json,
-        ".parquet": parquet.read_table,
-    }
     if path.is_file():
-        if path.suffix not in readers:
-            raise_invalid("dataset", text, f"to end in one of {', '.join(readers)}")
-        try:
-            table = readers[path.suffix](path)
-        except ArrowException as error:
-            raise_invalid("dataset", text, f"to be a table: {error}")
-        return datasets.Dataset(datasets.table.InMemoryTable(table))
+        return _of_files([path], by)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))
-    local = path.is_absolute() or text.startswith((".", "~")) or path.suffix in readers
+        return read_saved(path)
+    local = path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
         beside = [one.name for one in path.parent.glob(f"*{path.suffix}")]
         raise FileNotFoundError(
             f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)"
             f"{did_you_mean(path.name, beside)}."
         )
-    return datasets.load_dataset(text if not path.is_dir() else str(path))
+    place = str(path) if path.is_dir() else text
+    builder = datasets.load_dataset_builder(place)
+    if path.is_dir() and builder.name in ("csv", "json"):
+        splits = builder.config.data_files.items()
+        return {str(split): _of_files(map(Path, files), by) for split, files in splits}
+    as_text = {"converters": {by: str}} if by and builder.name == "csv" else {}
+    return datasets.load_dataset(place, **as_text)
+
+
+def _of_files(paths: Iterable[Path], by: str) -> Dataset:
+    import datasets
+    from pyarrow import concat_tables
+
+    tables = [read_file(path, by) for path in paths]
+    table = concat_tables(tables, promote_options="permissive")
+    return datasets.Dataset(datasets.table.InMemoryTable(table))
 
 
 def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
@@ -188,10 +205,16 @@ def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
     """The classes of a column of text, sorted; ``None`` if it holds numbers."""
     if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
         return None
-    columns = [_values(part, column) for part in parts]
-    if any(values.hasnans for values in columns):
-        raise_invalid("targets", column, "to have a value in every row")
-    return sorted({value for values in columns for value in values.unique()})
+    found = set[str]()
+    for part in parts:
+        labels = blank_as_null(_column(part, column))
+        if labels.null_count:
+            row = int(np.argmax(labels.is_null()))
+            row = row if part._indices is None else part._indices.column(0)[row].as_py()
+            wanted = f"to have a label in every row: {labels.null_count:,} have none, such as row"
+            raise_invalid("targets", column, f"{wanted} {row + 1:,}")
+        found.update(labels.unique().to_pylist())
+    return sorted(found)
 
 
 def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
@@ -206,9 +229,9 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(largest)
         return torch.from_numpy(np.ascontiguousarray(scaled))
     if getattr(feature, "dtype", "") in _TEXTS:
-        text = f"got text such as {dataset[0][name]!r:.40}: use a tokenizer and Dataset.map"
-        raise_invalid(argument, name, f"to hold numbers, {text}")
-    values = _array(dataset, name) if len(dataset) else np.empty(0)
+        values = _numbers_in_text(dataset, name, argument)
+    else:
+        values = _array(dataset, name) if len(dataset) else np.empty(0)
     values = _alike(values, name, argument)
     if values.dtype.kind in "iub":
         return torch.from_numpy(values.astype(np.int64))
@@ -218,6 +241,17 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         rows = f"{bad} of {len(values)} rows have a missing or infinite value"
         raise_invalid(argument, name, f"to be finite: {rows}. Fill them in, or leave them out")
     return torch.from_numpy(values.astype(np.float32))
+
+
+def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
+    """The numbers of a column that is text, as that of the clients' ids is."""
+    import pandas
+
+    try:
+        return np.asarray(pandas.to_numeric(_values(dataset, name)))
+    except ValueError as error:
+        remedy = "For text, use a tokenizer and Dataset.map"
+        raise_invalid(argument, name, f"to hold numbers, got text ({error}). {remedy}")
 
 
 def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
@@ -269,7 +303,7 @@ def _alike(values: Any, name: str, argument: str) -> np.ndarray:
     return np.stack([np.asarray(row) for row in values]) if len(values) else np.empty(0)
 
 
-_ROW, _CLASS = "fl_epe_row", "fl_epe_class"
+_ROW = "fl_epe_row"
 
 
 def client_rows(
@@ -318,13 +352,27 @@ def client_rows(
         raise_invalid("partition", partition, f"to fit the rows: {error}")
 
 
+def owner_column(partition: str | Partitioner) -> str:
+    """The column that says whose a row is, or an empty text if the partition names none."""
+    if isinstance(partition, str):
+        return partition[3:] if partition.startswith("by:") else ""
+    natural = "NaturalId" in type(partition).__name__  # of flwr-datasets, also its grouped ones
+    return str(getattr(partition, "_partition_by", "")) if natural else ""
+
+
 def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
     if column not in dataset.column_names:
         raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
-    values = _values(dataset, column)
-    if empty := int((values.isna() | (values == "")).sum()):
-        raise ValueError(f"{empty} of {len(dataset)} rows have no value there: fill them in")
-    owners = np.unique(values.to_numpy(), return_inverse=True)[1]
+    ids = client_ids(_column(dataset, column))
+    if ids.null_count:
+        raise ValueError(f"{ids.null_count} of {len(ids)} rows have no value there: fill them in")
+    coded = ids.combine_chunks().dictionary_encode()
+    owners = id_order(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
+    return _by_owner(owners)
+
+
+def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
+    """The rows of each client, from the client of each row."""
     return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
 
 
@@ -333,19 +381,43 @@ def _dirichlet(
 ) -> list[np.ndarray]:
     """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
 
-    Not flwr-datasets' DirichletPartitioner, which splits each label over the clients: with many
-    clients and a small alpha it leaves some without rows, and gives up.
+    The numbers are drawn as flwr-datasets' InnerDirichletPartitioner draws them, which gives up
+    where floating point holds none of the shares that a client has left. Its DirichletPartitioner
+    splits each label over the clients: with many clients and a small alpha some are left empty.
     """
-    from datasets import Dataset
-    from flwr_datasets.partitioner import InnerDirichletPartitioner
-
     classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[1]  # 0, 1, 2, …
-    shuffled = Dataset.from_dict({_CLASS: classes[order]})
-    sizes = len(order) // clients + (np.arange(clients) < len(order) % clients)
-    partitioner = InnerDirichletPartitioner(
-        partition_sizes=sizes, partition_by=_CLASS, alpha=alpha, seed=seed
-    )
-    return [np.sort(order[part]) for part in _of_partitioner(partitioner, shuffled)]
+    waiting = [list(order[classes[order] == one]) for one in range(classes.max() + 1)]
+    random = np.random.default_rng(seed)
+    shares = random.dirichlet(np.full(len(waiting), alpha), clients)
+    room = [len(part) for part in np.array_split(order, clients)]
+    owners = np.empty_like(order)
+    growing = list(range(clients))
+    while growing:
+        client = random.choice(growing)
+        if not room[client]:
+            growing.remove(client)
+            continue
+        room[client] -= 1
+        while not (rows := waiting[label := _next_class(shares[client], waiting, alpha, random)]):
+            shares[:, label] = 0
+            total = shares.sum(axis=1, keepdims=True)
+            shares /= np.where(total, total, 1)
+        owners[rows.pop()] = client
+    return _by_owner(owners)
+
+
+def _next_class(
+    shares: np.ndarray, waiting: list[list[int]], alpha: float, random: np.random.Generator
+) -> int:
+    """A class by a client's ``shares``, which are drawn anew where all of them are 0.
+
+    Then their sum was too small for floating point. How it is divided between the classes of which
+    rows are ``waiting`` does not depend on it, and is a Dirichlet law itself.
+    """
+    if not shares.any():
+        left = [bool(rows) for rows in waiting]
+        shares[left] = random.dirichlet(np.full(sum(left), alpha))
+    return int(random.choice(len(shares), p=shares))
 
 
 def _of_partitioner(partitioner: Partitioner, dataset: Dataset) -> list[np.ndarray]:

@@ -320,3 +320,46 @@ def test_many_names_with_spaces_are_wrapped_between_them(own_modules):
     lists = [node for node in ast.walk(tree) if isinstance(node, ast.List)]
     assert ast.literal_eval(lists[0]) == names
     assert "# Left out: '': row numbers." in (own_modules / "mine.py").read_text()
+
+
+ODD_NAMES = {
+    "line-separator": "a\u2028b",
+    "quotes": "\"it's\" '''",
+    "docstring-ends": 'x"""\nraise SystemExit(7)\n"""',
+    "backslash": "c:\\new\\x41\\",
+    "control": "\x01\x1b[2J\x7f\x85\r\n\t",
+    "turned": "\u202eabc\u2066\ufeff",
+    "braces": "{targets} {{ 7 * 7 }} {% raw %} %s",
+    "far-away": "\U0001f600\U000e0041",
+}
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_column_s_name_is_what_the_written_task_calls_it(name, own_modules, monkeypatch, capsys):
+    column = ODD_NAMES[name]
+    numbers = np.arange(60)
+    columns = {
+        f"number {column}": numbers / 7,
+        f"code {column}": [f"c{i % 3}" for i in numbers],
+        f"{column}_id": numbers,
+        column: numbers % 2,
+        f"owner {column}": numbers % 12,
+    }
+    pandas.DataFrame(columns).to_parquet("t.parquet")
+    new = ["new", "odd.py", "--data", "t.parquet", "--targets", column, "--by", f"owner {column}"]
+    assert main(new) == 0, capsys.readouterr()
+    monkeypatch.syspath_prepend(own_modules)
+    task = load_task("odd:task")
+    assert task.num_clients == 12
+    assert task.client(0).inputs.shape[1] == 1 + 3
+    module = sys.modules["odd"]
+    assert list(columns)[:2] == [*module.NUMBERS, *module.CATEGORIES]
+
+
+def test_columns_may_be_called_as_the_task_calls_its_inputs(own_modules, monkeypatch):
+    columns = {"inputs": [0, 1] * 30, "all inputs": [*range(12)] * 5, "x": np.arange(60) / 7}
+    pandas.DataFrame(columns).to_parquet("t.parquet")
+    new = ["new", "odd.py", "--data", "t.parquet", "--targets", "inputs", "--by", "all inputs"]
+    assert main(new) == 0
+    monkeypatch.syspath_prepend(own_modules)
+    assert load_task("odd:task").num_clients == 12

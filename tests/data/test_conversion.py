@@ -1,11 +1,15 @@
 """From published files to a data set on disk: every format, any order, whole or not at all."""
 
+import json
 import pathlib
 
 import datasets
+import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
 from data_files import Rows, example, handwriting, png, write_hdf5, write_parquet, write_sqlite
+from pyarrow import parquet
 from text_sources import (
     VOCABULARY,
     converted_posts,
@@ -15,6 +19,7 @@ from text_sources import (
 )
 
 from fl_epe import data
+from fl_epe.cli.main import main
 from fl_epe.data import conversion, sources
 from fl_epe.data.encoders import Words
 from fl_epe.data.sources import arrow_rows
@@ -119,12 +124,28 @@ def _write_pictures(
     if form == "sqlite":
         digits = [("digits_only_train", writer, f) for _, writer, f in tff]
         write_sqlite(folder / "emnist_all.sqlite", [*digits, *tff])
+    elif form == "leaf":
+        _write_leaf(folder / "all_data_0.json", tff)
     else:
         write_hdf5(folder / "fed_emnist_train.h5", tff)
     return str(folder)
 
 
-@pytest.mark.parametrize("form", ["hub", "parquet", "saved", "sqlite", "hdf5"])
+def _write_leaf(path: pathlib.Path, rows: Rows) -> None:
+    """As LEAF writes FEMNIST: pixels in one list, 1 for paper."""
+    users = {
+        client: {
+            "x": [one["pixels"].ravel().tolist() for one in part],
+            "y": [one["label"] for one in part],
+        }
+        for client, part in _by_client(rows).items()
+    }
+    sizes = [len(one["y"]) for one in users.values()]
+    found = {"users": list(users), "num_samples": sizes, "user_data": users}
+    path.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("form", ["hub", "parquet", "saved", "sqlite", "hdf5", "leaf"])
 def test_every_format_gives_each_writer_their_pictures(
     tmp_path: pathlib.Path, form: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -141,6 +162,44 @@ def test_every_format_gives_each_writer_their_pictures(
         assert kept == [found for found in all_of if found not in held_out]
         assert len(kept) == len(all_of) - len(all_of) // 10
     assert store.about["source"] == ("flwrlabs/femnist" if form == "hub" else "source")
+
+
+@pytest.mark.parametrize("form", ["hdf5", "leaf"])
+def test_clients_without_examples_are_left_out_and_counted(
+    form: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    """Also the first one, whose borders would decide what is ink."""
+    source = pathlib.Path(_write_pictures(tmp_path / "source", form, _pictures(40), monkeypatch))
+    names = ["a", "f0003_nobody", "z"]
+    if form == "hdf5":
+        with h5py.File(source / "fed_emnist_train.h5", "a") as file:
+            for name in names:
+                file[f"examples/{name}/pixels"] = np.empty((0, 28, 28), np.float32)
+                file[f"examples/{name}/label"] = np.empty(0, np.int32)
+    else:
+        content = json.loads((source / "all_data_0.json").read_text())
+        content["users"] += names
+        nobody = {name: {"x": [], "y": []} for name in names}
+        content["user_data"] = nobody | content["user_data"]
+        (source / "all_data_0.json").write_text(json.dumps(content))
+    assert main(["data", "convert", "emnist", str(source), str(tmp_path / "store")]) == 0
+    assert "Clients left out, without examples: 3\n" in capsys.readouterr().out
+    store = data.ClientStore(tmp_path / "store")
+    assert store.names.tolist() == sorted(_by_client(_pictures(40)))
+    assert store.about["clients_without_examples"] == 3
+    assert store.client(0)[:, :28].max() == 0  # paper
+
+
+def test_every_id_of_an_integer_column_is_a_client(tmp_path: pathlib.Path):
+    write_vocabulary(tmp_path)
+    ids = [10**18 + i for i in range(20)]
+    rows = pa.table({"user_id": ids * 2, "tokens": ["a b"] * 40})
+    parquet.write_table(rows, tmp_path / "a.parquet")
+    store = data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
+    assert store.names.tolist() == list(map(str, ids))
 
 
 def test_a_tenth_of_each_user_is_held_out_where_the_source_holds_nothing_out(

@@ -57,6 +57,17 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="tokens-are-numbers",
         ),
         pytest.param(
+            _parquet(user_id=[1e19, 1e19 + 4096], tokens=["a", "b"]),
+            "a.parquet, rows from 0: a client's id is text or a whole number, got double",
+            id="client-is-a-real-number",
+        ),
+        pytest.param(
+            _text_file("a.json", '{"users": ["u"], "user_data": {"u": {"x": [], "y": [1]}}}'),
+            "a.json to hold LEAF's JSON: client 'u' has no 'x' and 'y' of one length",
+            id="leaf-lengths",
+        ),
+        pytest.param(_text_file("a.json", "[]"), "a.json to hold LEAF's JSON", id="leaf-list"),
+        pytest.param(
             _parquet(user_id=pa.array([None], pa.string()), tokens=[""]),
             "no missing client in",
             id="no-missing-client-in",

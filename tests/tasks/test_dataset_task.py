@@ -401,13 +401,16 @@ BAD_DATA = {
     ),
     "missing-class": (
         {"dataset": _changed("word", [None, "a", "b"] * 20), "targets": "word"},
-        "targets='word' to have a value in every row",
+        r"targets='word' to have a label in every row: \d+ have none, such as row 1\.$",
     ),
     "ragged": (
         {"dataset": _changed("x", [[1.0] * (3 + i % 2) for i in range(60)])},
         r"inputs='x' to have one shape, got \(3,\) and \(4,\): pad or cut",
     ),
-    "text-input": ({"inputs": "word"}, "inputs='word' to hold numbers, got text such as 'class"),
+    "text-input": (
+        {"inputs": "word"},
+        "inputs='word' to hold numbers, got text .Unable to parse string .class",
+    ),
     "no-input": ({"inputs": ["x", "age"]}, "inputs='age' to be a column of the data: x, y, user"),
     "no-target": ({"targets": "Y"}, "targets='Y' to be a column of the data"),
     "held-column": (
@@ -458,7 +461,7 @@ def test_arguments_that_cannot_be_meant_are_refused_at_once(arguments: Any, mess
         pytest.param("./no.csv", FileNotFoundError, "dataset='./no.csv'", id="csv"),
         pytest.param("no.parquet", FileNotFoundError, "dataset='no.parquet'", id="parquet"),
         pytest.param("pics", FileNotFoundError, "dataset='pics'", id="mistyped-folder"),
-        pytest.param("notes.md", ValueError, "to end in one of .csv, .json", id="suffix"),
+        pytest.param("notes.md", ValueError, "to end with one of .csv, .tsv, .jsonl", id="suffix"),
         pytest.param("someone/nothing", ConnectionError, "'someone/nothing'", id="hub"),
     ],
 )

@@ -54,14 +54,29 @@ def test_iid_is_an_iid_partitioner_of_shuffled_rows():
     assert sorted(map(len, theirs)) == [9, 9, 9, 10, 10]
 
 
-def test_dirichlet_is_an_inner_dirichlet_partitioner_with_equal_sizes():
+@pytest.mark.parametrize("alpha", [30.0, 0.3, 0.05])
+def test_dirichlet_is_an_inner_dirichlet_partitioner_with_equal_sizes(alpha: float):
     data = rows(47)
     classes = np.array(data["y"])
     numbered = _numbered(data).add_column("class", classes).shuffle(seed=3)
     theirs = InnerDirichletPartitioner(
-        partition_sizes=[10, 10, 9, 9, 9], partition_by="class", alpha=0.3, seed=3
+        partition_sizes=[10, 10, 9, 9, 9], partition_by="class", alpha=alpha, seed=3
     )
-    assert _ours(data, "dirichlet:0.3", num_clients=5) == _theirs(theirs, numbered)
+    assert _ours(data, f"dirichlet:{alpha}", num_clients=5) == _theirs(theirs, numbered)
+
+
+@pytest.mark.parametrize("alpha", ["0.03", "0.01", "1e-6", "1e-300"])
+def test_an_alpha_whose_shares_are_too_small_for_floating_point_gives_clients_of_one_class(
+    alpha: str,
+):
+    """Or of a few, one after another as they run out."""
+    data = datasets.Dataset.from_dict({"y": [i % 10 for i in range(2000)]})
+    found = _ours(data, f"dirichlet:{alpha}", num_clients=40)
+    assert sorted(row for part in found for row in part) == list(range(2000))
+    assert {len(part) for part in found} == {50}
+    labels = np.array(data["y"])
+    most = [np.bincount(labels[part]).max() for part in found]
+    assert np.median(most) > 25  # of 50; with equal shares it would be 9
 
 
 def test_a_partitioner_is_used_for_two_data_sets_and_stays_as_it_was():
@@ -161,9 +176,9 @@ def test_what_the_rows_cannot_give_is_refused(partition: str, num_clients: Any, 
         client_rows(rows(60), partition, targets="y", seed=0, num_clients=num_clients)
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")], ids=["none", "nan"])
+@pytest.mark.parametrize("missing", [None, "", " "], ids=["none", "empty", "space"])
 def test_a_row_of_nobody_is_refused(missing: Any):
-    data = datasets.Dataset.from_dict({"y": [0, 1, 0], "user": [1.0, missing, 2.0]})
+    data = datasets.Dataset.from_dict({"y": [0, 1, 0], "user": ["1", missing, "2"]})
     with pytest.raises(
         ValueError, match="partition='by:user' to fit the rows: 1 of 3 rows have no value there"
     ):

@@ -1,0 +1,72 @@
+"""What a client's id is: a text, exactly as it is written.
+
+Ids that pass through numbers merge clients in silence: 7 and 07 are one number, and so are two ids
+of 20 digits, which no float64 tells apart. How often clients take part, how many there are and
+the default delta would all be wrong.
+
+Examples:
+    >>> import pyarrow
+    >>> client_ids(pyarrow.array([7, 12345678901234567])).to_pylist()
+    ['7', '12345678901234567']
+    >>> id_order(["b", "a"]), id_order(["7", "07", "10"]), id_order(["10", "7"])
+    (array([1, 0]), array([1, 2, 0]), array([1, 0]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_epe.checks import Integers
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
+    """A column of ids as texts, whole numbers with all their digits.
+
+    Args:
+        column: texts, categories, whole numbers, dates, or true and false.
+
+    Returns:
+        An array or chunked array of Arrow's strings, as the column is; null where there is no id,
+        or only space.
+
+    Raises:
+        ValueError: for ids of any other type, such as real numbers: what was written cannot be
+            told from them.
+    """
+    from pyarrow import string, types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_floating(kind) or types.is_nested(kind):
+        raise ValueError(
+            f"a client's id is text or a whole number, got {kind}, in which different ids may have "
+            "become one: store them as text, as they are written"
+        )
+    return blank_as_null(column.cast(string()))
+
+
+def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
+    """A column of texts, null where there is nothing but space."""
+    from pyarrow import compute, scalar
+
+    blank = compute.equal(compute.utf8_trim_whitespace(texts), "")
+    return compute.if_else(blank, scalar(None, texts.type), texts)
+
+
+def id_order(ids: Sequence[str]) -> Integers:
+    """The place of each of these ids in their order.
+
+    That is the order of whole numbers where every id is as Python writes one, so that "7" comes
+    before "10", and else the order of texts.
+    """
+    try:
+        numbers = [int(one) for one in ids]
+    except ValueError:
+        numbers = []
+    ordered = numbers if list(map(str, numbers)) == list(ids) else ids
+    return np.argsort(np.argsort(np.array(ordered, object)))

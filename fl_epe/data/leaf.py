@@ -1,0 +1,30 @@
+"""LEAF's JSON files: examples by client, as its preprocessing writes them.
+
+A file is one object with ``users``, a list of ids, ``num_samples``, and ``user_data``, in which
+each id has its examples: lists ``x`` and ``y`` of one length.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from fl_epe.archive import json_object
+from fl_epe.table_file import open_table, shown
+
+LEAF = re.compile(rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)')
+"""How a file begins."""
+
+
+def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
+    """Of each client, by their id, the examples by column; some clients may have none.
+
+    Raises:
+        ValueError: if it is no such file, or has a client twice.
+    """
+    with open_table(path) as file:
+        content = json_object(file.read(), "it")
+    examples: dict[str, dict[str, list[Any]]] = content.get("user_data", {})
+    for client, columns in examples.items():
+        if not {"x", "y"} <= columns.keys() or len(columns["x"]) != len(columns["y"]):
+            raise ValueError(f"client {shown(client)} has no 'x' and 'y' of one length")
+    return examples
