@@ -221,7 +221,8 @@ class Layout:
         """Makes a reply like the one given from a model with the moved entries ``(dim,)``.
 
         Args:
-            like: its names, their order and its types are kept, as a client answered them.
+            like: its names, their order and its types are kept, as a client answered them; but a
+                mean of integers that canaries leave alone stays one, as it would be an update else.
             arrays: the global model, from which all comes that canaries leave alone.
             kind: whether replies are a "model" or an "update" of it, in which such arrays are 0; if
                 ``None`` they are as in ``like``.
@@ -242,12 +243,19 @@ class Layout:
             case _:
                 assert_never(kind)
 
+        means = {
+            theirs[name]
+            for name, value in still.items()
+            if value.dtype.kind == "f" and answered[theirs[name]].dtype.kind != "f"
+        }
+
         def fill(flat: Vector) -> ArrayRecord:
             values, out = {**still, **self.split(flat)}, ArrayRecord()
             by_their_name = {theirs[name]: value for name, value in values.items()}
             for name, own in answered.items():
                 value = by_their_name[name].reshape(own.shape)
-                out[name] = encoded(value.astype(own.dtype, copy=False))
+                kept = value.dtype if name in means else own.dtype
+                out[name] = encoded(value.astype(kept, copy=False))
             return out
 
         return fill

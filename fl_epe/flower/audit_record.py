@@ -134,7 +134,8 @@ def dominant_node(run: AuditedRun) -> str | None:
 
 
 def _design(run: AuditedRun) -> Design:
-    settings, plan = run.settings, run.plan
+    settings, plan, wrapped = run.settings, run.plan, run.wrapped
+    caveats = wrapped.caveat(averages=_averages(run)), wrapped.unclipped(run.start or {})
     known: dict[str, object] = {
         name: getattr(settings, name)
         for name in ("num_examples", "canary_norm", "canary_kind", "participations")
@@ -156,9 +157,9 @@ def _design(run: AuditedRun) -> Design:
     return Design.of(
         known
         | {
-            "task": run.wrapped.description,
+            "task": wrapped.description,
             "canaries_come_from": "server" if settings.clients is None else "clients",
-            "caveat": run.wrapped.caveat(averages=_averages(run)),
+            "caveat": " ".join(filter(None, caveats)) or None,
         }
     )
 

@@ -1,8 +1,10 @@
 """`Wrapped`: what an audit must know about a strategy, and which strategies it refuses."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, cast
 
+from flwr.app import Array
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
@@ -14,6 +16,7 @@ _ADAPTIVE = (
 )
 _ON_SERVER = (flower.DifferentialPrivacyServerSideFixedClipping, _ADAPTIVE[0])
 _FLOWER_DP = (*_ON_SERVER, flower.DifferentialPrivacyClientSideFixedClipping, _ADAPTIVE[1])
+_NAMED = 3  # arrays of many
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
     (flower.FedXgbBagging, flower.FedXgbCyclic): "it passes trees on, not numbers",
@@ -60,6 +63,7 @@ class Wrapped:
         self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
         self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
         own = vars(strategy).keys() & {"aggregate_train", "_add_noise_to_aggregated_arrays"}
+        self._has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
         self.noise_is_apart = len(layers) == 2 and type(strategy) in _FLOWER_DP and not own
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
@@ -118,9 +122,8 @@ class Wrapped:
             averages: whether the innermost strategy is known to do nothing but average.
         """
         base = self.base
-        noisy = any(isinstance(layer, _FLOWER_DP) for layer in self.layers[:-1])
         moves = isinstance(base, flower.FedAvgM) and base.server_opt
-        if not noisy or averages or (self._averaging_base and not moves):
+        if not self._has_dp or averages or (self._averaging_base and not moves):
             return None
         text = (
             f"The noise is added after {type(base).__name__} has made its step: the clip norm does"
@@ -132,6 +135,17 @@ class Wrapped:
                 " rounds may learn more than is measured here."
             )
         return text
+
+    def unclipped(self, arrays: Mapping[str, Array]) -> str | None:
+        """What a reader must know about arrays that DP may not clip; ``None`` without any."""
+        names = [name for name, a in arrays.items() if not a.shape or "float" not in a.dtype]
+        if not names or not self._has_dp:
+            return None
+        shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        return (
+            f"No ε holds for what clients answer in {shown}: no canary moves it, and Flower's DP"
+            " may not clip it (numbers without an axis, and integers from Flower 1.45 on)."
+        )
 
     def noise_multipliers(self, *, averages: bool = False) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.

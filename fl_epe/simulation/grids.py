@@ -116,13 +116,13 @@ class InProcessGrid(Grid):
             ids.append(number)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Those replies that are ready, each once."""
+    def pull_messages(self, message_ids: Iterable[str], **_newer: Any) -> Iterable[Message]:
+        """Those replies that are ready, each once; what a newer Flower asks besides is ignored."""
         ready = [i for i in message_ids if i in self._replies and self._replies[i].done()]
         return [self._replies.pop(i).result() for i in ready]
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self, messages: Iterable[Message], *, timeout: float | None = None, **_newer: Any
     ) -> Iterable[Message]:
         """Send, wait for the replies (at most ``timeout`` seconds) and return those that came."""
         messages = list(messages)
@@ -260,11 +260,12 @@ class WatchedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> Iterable[Message]:
         """Send, and wait for answers until they came, the time is up or the run shall stop.
 
-        ``request.waits_in`` stays set if this raises.
+        ``request.waits_in`` stays set if this raises. Whatever a newer Flower asks besides, only
+        the grid itself can do.
         """
         messages = list(messages)
         if not messages:  # as for an evaluation by clients, which stands during a round
@@ -273,8 +274,8 @@ class WatchedGrid:
         self._request.raise_if_asked()
         # Elsewhere than in the main thread no signal handler can raise.
         main = threading.current_thread() is threading.main_thread()
-        if main or isinstance(self._grid, InProcessGrid):
-            replies = list(self._grid.send_and_receive(messages, timeout=timeout))
+        if main or newer or isinstance(self._grid, InProcessGrid):
+            replies = list(self._grid.send_and_receive(messages, timeout=timeout, **newer))
         else:
             replies = self._poll(messages, float("inf") if timeout is None else timeout)
         self._request.waits_in = None

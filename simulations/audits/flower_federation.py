@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -81,10 +82,10 @@ class LossyGrid(InProcessGrid):
         self._arriving = arriving
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> Iterable[Message]:
         """The replies that arrive."""
-        replies = list(super().send_and_receive(messages, timeout=timeout))
+        replies = list(super().send_and_receive(messages, timeout=timeout, **newer))
         return replies[: round(self._arriving * len(replies))]
 
 

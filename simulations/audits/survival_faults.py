@@ -73,7 +73,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
 import numpy as np
@@ -236,12 +236,12 @@ class FaultyGrid(InProcessGrid):
         return [node for node in super().get_node_ids() if node not in self._plan.dead]
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> Iterable[Message]:
         """What comes back of a round, spoiled as the plan says."""
         messages = list(messages)
         if messages[0].metadata.message_type == MessageType.QUERY:
-            return super().send_and_receive(messages, timeout=timeout)
+            return super().send_and_receive(messages, timeout=timeout, **newer)
         plan = self._plan
         asked = {message.metadata.dst_node_id: message for message in messages}
         orders = {node: TrainInstruction.decode(message.content) for node, message in asked.items()}
@@ -249,7 +249,7 @@ class FaultyGrid(InProcessGrid):
         arrived = [self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)]
         self._expected_late = list(plan.nodes.values()).count("late")
         plan.accepted.append({})
-        for reply in super().send_and_receive(messages, timeout=timeout):
+        for reply in super().send_and_receive(messages, timeout=timeout, **newer):
             node = reply.metadata.src_node_id
             fault = plan.nodes.get(node)
             if fault in (None, "twice"):

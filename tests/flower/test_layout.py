@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from flower_audits import CANARIES, PLAIN, ROUNDS, plain_record, run
+from flower_audits import CANARIES, PLAIN, REPLIES, ROUNDS, plain_record, run
 from flower_clients import DIM, SHAPES, drifting_app, model
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import strategy as flower
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from fl_epe.auditing import answers
 from fl_epe.flower.arrays import Layout, pack, read_only, share
 
 
@@ -36,6 +37,23 @@ def test_mixed_types_integer_buffers_and_scalars():
     assert final["half"].dtype == np.float16
     np.testing.assert_allclose(final["counts"], np.arange(5))
     np.testing.assert_allclose(final["temperature"], 2.0)
+
+
+def test_counters_are_no_part_of_a_canary_s_update():
+    """A mean of integers was cut off: that was an update of its own, with which κ was 0.51."""
+    counters = {f"norm{i}.num_batches_tracked": Array(np.asarray(0)) for i in range(20)}
+    arrays = model()
+    arrays.update(counters)
+
+    def count(answered):
+        return answered | {name: np.asarray(answered[name] + 3).astype(int) for name in counters}
+
+    strategy = flower.DifferentialPrivacyServerSideAdaptiveClipping(
+        flower.FedAvg(**PLAIN), 0.1, REPLIES, initial_clipping_norm=0.1
+    )
+    audit, _ = run(strategy, drifting_app(norm=0.2, arrange=count), arrays)
+    fit = answers(audit.record())[1].fit
+    assert fit.low < 1 < fit.high
 
 
 def test_an_array_that_nobody_can_add_up_is_named_and_the_run_goes_on():

@@ -97,10 +97,10 @@ def watch(grid: Grid) -> list[Exchange]:
     send = grid.send_and_receive
 
     def send_and_receive(
-        messages: Iterable[Message], *, timeout: float | None = None
+        messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> Iterable[Message]:
         messages = list(messages)
-        replies = list(send(messages, timeout=timeout))
+        replies = list(send(messages, timeout=timeout, **newer))
         if messages and messages[0].metadata.message_type == "train":
             exchange = Exchange(
                 [message.metadata.dst_node_id for message in messages],

@@ -39,11 +39,11 @@ class GuardedGrid:
         return getattr(self._grid, name)
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
+        self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> list[Message]:
-        """As the grid does."""
+        """As the grid does, with whatever a newer Flower asks besides."""
         sent = list(messages)
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
+        replies = list(self._grid.send_and_receive(sent, timeout=timeout, **newer))
         asked = {message.metadata.message_id: message for message in sent}
         for i, reply in enumerate(replies):
             if not reply.has_error() and (wrong := self._wrong(reply)):
