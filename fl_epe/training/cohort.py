@@ -106,7 +106,8 @@ class _Round:
         On a device ``updates`` is changed, and the counts follow in `finish`.
         """
         if self._multiples is None:
-            added = [self._total.add(update.numpy()) for update in updates]
+            # `update.numpy()` would keep `Trainer.rest` from giving the memory back.
+            added = [self._total.add(np.from_dlpack(update)) for update in updates]
             self._count(clients, added, parts.tolist())
             return
         self._clients += clients
