@@ -156,7 +156,9 @@ def settings(cohort: int, rounds: int, canaries: int | None) -> RunConfig:
 
 def canaries_in_round(cohort: int, rounds: int) -> float:
     """How many canaries take part in a round on average, by default."""
-    return float(DPFedAvg(settings(cohort, rounds, None), Seeds.derive(1)).log.presence.sum(1).mean())
+    return float(
+        DPFedAvg(settings(cohort, rounds, None), Seeds.derive(1)).log.presence.sum(1).mean()
+    )
 
 
 def seconds(call: Callable[[], object]) -> float:

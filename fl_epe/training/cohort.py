@@ -106,8 +106,7 @@ class _Round:
         On a device ``updates`` is changed, and the counts follow in `finish`.
         """
         if self._multiples is None:
-            # `update.numpy()` would keep `Trainer.rest` from giving the memory back.
-            added = [self._total.add(np.from_dlpack(update)) for update in updates]
+            added = [self._total.add(update.numpy()) for update in updates]
             self._count(clients, added, parts.tolist())
             return
         self._clients += clients

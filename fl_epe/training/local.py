@@ -208,8 +208,7 @@ class Trainer:
             random: the client's random stream of this round (batch order, dropout).
 
         Returns:
-            Local minus global model, float32 of shape (dim,), not clipped, in the model's own
-            memory: it holds until the next client trains or `rest`. And the sum of
+            Local minus global model, float32 of shape (dim,), not clipped; and the sum of
             `LossSum.sums` over all steps. Both on the device.
         """
         smallest = 2 if self.alone else 1  # one has no spread
@@ -227,7 +226,7 @@ class Trainer:
         with models.one_thread(), self.own_randomness(random), self._execution.on_device():
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
-        return self._flat.sub_(theta), torch.stack(
+        return self._flat - theta, torch.stack(
             [none, *(part.sums(self._device) for part in parts)]
         ).sum(0)
 
