@@ -11,6 +11,28 @@ from fl_epe.canaries import one_blas_thread
 from fl_epe.models.preparation import SeededDropout
 
 
+class _Unset:
+    """A layer whose values `Task.initial` sets: torch's own take time and random numbers.
+
+    So would the device "meta", which imports 70 MB of Python modules.
+    """
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is."""
+
+
+class _Conv2d(_Unset, torch.nn.Conv2d):
+    """Without initial values."""
+
+
+class _Linear(_Unset, torch.nn.Linear):
+    """Without initial values."""
+
+
+class _Embedding(_Unset, torch.nn.Embedding):
+    """Without initial values."""
+
+
 class Cnn(torch.nn.Module):
     """Images of 28×28 to 62 classes: 1,206,590 parameters (Reddi et al. 2021, Andrew et al. 2024).
 
@@ -20,13 +42,11 @@ class Cnn(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        with torch.device("meta"):
-            self.conv1 = torch.nn.Conv2d(1, 32, 3)
-            self.conv2 = torch.nn.Conv2d(32, 64, 3)
-            self.dense1 = torch.nn.Linear(9216, 128)
-            self.dense2 = torch.nn.Linear(128, 62)
+        self.conv1 = _Conv2d(1, 32, 3)
+        self.conv2 = _Conv2d(32, 64, 3)
+        self.dense1 = _Linear(9216, 128)
+        self.dense2 = _Linear(128, 62)
         self.dropout1, self.dropout2 = SeededDropout(0.25), SeededDropout(0.5)
-        self.to_empty(device="cpu")
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of shape (n, 62) for images of shape (n, 1, 28, 28)."""
@@ -102,12 +122,10 @@ class Lstm(torch.nn.Module):
 
     def __init__(self, vocabulary: int = 10_004, embedding: int = 96, hidden: int = 670) -> None:
         super().__init__()
-        with torch.device("meta"):
-            self.embedding = torch.nn.Embedding(vocabulary, embedding)
-            self.lstm = LstmLayer(embedding, hidden)
-            self.dense1 = torch.nn.Linear(hidden, embedding)
-            self.dense2 = torch.nn.Linear(embedding, vocabulary)
-        self.to_empty(device="cpu")
+        self.embedding = _Embedding(vocabulary, embedding)
+        self.lstm = LstmLayer(embedding, hidden)
+        self.dense1 = _Linear(hidden, embedding)
+        self.dense2 = _Linear(embedding, vocabulary)
 
     def initial_values(self, random: np.random.Generator) -> Iterator[np.ndarray]:
         """The initial values that Keras draws, in the order of `parameters`; for `Task.initial`.
