@@ -181,15 +181,29 @@ def parts_of(kind: Any) -> list[Any]:
     return [kind]
 
 
-def check_scores(name: str, values: ArrayLike) -> Floats:
-    """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite."""
+def check_scores(name: str, values: ArrayLike, *, ranks: bool = False) -> Floats:
+    """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite.
+
+    Where scores are ``ranks``, only their order counts, and they may be infinite, but not NaN.
+    """
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
         raise_invalid(f"{name}.shape", scores.shape, "to be (k,) with k >= 2")
-    bad = scores[~np.isfinite(scores)]
+    bad = scores[np.isnan(scores) if ranks else ~np.isfinite(scores)]
     if bad.size:
-        raise_invalid(name, bad[0], f"to be finite ({bad.size} such values)")
+        wanted = "a number" if ranks else "finite"
+        raise_invalid(name, bad[0], f"to be {wanted} ({bad.size} such values)")
     return scores
+
+
+def any_infinite(*groups: Floats | None) -> bool:
+    """Whether a value of these is infinite."""
+    return any(bool(np.isinf(group).any()) for group in groups if group is not None)
+
+
+def all_equal(values: Floats) -> bool:
+    """Whether all values, of which there is at least one, are the same; also infinite ones."""
+    return bool(values.min() == values.max())
 
 
 def check_probability(name: str, value: float) -> None:

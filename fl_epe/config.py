@@ -19,7 +19,7 @@ from fl_epe.mechanism import (
     Strategy,
     parse_strategy,
 )
-from fl_epe.schedules import Schedule, Trace, make_schedule, parse_schedule
+from fl_epe.schedules import Schedule, make_schedule, replays_log
 from fl_epe.wording import how_often
 
 _OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
@@ -361,8 +361,8 @@ def chosen_delta(delta: float | None, clients: int) -> float:
 @functools.lru_cache(maxsize=16)
 def _schedule(participation: str, rounds: int, participations: float) -> Schedule:
     with checks.argument_context("participation", participation):
-        kind, _ = parse_schedule(participation)
-    if kind == Trace.kind:
+        replays = replays_log(participation)
+    if replays:
         raise checks.ArgumentError(
             "Expected {participation} to be no recorded trace: it is for the limit, as in "
             "'fl-epe compare' and 'fl-epe advise'.",

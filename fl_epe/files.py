@@ -10,6 +10,7 @@ Examples:
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -20,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fl_epe.checks import ArgumentError
+
 # How the name of a file ends while it is being written.
 PART = ".fl-epe-part"
 
@@ -29,6 +32,10 @@ RECORD = "record.npz"
 # The file in a run's folder while the run is under way.
 CHECKPOINT = "checkpoint.npz"
 
+# In a folder while a process works in it; it holds the number of the process.
+LOCK = "fl-epe.lock"
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
 
@@ -44,6 +51,11 @@ def printable(text: str) -> str:
         else " " if c.isspace() else json.dumps(c)[1:-1]
         for c in text
     )  # fmt: skip
+
+
+def on_one_line(text: str) -> str:
+    """The text as `printable` writes it, without line breaks."""
+    return " ".join(printable(text).splitlines())
 
 
 def run_folder(name: str) -> Path:
@@ -63,13 +75,86 @@ def remove_parts(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def inside(folder: Path, path: Path) -> Path:
+    """``path``, a file or folder that stands in ``folder``.
+
+    Raises:
+        ValueError: if it leads out of the folder: whoever sent that does not choose what else is
+            read or written.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(
+            f"Expected {path} to be in the folder {folder}, but it leads out of it, to "
+            f"{path.resolve()}. Name that itself, or copy it to there."
+        )
+    return path
+
+
+def record_in(folder: Path) -> Path:
+    """The record of a run's folder, which need not exist; raises what `inside` does."""
+    return inside(folder, folder / RECORD)
+
+
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
     """Open a file, but neither where a link points nor one to wait for, as a pipe.
 
-    For ``opener=`` of `open`.
+    A file with other names (hard links) is read, but not written to. For ``opener=`` of `open`,
+    without a mode that truncates.
     """
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    return os.open(path, flags, mode)
+    special = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags | special, mode)
+    if flags & (os.O_WRONLY | os.O_RDWR) and os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EMLINK, "It has other names, which would be written to as well", path)
+    return descriptor
+
+
+def lock_of(path: Path) -> Any:
+    """A `filelock.FileLock` that is not taken yet, on a file that is made if it is missing.
+
+    Raises:
+        OSError: if it is a link or has other names, or if it cannot be written.
+    """
+    import filelock
+
+    os.close(no_link(str(path), os.O_WRONLY | os.O_CREAT, 0o600))
+    return filelock.FileLock(path, mode=0o600)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Be the only process that works in ``directory``, which is made if it is missing.
+
+    The lock is the kernel's and dies with its process, however that ends. File systems without
+    locks keep nobody out.
+
+    Raises:
+        ArgumentError: if another process is in it, with that process's number.
+        OSError: if the file of the lock is a link or has other names, or cannot be written.
+    """
+    import filelock
+
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / LOCK
+    lock = lock_of(path)
+    try:
+        lock.acquire(blocking=False)
+        path.write_text(str(os.getpid()))
+    except filelock.Timeout:
+        other = path.read_text(errors="replace")[:20].strip() or "another one"
+        raise ArgumentError(
+            f"Expected {{directory}} to be free: process {other} is at work in it. Wait until it "
+            "is done, or stop it.",
+            directory=str(directory),
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -101,9 +186,9 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
         raise
 
 
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file in one step, for everybody to read; returns ``path``."""
-    with whole_file(path, private=False) as file:
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> Path:
+    """Write a file in one step, for everybody or its owner alone to read; returns ``path``."""
+    with whole_file(path, private=private) as file:
         file.write(content)
     return path
 
@@ -114,6 +199,7 @@ def write_json(path: Path, values: Any) -> Path:
     return write_text(path, text + "\n")
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a text in one step, as `printable` writes it; returns ``path``."""
-    return write_bytes(path, "\n".join(map(printable, text.split("\n"))).encode())
+def write_text(path: Path, text: str, *, private: bool = False) -> Path:
+    """Write a text as `printable` does, and else as `write_bytes`; returns ``path``."""
+    content = "\n".join(map(printable, text.split("\n"))).encode()
+    return write_bytes(path, content, private=private)

@@ -33,7 +33,7 @@ from typing import Any, Literal, Protocol, assert_never
 
 from fl_epe.archive import error_text
 from fl_epe.checks import checked_type, raise_invalid
-from fl_epe.files import write_json
+from fl_epe.files import inside, write_json
 
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 """What the built-in loggers are called."""
@@ -180,7 +180,7 @@ class _TensorBoard:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        path = folder / "tensorboard"
+        path = inside(folder, folder / "tensorboard")
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
             time.sleep(_SHORTLY)  # files are read by the second in their names: this one is last
         self._writer = EventFileWriter(str(path))
@@ -220,7 +220,7 @@ class _SameRun:
     """
 
     def __init__(self, path: Path, resumed: bool) -> None:
-        self._path, self.id, self._round = path, "", -1
+        self._path, self.id, self._round = inside(path.parent, path), "", -1
         if resumed and path.exists():
             known = json.loads(path.read_text("utf-8"))
             self.id, self._round = str(known["id"]), int(known["round"])

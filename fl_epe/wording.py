@@ -9,6 +9,9 @@ Examples:
 
 import math
 
+# What threads are called in which a node of this process works.
+NODE_THREAD = "fl-epe-node"
+
 
 def number(value: float | None) -> str:
     """At least three significant digits; "∞" for ``None`` and infinity."""

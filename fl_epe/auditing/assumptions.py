@@ -16,7 +16,7 @@ import scipy
 
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.scores import Scores, in_moderate_units
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
 """Unobserved canaries whose scores find a null that is 1.5 times too wide."""
@@ -47,10 +47,10 @@ def gaussian_test(scores: Floats) -> GaussianFit | None:
     mean and variance.
 
     Returns:
-        ``None`` for fewer than eight scores or scores that are all equal.
+        ``None`` for fewer than eight scores, infinite ones, or scores that are all equal.
     """
     count = len(scores)
-    if count < _LEAST_FOR_TEST or np.ptp(scores) == 0:
+    if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
         return None
     statistic = anderson_darling(*in_moderate_units(scores))
     return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
@@ -144,9 +144,11 @@ def not_gaussian(scores: Scores) -> str | None:
     neither are sides of fewer than eight scores. False alarms and power:
     ``simulations/studies/any_law.py``.
     """
+    if scores.infinite:
+        return "these scores are not Gaussian (some are infinite)"
     sides = [scores.deviates(scores.shift())] if scores.standard_null else list(scores.both())
     sides = [side for side in in_moderate_units(*sides) if len(side) >= _LEAST_FOR_TEST]
-    if any(np.ptp(side) == 0 for side in sides):
+    if any(map(all_equal, sides)):
         return "these scores are not Gaussian (all of a side are equal)"
     standard = [(side - side.mean()) / side.std(ddof=1) for side in sides]
     if len(sides) > 1:
@@ -172,7 +174,7 @@ def check_sign(scores: Scores) -> None:
         observed, unobserved = scores.both()
         null = float(np.median(unobserved))
         p = 1.0
-        if np.ptp(np.concatenate([observed, unobserved])) > 0:
+        if not all_equal(np.concatenate([observed, unobserved])):
             p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
     if p < _WRONG_SIGN:
         raise NotMeasured(

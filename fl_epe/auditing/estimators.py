@@ -95,9 +95,10 @@ def epsilon_from_scores(
         confidence: coverage of the interval, for large samples.
 
     Raises:
-        ValueError: for NaN or infinite scores, fewer than two, or an argument out of range.
+        ValueError: for scores that are NaN, fewer than two, or an argument out of range.
         NotMeasured: a `ValueError`, for observed scores that are far below unobserved ones, and for
-            too few scores that are not Gaussian. `epsilon_lower_bound` needs no law.
+            too few scores that are not Gaussian, as infinite ones are not. `epsilon_lower_bound`
+            needs no law.
     """
     scores = Scores(np.asarray(observed), np.asarray(unobserved))
     return epsilon_of(scores, delta, confidence=confidence, refuse=True)
@@ -229,7 +230,7 @@ def epsilon_of(
     if not scores.standard_null:
         observed, unobserved = in_moderate_units(*scores.both())
         check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
-        if refuse and (reason := not_gaussian(scores)):
+        if (refuse or scores.infinite) and (reason := not_gaussian(scores)):
             try:
                 return epsilon_of_thresholds(scores, delta, confidence)
             except NotMeasured as error:

@@ -26,8 +26,6 @@ import functools
 import math
 from typing import Any, Literal, assert_never
 
-import numpy as np
-
 from fl_epe.auditing.analytical import analytical
 from fl_epe.auditing.answer import answer
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
@@ -48,7 +46,7 @@ from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
-from fl_epe.checks import check_not_negative, check_probability, raise_invalid
+from fl_epe.checks import all_equal, check_not_negative, check_probability, raise_invalid
 from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
@@ -329,6 +327,8 @@ def find_evidence(
             estimate = found.estimate
             laws = laws_of_record(run, client, found)
             power_at = functools.partial(power_of_answer, found, client)
+    elif delta and scores.infinite:
+        laws = LawTest(objection="some scores are infinite, and Gaussian ones are not")
     elif delta:
         estimate = epsilon_of_one_variance(scores, delta, confidence)
         laws = laws_of_scores(scores, method)
@@ -427,11 +427,11 @@ def evidence_against_theory(
 def _check_measured(scores: Scores, method: str) -> None:
     """Refuse scores without any spread, unless observed ones are larger by a bound for any law."""
     first, null, rest = scores.observed[0], 0.0, ""
-    flat = np.ptp(scores.observed) == 0
+    flat = all_equal(scores.observed)
     if compared_with(scores, method):
         _, others = scores.both()
         null = others[0]
-        flat = flat and np.ptp(others) == 0
+        flat = flat and all_equal(others)
         rest = f" and {null:.4g} for every unobserved one"
     if not flat:
         return

@@ -1,7 +1,7 @@
 """Scores of observed and unobserved canaries from a file, and all that they say.
 
-`read_scores` reads CSV, NPZ, NPY, JSON and Parquet files. `summarize_scores` computes all estimates
-and all bounds that apply.
+`read_scores` reads CSV, TSV, JSON lines, NPZ, NPY, JSON and Parquet files. `summarize_scores`
+computes all estimates and all bounds that apply.
 
 Examples:
     >>> summary = summarize_scores(bare_scores([0.01, 0.02, 0.03], None, dim=10_000), 1e-5)
@@ -28,7 +28,7 @@ from fl_epe.auditing.estimators import ANY_LAW, epsilon_of
 from fl_epe.auditing.evidence import Evidence, find_evidence
 from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, raise_invalid
+from fl_epe.checks import Floats
 from fl_epe.table_file import TEXT_ENDINGS, check_header, read_table, shown, table_rows
 
 # Columns by name, NaN in an empty cell, and what to call a row in messages.
@@ -47,8 +47,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
     """Observed scores ``(k,)`` and unobserved ones ``(u,)``, or ``None`` if there are none.
 
     Args:
-        path: ends with .csv, .npz, .npy (observed scores alone), .json or .parquet; see `LAYOUT`.
-            The shorter of two columns may end in empty cells; no other cell may be empty.
+        path: ends with .csv, .tsv or .jsonl, which may be followed by .gz, or with .npz, .npy
+            (observed scores alone), .json or .parquet; see `LAYOUT`. The shorter of two columns may
+            end in empty cells; no other cell may be empty. Scores may be infinite, but not NaN.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -78,11 +79,11 @@ def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats |
             _check_whole(name, columns[name], place)
         observed = scores[members == 1]
         others = scores[members == 0]
-    elif "observed" in columns:
-        observed = _without_end("observed", columns["observed"], place)
-        others = _without_end("unobserved", columns.get("unobserved", np.empty(0)), place)
-        if not len(observed):
-            raise ValueError("there is no observed score")
+    elif columns.keys() & {"observed", "unobserved"}:
+        observed, others = (
+            _without_end(name, columns.get(name, np.empty(0)), place)
+            for name in ("observed", "unobserved")
+        )
     else:
         raise ValueError(f"found {found}")
     return observed, others if len(others) else None
@@ -104,20 +105,25 @@ def _cell(name: str, value: Any, place: str) -> float:
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     if name == "member":
-        if (word := str(value).strip().lower().removesuffix(".0")) not in _MEMBER:
+        member = _MEMBER.get(str(value).strip().lower(), _number(value))
+        if member not in (0, 1):
             raise ValueError(f"{place}: member={shown(value)} is neither 1 nor 0")
-        return _MEMBER[word]
+        return member
+    if math.isnan(number := _number(value)):
+        raise ValueError(f"{place}: {name}={shown(value)} is not a number")
+    return number
+
+
+def _number(value: Any) -> float:
+    """A number, which may be infinite if it is written so; NaN if it is none, or too large."""
     try:
         if isinstance(value, bool | np.bool_ | bytes) or "_" in str(value):
-            raise TypeError  # though `float` takes them
+            return math.nan  # though `float` takes them
         number = float(value)
-    except OverflowError:
-        number = math.inf
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{place}: {name}={shown(value)} is not a number") from error
-    if not math.isfinite(number):
-        raise ValueError(f"{place}: {name}={shown(value)} is not finite")
-    return number
+    except (ValueError, TypeError, OverflowError):
+        return math.nan
+    overflown = math.isinf(number) and "inf" not in str(value).lower()
+    return math.nan if overflown else number
 
 
 def _table(columns: Mapping[str, Any]) -> Table:
@@ -132,7 +138,7 @@ def _column(name: str, cells: Any) -> Floats:
         return np.empty(0)
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "iuf":
         numbers = np.asarray(cells, np.float64)
-        good = np.isin(numbers, (0, 1)) if name == "member" else np.isfinite(numbers)
+        good = np.isin(numbers, (0, 1)) if name == "member" else ~np.isnan(numbers)
         if good.all():
             return numbers
     return np.array([_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64)
@@ -172,7 +178,11 @@ def _npy(path: Path) -> Table:
 
 def _json(path: Path) -> Table:
     content = json_object(path.read_bytes(), "the text")
-    return _table({name: cells for name, cells in content.items() if isinstance(cells, list)})
+    by_row = {  # as pandas writes a table: the cells of a column by the names of the rows
+        name: list(cells.values()) if isinstance(cells, dict) else cells
+        for name, cells in content.items()
+    }
+    return _table({name: cells for name, cells in by_row.items() if isinstance(cells, list)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,16 +244,17 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
         dim: if given, the scores are cosines in that many dimensions, whose null is known exactly.
 
     Raises:
-        ValueError: for bad scores, or neither ``unobserved`` nor ``dim``.
-        NotMeasured: a `ValueError`, for fewer than two scores of a side.
+        ValueError: for bad scores.
+        NotMeasured: a `ValueError`, for fewer than two scores of a side, or neither ``unobserved``
+            nor ``dim``.
     """
-    if unobserved is None and dim is None:
-        raise_invalid("unobserved", None, "or dim to be given")
-    for name, side in (("took part", observed), ("did not", unobserved)):
+    others: ArrayLike | None = () if unobserved is None and dim is None else unobserved
+    for name, side in (("took part", observed), ("did not take part", others)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
+            cosines = ", or cosines their --dim" if side is others and dim is None else ""
             raise NotMeasured(
                 f"there is {'only 1' if np.size(side) else 'no'} score of a canary that {name}; "
-                f"an ε needs at least {LEAST_CANARIES}"
+                f"an ε needs at least {LEAST_CANARIES}{cosines}"
             )
     bare = Scores(np.asarray(observed), None if unobserved is None else np.asarray(unobserved))
     return bare if dim is None else Scores.from_cosines(bare.observed, dim, bare.unobserved)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.epsilon_estimate import Adversary
-from fl_epe.checks import Floats, check_scores, raise_invalid
+from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
@@ -37,9 +37,10 @@ _FAR = 4.0  # deviations, beyond which the correction for skewness stays as it i
 def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
     """The same scores, in a unit in which their squares neither overflow nor vanish.
 
-    Only scores that are not so already are changed, by a power of 2.
+    Only scores that are not so already are changed, by a power of 2. Infinite ones stay so.
     """
-    largest = max(float(np.max(np.abs(group))) for group in groups)
+    finite = (np.abs(group[np.isfinite(group)]) for group in groups)
+    largest = max(float(np.max(group, initial=0.0)) for group in finite)
     if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
         return groups
     return tuple(np.ldexp(group, -int(np.frexp(largest)[1])) for group in groups)
@@ -51,7 +52,8 @@ class Scores:
 
     If the null distribution is known, the scores are √d·cosine, which is N(0, 1) for an unobserved
     canary. Other scores, such as a maximum over rounds, are compared with the scores of unobserved
-    canaries and may have any unit.
+    canaries and may have any unit. Such scores may be infinite, as likelihood ratios are: they have
+    an order, but no mean.
 
     Attributes:
         observed: scores of the observed canaries, shape (k,), k ≥ 2.
@@ -95,7 +97,8 @@ class Scores:
     def __post_init__(self) -> None:
         for name in ("observed", "unobserved"):
             if (scores := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_scores(name, scores))
+                bare = self.dim is None and self.adversary is None and not self.standard_null
+                object.__setattr__(self, name, check_scores(name, scores, ranks=bare))
         if self.dim is not None:
             object.__setattr__(self, "standard_null", True)
 
@@ -145,6 +148,11 @@ class Scores:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
         each = np.broadcast_to(sizes, self.observed.shape)
         return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
+
+    @property
+    def infinite(self) -> bool:
+        """Whether some scores are infinite."""
+        return any_infinite(self.observed, self.unobserved)
 
     @property
     def boundable(self) -> bool:

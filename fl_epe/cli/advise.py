@@ -10,7 +10,7 @@ from fl_epe.auditing import AuditRecord
 from fl_epe.checks import argument_context, raise_invalid
 from fl_epe.cli.console import print_json, print_lines, terminal, waiting
 from fl_epe.config import RunConfig, chosen_delta
-from fl_epe.files import RECORD
+from fl_epe.files import record_in
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
@@ -97,7 +97,7 @@ class Noise:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
-        run = None if self.like is None else AuditRecord.load(self.like / RECORD)
+        run = None if self.like is None else AuditRecord.load(record_in(self.like))
         schedule, log = _planned(self.participation, self.rounds, self.participations, run)
         clients = _clients(self.clients, log, run)
         delta = self.delta

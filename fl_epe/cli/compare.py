@@ -17,10 +17,10 @@ from fl_epe.cli.console import (
     terminal,
     waiting,
 )
-from fl_epe.cli.guards import exit_status, locked
+from fl_epe.cli.guards import exit_status
 from fl_epe.cli.options import Group, Typed, description_of, texts_of
 from fl_epe.config import RunConfig
-from fl_epe.files import remove_parts
+from fl_epe.files import locked, remove_parts
 from fl_epe.limit import (
     DEFAULT_SCHEDULES,
     ComparisonPlan,

@@ -21,7 +21,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from fl_epe.checks import ArgumentError
-from fl_epe.files import printable, run_folder
+from fl_epe.files import on_one_line, printable, run_folder
 
 # How codecs write what an encoding lacks.
 SPELLED_OUT = "fl-epe-spelled-out"
@@ -169,6 +169,7 @@ _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
     ("PIL", "datasets", "flwr_datasets", "h5py", "pyarrow"), "data"
 )
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def report_error(error: Exception, prog: str, names: Mapping[str, str], *, debug: bool) -> int:
@@ -204,22 +205,29 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
     if isinstance(error, ArgumentError):
         return error.said(lambda name: names.get(name, name))
     if isinstance(error, MemoryError):
-        return f"There is not enough memory{_reason(error)}. Use smaller numbers."
+        return (
+            f"There is not enough memory{_reason(error)}. End other programs, or ask for less: "
+            "fewer rounds, canaries or workers, or a smaller file."
+        )
     if isinstance(error, OSError) and error.strerror:
         place = f": {str(error.filename)!r}" if error.filename is not None else ""
-        return f"{error.strerror}{place}." + " Free some space." * (error.errno in _FULL)
+        return f"{error.strerror}{place}. {remedy(error)}".rstrip()
     if isinstance(error, ValueError | OSError | ImportError) or type(error) is RuntimeError:
         return str(error) or type(error).__name__
     return None
 
 
+def remedy(error: OSError) -> str:
+    """What to do about an error of a file, as a sentence; empty if that is not known."""
+    if error.errno in _FULL:
+        return "Free some space."
+    if error.errno in _CLOSED:
+        return "Change the permissions there."
+    return ""
+
+
 def _reason(error: Exception) -> str:
     return f" ({error})" if str(error) else ""
-
-
-def on_one_line(text: str) -> str:
-    """The text as `printable` writes it, without line breaks."""
-    return " ".join(printable(text).splitlines())
 
 
 def say(text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True) -> None:

@@ -1,29 +1,27 @@
-"""What keeps a command from doing harm: signals, and a second process.
+"""What keeps a command from doing harm: signals, and settings of the current folder.
 
 `signals_stop` makes Ctrl-C, SIGTERM and SIGHUP end a command alike, a run so that its rounds are
-kept; `locked` keeps a second process out of a run's folder for as long as the first lives.
+kept; `end_beside_threads` ends the process where a second one came.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import importlib
 import os
 import signal
+import sys
 import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl_epe.checks import ArgumentError
+from fl_epe.wording import NODE_THREAD
 
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
-# In a run's folder while a process works in it; it holds the number of the process.
-LOCK = "fl-epe.lock"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 
 
@@ -67,36 +65,26 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         yield came
 
 
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Be the only process that works in ``directory``, which is made if it is missing.
+def import_matplotlib() -> None:
+    """Load Matplotlib without the file ``matplotlibrc`` of the current folder.
 
-    The lock is the kernel's and dies with its process, however that ends. File systems without
-    locks keep nobody out.
-
-    Raises:
-        ArgumentError: if another process is in it, with that process's number.
+    That is the first place in which Matplotlib looks for settings, when it is imported; they may be
+    somebody else's, a link or a pipe. Only for a command: it leaves the folder for a moment.
     """
-    import filelock
+    with contextlib.suppress(FileNotFoundError), contextlib.chdir(Path(__file__).parent):
+        importlib.import_module("matplotlib")
 
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / LOCK
-    lock = filelock.FileLock(path, mode=0o600, blocking=False)
-    try:
-        lock.acquire()
-        path.write_text(str(os.getpid()))
-    except filelock.Timeout:
-        other = path.read_text(errors="replace")[:20].strip() or "another one"
-        raise ArgumentError(
-            f"Expected {{directory}} to be free: process {other} is at work in it. Wait until it "
-            "is done, or stop it.",
-            directory=str(directory),
-        ) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
+
+def end_beside_threads(status: int) -> None:
+    """End the process with this status if a node is still at work, as after a second Ctrl-C.
+
+    At its own end, Python would unwind the node's thread, and what that calls in C++ would abort
+    the process. All files are written by then.
+    """
+    if any(thread.name == NODE_THREAD for thread in threading.enumerate()):
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(status)

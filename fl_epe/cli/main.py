@@ -11,7 +11,7 @@ from typing import Any
 import fl_epe
 from fl_epe.checks import did_you_mean
 from fl_epe.cli import console
-from fl_epe.cli.guards import exit_status, signals_stop
+from fl_epe.cli.guards import end_beside_threads, exit_status, signals_stop
 from fl_epe.cli.options import Parser, add_options, description_of, make
 
 # Environment variables that keep Flower and Ray from calling home, unless the user set them.
@@ -39,6 +39,8 @@ COMMANDS = {
     "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
 }
 
+_SIGNALLED = 128  # and the number of a signal: the status of what it stopped
+
 _EXIT_STATUS = """exit status:
   0 if all went well, 2 for bad input, 3 if ε was not measured or the model
   diverged, or the report calls ε unreliable or the run faulty (it says why),
@@ -60,10 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors=console.SPELLED_OUT)
     try:
         with signals_stop():
-            return _carried_out(list(sys.argv[1:] if argv is None else argv))
+            status = _carried_out(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
-        return exit_status(stop)
+        status = exit_status(stop)
+    if argv is None and status > _SIGNALLED:  # the process is this command's
+        end_beside_threads(status)
+    return status
 
 
 def _carried_out(words: list[str]) -> int:

@@ -39,7 +39,8 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from fl_epe.checks import check_types, parts_of
-from fl_epe.cli.console import BAD_INPUT, on_one_line
+from fl_epe.cli.console import BAD_INPUT
+from fl_epe.files import on_one_line
 
 _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 

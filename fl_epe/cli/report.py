@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from fl_epe.auditing import AuditRecord, NotMeasured, bare_scores, read_scores, summarize_scores
 from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal, waiting
-from fl_epe.files import RECORD
+from fl_epe.cli.guards import import_matplotlib
+from fl_epe.files import RECORD, inside, on_one_line, record_in
 
 if TYPE_CHECKING:
     from fl_epe.reporting import Summary
@@ -73,8 +74,7 @@ class Report:
         path = _record_of(directory)
         directory = path.parent
         record = AuditRecord.load(path)
-        if self.figures and (directory / _FIGURES).is_symlink():
-            raise ValueError(f"Expected {directory / _FIGURES} to be a folder: it is a link.")
+        inside(directory, directory / _FIGURES)
         summary = print_and_write(record, directory, details=self.details)
         if self.clients:
             path = write_clients(summary, directory / "clients.csv")
@@ -95,6 +95,7 @@ class Report:
         found = compare_runs(records, self.delta)
         print()
         print_runs_compared(terminal(), found)
+        import_matplotlib()
         pages = write_runs_compared(found, self.output or Path())
         print_whole(f"Comparison: {pages[0]}")
         return 0 if found.measured else NOT_MEASURED
@@ -106,7 +107,7 @@ class Export:
 
     Whoever has the canary seed can take the canaries out of the model. Every estimate and every
     report of the copy is the same. It still says which clients took part when, as far as the
-    record knows.
+    record knows; then it is written for you alone, until you give it to somebody.
 
     Attributes:
         source: folder of a run, or its record.npz.
@@ -118,18 +119,24 @@ class Export:
 
     def __call__(self, words: Sequence[str]) -> int:
         """Write the copy."""
-        places = (self.source, self.destination)
-        source, target = (path / RECORD if path.is_dir() else path for path in places)
+        source = _record_of(self.source)
+        target = self.destination
+        if target.is_dir():
+            target = target / RECORD
         if target.exists():
             raise_invalid("destination", str(target), "not to exist: name another file")
-        AuditRecord.load(source).with_values(seeds={}).save(target, private=False)
+        record = AuditRecord.load(source).with_values(seeds={})
+        names_clients = record.clients.ids is not None
+        record.save(target, private=names_clients)
         print_whole(f"{target}: a copy of {source} without seeds")
+        if names_clients:
+            print_whole("It says which client took part when: personal data, readable by you alone")
         return 0
 
 
 def _record_of(run: Path) -> Path:
     """The record in a run's folder, or a copy that 'fl-epe export' wrote, under any name."""
-    return run if run.is_file() else run / RECORD
+    return run if run.is_file() else record_in(run)
 
 
 def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
@@ -137,12 +144,13 @@ def print_and_write(record: AuditRecord, directory: Path, *, details: bool = Fal
     from fl_epe.reporting import ADVISE, print_report, summarize, what_to_do, write_report
 
     summary = summarize(record)
+    import_matplotlib()
     write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
     found = summary.performance()
     for line in found[:-1] or found:  # the loss only where there is no metric
-        print_whole(line)
+        print_whole(on_one_line(line))
     more = "" if details else "  (--details prints the rest)"
     print_whole(f"Report: {directory / 'report.html'}{more}")
     if ADVISE in what_to_do(summary):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fl_epe.checks import ArgumentError, Floats32, check_count, check_positive, raise_invalid
 from fl_epe.cli import console
-from fl_epe.cli.guards import exit_status, locked, signals_stop
+from fl_epe.cli.guards import exit_status, signals_stop
 from fl_epe.cli.options import Group, Parser, Typed
 from fl_epe.cli.report import print_and_write
 from fl_epe.cli.run_log import RunLog, command_line, now, run_facts
 from fl_epe.config import RunConfig
-from fl_epe.files import CHECKPOINT, RECORD, remove_parts
+from fl_epe.files import CHECKPOINT, RECORD, locked, on_one_line, remove_parts
 from fl_epe.loggers import LoggerName, Loggers, check_loggers
 from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
@@ -145,6 +145,8 @@ class _Machine:
         loggers = Loggers(self.log_to, output, _warn)
         own = ["--task", job.task.reference] if ":" in job.task.reference else []
         own += [word for name in self.log_to for word in ("--log-to", name)]
+        for text in simulation.files_named(job.to_dict(), output):
+            own += ["--reads", text]
         resume = command_line(["resume", str(output), *own])
 
         def tell(done: Progress) -> None:
@@ -202,8 +204,8 @@ class _Machine:
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            how = f"Free some space, then go on with: {again}"
-            console.say(f"The run is finished, but {error}. {how}")
+            told = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
+            console.say(f"{told} Then go on with: {again}")
             return console.FAILED
         status, page = summary.exit_status, str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
@@ -268,7 +270,7 @@ class Run(_Machine):
                 text = f"Expected {{output}} to be free: it holds an unfinished run. See: {go_on}"
                 raise ArgumentError(text, output=str(output))
             for note in notes:
-                print(f"Note: {console.on_one_line(note)}", file=sys.stderr)
+                print(f"Note: {on_one_line(note)}", file=sys.stderr)
             console.print_lines(config.canary_plan())
             return self._carry_out(job, output, words)
 
@@ -283,10 +285,13 @@ class Resume(_Machine):
         run_dir: where the run was writing.
         task: the task of the run, needed if it is a module:name of your own: importing a module
             runs its code, so that no checkpoint may choose it.
+        reads: a file or folder outside RUN_DIR that the run reads, such as its --data-dir: no
+            checkpoint may choose that either; can be given repeatedly.
     """
 
     run_dir: Annotated[Path, "RUN_DIR"]
     task: str | None = None
+    reads: tuple[Path, ...] = ()
 
     def __call__(self, words: Sequence[str]) -> int:
         """Go on, and report."""
@@ -301,7 +306,7 @@ class Resume(_Machine):
                 raise ArgumentError(text, run_dir=str(self.run_dir))
             if ":" in (self.task or ""):  # a module of one's own
                 look_in_current_folder()
-            job = load_job(self.run_dir / CHECKPOINT, self.task)
+            job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)
             return self._carry_out(job, self.run_dir, words, resumed=True)
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from fl_epe.archive import one_line, read_archive, write_archive
@@ -27,7 +26,7 @@ from fl_epe.checks import Booleans, checked_type, raise_invalid
 from fl_epe.data.encoders import CLIENT, Encoder, encoder_of
 from fl_epe.data.examples import DataKind, is_hub_id
 from fl_epe.data.sources import BROKEN, HELD_OUT, TRAIN, Part, find_parts
-from fl_epe.files import PART
+from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
@@ -59,10 +58,11 @@ class ClientStore:
             FileNotFoundError: if a file is missing.
         """
         what, texts = "the index of a converted data set", ("about",)
-        (self.about,), index = read_archive(path / _INDEX, what, schema=_SCHEMA, texts=texts)
+        place = inside(path, path / _INDEX)
+        (self.about,), index = read_archive(place, what, schema=_SCHEMA, texts=texts)
         self.names, self._start, self._count = index["client"], index["start"], index["count"]
-        self._train = self._mapped(path / "train.bin", "examples")
-        self._held_out = self._mapped(path / "held_out.bin", "held_out")
+        self._train = self._mapped(inside(path, path / "train.bin"), "examples")
+        self._held_out = self._mapped(inside(path, path / "held_out.bin"), "held_out")
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
         shape, dtype = (self.about[count], self.about["width"]), np.dtype(self.about["dtype"])
@@ -325,7 +325,7 @@ def _new_folder(goal: Path) -> Iterator[Path]:
     """
     goal.parent.mkdir(parents=True, exist_ok=True)
     part = goal.with_name(f"{goal.name}{PART}")
-    lock = FileLock(f"{part}.lock")
+    lock = lock_of(Path(f"{part}.lock"))
     with lock:
         if goal.exists():
             raise FileExistsError(f"Expected target={str(goal)!r} not to exist.")

@@ -3,10 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
+import json
 import lzma
 import math
 import re
-import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,15 +19,19 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from google.protobuf.message import DecodeError
 from pyarrow import parquet
 
-from fl_epe.archive import UNREADABLE, one_line, require_file
+from fl_epe.archive import UNREADABLE, check_size, one_line, require_file
 from fl_epe.client_ids import client_ids
 from fl_epe.data.encoders import CLIENT
 from fl_epe.data.examples import is_hub_id
 from fl_epe.data.leaf import read_leaf
+from fl_epe.files import inside
 from fl_epe.table_file import read_table
 
 ROWS = 4096
 """Rows of a batch, about."""
+
+_PART = 1 << 20  # bytes that are unpacked at once
+_LEAST_SIZE = 1 << 20  # bytes that a value of a database may have, however small the file is
 
 Columns = Mapping[str, tuple[str, ...]]
 """The names that sources give a column, by its name in this package."""
@@ -66,12 +71,11 @@ def _renamed(batches: Iterable[Any], names: dict[str, str], source: str) -> Iter
 
 def sqlite_splits(path: Path) -> dict[str, int]:
     """The splits in one of TFF's SQLite files and how many examples each has."""
-    query = (
-        "SELECT CAST(split_name AS TEXT), CAST(SUM(num_examples) AS INTEGER)"
-        " FROM client_metadata GROUP BY split_name"
-    )
-    with _sqlite(path) as database:
-        found = dict(database.execute(query))
+    query = "SELECT CAST(split_name AS TEXT), CAST(num_examples AS INTEGER) FROM client_metadata"
+    found = dict[str, int]()
+    with _sqlite(path, "client_metadata") as database:
+        for split, examples in _bounded(database.execute(query), path):
+            found[split] = found.get(split, 0) + examples
     if not found:
         raise ValueError(f"Expected {path.name} to list clients in 'client_metadata', found none.")
     return found
@@ -80,18 +84,41 @@ def sqlite_splits(path: Path) -> dict[str, int]:
 def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
     """Examples of one split of a SQLite file of TFF: `tf.train.Example` messages by client."""
     query = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
-    with _sqlite(path) as database:
-        cursor = database.execute(query, (split,))
-        while rows := cursor.fetchmany(ROWS):
+    with _sqlite(path, "examples") as database:
+        found = _bounded(database.execute(query, (split,)), path)
+        while rows := list(itertools.islice(found, ROWS)):
             parsed = [_parsed(row, path, wanted) for row in rows]
             columns = {name: [row[name] for row in parsed] for name in wanted}
             place = f"{path}, rows {rows[0][0]} to {rows[-1][0]}"
             yield place, arrow_rows(columns, place)
 
 
-def _sqlite(path: Path) -> contextlib.closing[sqlite3.Connection]:
+@contextlib.contextmanager
+def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
+    """A connection to read a table that is stored: a view, or what else is computed, has no end."""
     place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    return contextlib.closing(sqlite3.connect(place, uri=True))
+    with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(_LEAST_SIZE, path.stat().st_size))
+        names = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE lower(name) = ?", (table,)
+        )
+        columns = database.execute("SELECT hidden FROM pragma_table_xinfo(?)", (table,))
+        if not all(page for (page,) in names) or any(hidden for (hidden,) in columns):
+            raise ValueError(
+                f"Expected {path}, {table!r}, to be a table: it is a view or computed."
+            )
+        yield database
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
+    """Rows of a table, which cannot hold more than their file, unless that goes round in itself."""
+    left = path.stat().st_size
+    for row in rows:
+        left -= 1 + sum(len(value) for value in row if isinstance(value, str | bytes))
+        if left < 0:
+            raise ValueError(f"Expected {path} to be a sound .sqlite: its rows exceed its size.")
+        yield row
 
 
 def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:
@@ -149,9 +176,20 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a file of TFF with data sets ``examples/<client>/<feature>``."""
     import h5py
 
+    unpacked = 0
     with h5py.File(path, "r") as file:
-        for client, group in file["examples"].items():
-            yield _of_client(client, group, wanted, path, lambda values: values[()])
+        features = {name: choices for name, choices in wanted.items() if name != CLIENT}
+        for client in _stored(file, "examples", path):
+            place = f"{path}, client {client!r},"
+            group = _stored(file["examples"], client, place)
+            names = _pick(list(group), features, place).values()
+            sets = {name: _stored(group, name, place) for name in names}
+            unpacked += sum(each.nbytes for each in sets.values())
+            try:
+                check_size(unpacked, path.stat().st_size)
+            except ValueError as error:
+                raise ValueError(f"Expected {path} to be a sound .h5: {error}") from error
+            yield _of_client(client, sets, wanted, path, lambda values: values[()])
 
 
 def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
@@ -171,6 +209,18 @@ def _of_client(
     }
     owners = [client] * len(next(iter(columns.values())))
     return place, arrow_rows({CLIENT: owners} | columns, place)
+
+
+def _stored(group: Any, name: str, place: object) -> Any:
+    """A member of an HDF5 group that is stored there: links and parts may be in any other file."""
+    import h5py
+
+    link = group.get(name, getlink=True)
+    found = group[name] if link is None or isinstance(link, h5py.HardLink) else link
+    is_set = isinstance(found, h5py.Dataset)
+    if found is link or (is_set and (found.external or found.is_virtual)):
+        raise ValueError(f"Expected {place} to hold {name!r} itself, not a link to it elsewhere.")
+    return found
 
 
 def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
@@ -296,10 +346,10 @@ def _from_datasets(found: Any, name: str) -> list[Part]:
 
 def _folder(path: Path, scratch: Path) -> list[Part]:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        import datasets
-
-        return _from_datasets(datasets.load_from_disk(str(path)), str(path))
+        return _from_datasets(read_saved(path), str(path))
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
+    for file in files:
+        _in_source(path, file)
     endings = sorted({_format(file) for file in files})
     if len(endings) != 1:
         raise ValueError(
@@ -307,6 +357,36 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
             f"({', '.join(_ENDINGS)}), found {', '.join(endings) or 'none'}."
         )
     return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
+
+
+def _in_source(folder: Path, file: Path) -> None:
+    """Raise a `ValueError` for a link out of the folder, unless into the blobs of a hub's cache."""
+    if not file.resolve().is_relative_to((folder / "../../blobs").resolve()):
+        inside(folder, file)
+
+
+def read_saved(folder: Path) -> Any:
+    """What `datasets.Dataset.save_to_disk` wrote.
+
+    Raises:
+        ValueError: if it is something else, or names files that are not in the folder.
+    """
+    import datasets
+
+    try:
+        splits = [folder]
+        if (folder / "dataset_dict.json").is_file():
+            names = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+            splits = [inside(folder, folder / name) for name in names]
+        for split in splits:
+            state = json.loads(inside(folder, split / "state.json").read_bytes())
+            for part in state["_data_files"]:
+                inside(folder, split / part["filename"])
+        return datasets.load_from_disk(str(folder))
+    except (*BROKEN, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"Expected {folder} to be what save_to_disk of datasets wrote: {one_line(error)}."
+        ) from error
 
 
 def _format(path: Path) -> str:
@@ -326,7 +406,9 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
         if ending != ".sqlite":
             unpacked = scratch / path.with_suffix("").name
             with lzma.open(path) as packed, unpacked.open("wb") as file:
-                shutil.copyfileobj(packed, file)
+                while part := packed.read(_PART):
+                    check_size(file.tell() + len(part), path.stat().st_size)
+                    file.write(part)
         return [
             Part(split, functools.partial(_rows, path, read_sqlite, unpacked, split), rows)
             for split, rows in sqlite_splits(unpacked).items()

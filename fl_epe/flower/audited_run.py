@@ -165,6 +165,10 @@ class AuditedRun(AuditState):
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
+    def leave(self) -> None:
+        """A start has ended: let other processes have the folder of the checkpoint."""
+        self._checkpoint.close()
+
     def restore(self, saved: SavedAudit, done: int, last: ArrayRecord) -> None:
         """Go on after the first ``done`` rounds of an audit that was saved; ``last`` is the model.
 

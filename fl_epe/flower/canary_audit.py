@@ -116,7 +116,10 @@ class CanaryAudit(AuditedStrategy):
             if isinstance(error, SettingsError) and self._run.index == 0:
                 raise
             self._run.failed("the audit could not prepare", error)
-        return self._start_hooked(own, *arguments, **named)
+        try:
+            return self._start_hooked(own, *arguments, **named)
+        finally:
+            self._run.leave()
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
         num_rounds = None

@@ -10,6 +10,7 @@ model is known again by its hash.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -23,7 +24,8 @@ from flwr.app import Array, ArrayRecord
 
 from fl_epe.archive import UNREADABLE, digest, put_under, read_archive, refusal, write_archive
 from fl_epe.auditing import FaultKind
-from fl_epe.checks import NamedArrays
+from fl_epe.checks import ArgumentError, NamedArrays
+from fl_epe.files import inside, locked
 from fl_epe.flower.arrays import Layout, read_only
 from fl_epe.flower.settings import SettingsError
 from fl_epe.flower.state import AuditState, logger
@@ -63,11 +65,15 @@ class SavedAudit(NamedTuple):
     start: ArrayRecord
 
 
+# Folders that this process keeps others out of; several audits of it may be kept in one.
+_LOCKED: dict[Path, contextlib.ExitStack] = {}
+
+
 class Checkpoint:
     """The folder in which an audit is kept, where its settings name one.
 
     What another run left there is never overwritten: unless this run goes on with it, it is moved
-    aside before the first one is saved.
+    aside before the first one is saved. No two processes may keep theirs in one folder.
 
     Args:
         run: which is kept, and goes on.
@@ -77,6 +83,31 @@ class Checkpoint:
         self._run, self._directory = run, Path(run.settings.checkpoint or "")
         self._has_looked = self._mine = False
         self._saved: SavedAudit | None = None  # until it is decided if the run goes on with it
+
+    def close(self) -> None:
+        """Let other processes have the folder."""
+        if (held := _LOCKED.pop(self._directory.resolve(), None)) is not None:
+            held.close()
+
+    def _lock(self) -> None:
+        """Keep other processes out, where there is a folder and it can be written to.
+
+        Raises:
+            SettingsError: if another one is in it; the text names the folder and its number.
+        """
+        place = self._directory.resolve()
+        if self._run.settings.checkpoint is None or place in _LOCKED:
+            return
+        held = contextlib.ExitStack()
+        try:
+            held.enter_context(locked(place))
+        except ArgumentError as error:
+            named = f"checkpoint={str(self._directory)!r}"
+            text = str(error).replace(f"directory={str(place)!r}", named)
+            raise SettingsError(f"{text} Or give each server app a folder of its own.") from error
+        except OSError:  # said when something is to be kept
+            return
+        _LOCKED[place] = held
 
     def holds(self, arrays: object) -> bool:
         """Whether there is an audit that goes on with these arrays, if they are a model.
@@ -172,6 +203,7 @@ class Checkpoint:
         return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
 
     def _look(self) -> None:
+        self._lock()
         self._has_looked, self._mine, self._saved = True, False, None
         path = self._path("audit")
         try:
@@ -203,6 +235,7 @@ class Checkpoint:
         if run.start is None or run.settings.checkpoint is None:
             return
         try:
+            self._lock()
             run.catch_up()
             run.arguments = run.arguments or self.fingerprint()
             path = self._path("audit")
@@ -246,4 +279,4 @@ class Checkpoint:
             logger.warning("Audit: %s is now %s", path, free)
 
     def _path(self, name: str) -> Path:
-        return self._directory / f"{name}.npz"
+        return inside(self._directory, self._directory / f"{name}.npz")

@@ -11,7 +11,7 @@ from pathlib import Path
 from fl_epe import accounting
 from fl_epe.auditing import AuditRecord, NotMeasured, Sees
 from fl_epe.config import chosen_delta
-from fl_epe.files import RECORD
+from fl_epe.files import record_in
 from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
 from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
 from fl_epe.mechanism import strategy_matrix
@@ -146,7 +146,7 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
     Raises:
         ValueError: if the combination is impossible.
     """
-    like = None if plan.like is None else _load_run(Path(plan.like, RECORD))
+    like = None if plan.like is None else _load_run(record_in(Path(plan.like)))
     rounds = rounds_like(like, plan.rounds, ROUNDS)
     schedule = _schedule(cell.schedule, rounds, cell.participations)
     clients = plan.clients or (like and like.design.num_clients) or CLIENTS

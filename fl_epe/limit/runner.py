@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergence, updates_lost
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
-from fl_epe.files import CHECKPOINT, RECORD
+from fl_epe.files import CHECKPOINT, RECORD, inside
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import Row, measure
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
@@ -27,7 +27,7 @@ from fl_epe.seeding import Seeds
 
 def record_path(plan: ComparisonPlan, cell: Cell, directory: Path) -> Path:
     """Where a training run of a comparison in ``directory`` keeps its record."""
-    return directory / "cells" / plan.key(cell) / RECORD
+    return inside(directory, directory / "cells" / plan.key(cell) / RECORD)
 
 
 def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:

@@ -80,7 +80,7 @@ def _alike(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
 
 
 def write_clients(summary: Summary, path: Path) -> Path:
-    """Write ``path``, a CSV file with ε of each client. It is personal data.
+    """Write ``path``, a CSV file with ε of each client: personal data, for its owner alone (0600).
 
     Raises:
         NotMeasured: if no ε was measured.
@@ -95,4 +95,5 @@ def write_clients(summary: Summary, path: Path) -> Path:
         texts = ["" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in each]
         columns[f"epsilon_{sees}_rounds_known"] = texts
     rows = zip(*columns.values(), strict=True)
-    return write_text(path, table_text([dict(zip(columns, row, strict=True)) for row in rows]))
+    text = table_text([dict(zip(columns, row, strict=True)) for row in rows])
+    return write_text(path, text, private=True)

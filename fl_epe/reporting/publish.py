@@ -7,6 +7,7 @@ Matplotlib: no file has a date, and no name or place of the machine.
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from fl_epe.reporting.pages import render_page
 from fl_epe.reporting.still import picture
 from fl_epe.reporting.summary import Summary
 from fl_epe.wording import counted
+
+# Where a spreadsheet may take what follows for a formula.
+_FORMULA = re.compile(r"(?:\A(?=[\t\r])|(?:\A|(?<=[;\t\r\n]))(?=[=+\-@＝＋－＠]))")
 
 # All file formats of figures.
 FIGURE_FORMATS = ("pdf", "svg", "png")
@@ -52,17 +56,18 @@ def write_figures(
             raise_invalid("formats", asked, f"to be among {', '.join(FIGURE_FORMATS)}")
     if (record := summary.record) is None:
         raise ValueError("Expected the summary of a record.")
-    directory.mkdir(parents=True, exist_ok=True)
-    drawn, endings = run_charts(summary), dict.fromkeys(formats)
-    tables = {chart.name: table_text(chart.points) for chart in drawn}
-    tables |= {"scores": _scores_table(record, summary.answers)}
-    written = [write_text(directory / f"{name}.csv", text) for name, text in tables.items()]
-    written += [
-        write_bytes(directory / f"{chart.name}.{ending}", picture(chart, ending))
+    drawn = run_charts(summary)
+    texts = {f"{chart.name}.csv": table_text(chart.points) for chart in drawn}
+    texts["scores.csv"] = _scores_table(record, summary.answers)
+    texts["table.tex"] = latex_table(summary, record)
+    pictures = {
+        f"{chart.name}.{ending}": picture(chart, ending)
         for chart in drawn
-        for ending in endings
-    ]
-    return [*written, write_text(directory / "table.tex", latex_table(summary, record))]
+        for ending in dict.fromkeys(formats)
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    written = [write_text(directory / name, text) for name, text in texts.items()]
+    return [*written, *(write_bytes(directory / n, content) for n, content in pictures.items())]
 
 
 def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
@@ -99,10 +104,10 @@ def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
 def table_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """A CSV table of the rows' names; what is missing, and NaN, is an empty cell."""
     file, names = io.StringIO(), dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(_cell, names))
     for row in rows:
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+        writer.writerow(_cell(row.get(name)) for name in names)
     return file.getvalue()
 
 
@@ -110,16 +115,17 @@ def _cell(value: Any) -> Any:
     """A value for a CSV file: text that a spreadsheet would take for a formula is quoted.
 
     A single quote goes in front of text that begins with =, +, -, @, a tab or a carriage return,
-    unless it is a number.
+    unless it is a number, and in front of such a sign after what may divide cells in another
+    country: a semicolon, a tab or a line break.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(value, str):
         return value
     try:
         float(value)
     except ValueError:
-        return "'" + value
+        return _FORMULA.sub("'", value)
     return value
 
 

@@ -36,20 +36,23 @@ _TABLE_LINES = 5
 def write_report(summary: Summary, directory: Path) -> None:
     """Write ``report.json``, ``report.html`` and ``epsilon.png``.
 
-    Without an ε there is no picture, and one of an earlier report is removed.
+    Without an ε there is no picture, and one of an earlier report is removed. What fails before
+    leaves the files of an earlier report as they are.
 
     Args:
         summary: of a record, from `summarize`; or from `summarize_unmeasured`.
         directory: where to write; created if it is missing.
     """
     charts = run_charts(summary)
+    values, page = as_report(summary), _report_page(summary, charts)
+    pictures = [picture(chart, "png") for chart in charts if chart.name == "epsilon"]
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / "report.json", as_report(summary))
-    (directory / "epsilon.png").unlink(missing_ok=True)
-    for chart in charts:
-        if chart.name == "epsilon":
-            write_bytes(directory / "epsilon.png", picture(chart, "png"))
-    write_text(directory / "report.html", _report_page(summary, charts))
+    write_json(directory / "report.json", values)
+    for drawn in pictures:
+        write_bytes(directory / "epsilon.png", drawn)
+    write_text(directory / "report.html", page)
+    if not pictures:
+        (directory / "epsilon.png").unlink(missing_ok=True)
 
 
 def as_text(summary: Summary, *, details: bool = False) -> str:

@@ -34,11 +34,12 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
     Returns:
         The files that were written.
     """
+    page, values, table = _page(found), to_dict(found), _csv(found)
     directory.mkdir(parents=True, exist_ok=True)
     return [
-        write_text(directory / "comparison.html", _page(found)),
-        write_json(directory / "comparison.json", to_dict(found)),
-        write_text(directory / "comparison.csv", _csv(found)),
+        write_text(directory / "comparison.html", page),
+        write_json(directory / "comparison.json", values),
+        write_text(directory / "comparison.csv", table),
     ]
 
 

@@ -73,7 +73,8 @@ def silos_text(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> str
         console.print(text)
     for answer in answers:
         rows = [(line.adversary, *line_cells(line)) for line in answer.lines]
-        console.print(plain_table(f"\n{silo_title(answer)}", HEADINGS, rows=rows))
+        console.print()
+        console.print(plain_table(silo_title(answer), HEADINGS, rows=rows))
     for text in (*report["notes"], *READING):
         console.print(f"- {text}")
     return str(console.file.getvalue())  # type: ignore[attr-defined]

@@ -59,7 +59,9 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
     layout, ys = chart.layout, [key for key in chart.layout if key.startswith("y")]
     names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
     height = 1.6 + 0.4 * len(names) if names else _SIZE[1]
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context():  # whatever a matplotlibrc says, or who called this has set
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
         figure = Figure(figsize=(_SIZE[0], height), dpi=_DPI, layout="constrained")
         shares = [np.ptp(layout[key]["domain"]) for key in ys]
         panels = figure.subplots(len(ys), sharex=True, squeeze=False, height_ratios=shares)[:, 0]

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Column, Table
 
-from fl_epe.files import printable
+from fl_epe.files import on_one_line, printable
 
 _GAP = 2
 
@@ -28,6 +28,10 @@ class Terminal(Console):
         options.setdefault("force_terminal", False if notebook else None)
         super().__init__(markup=False, emoji=False, force_jupyter=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Each text is one line, folded where it is long: a line of its own is none of ours."""
+        super().print(*map(_one_line, objects), **options)
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
@@ -40,8 +44,16 @@ class Terminal(Console):
         raise
 
 
+def _one_line(value: Any) -> Any:
+    return on_one_line(value) if isinstance(value, str) else value
+
+
 class PlainTable(Table):
     """A table; where it does not fit its width, each row is a list with a line for each value."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Each cell is one line, unless it is folded."""
+        super().add_row(*map(_one_line, cells), **options)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """No number is ever cut."""
@@ -69,7 +81,11 @@ def plain_table(
 ) -> Table:
     """A table; the first ``left`` columns hold text, the others numbers."""
     table = PlainTable(
-        title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False
+        title=on_one_line(title),
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < left else "right", no_wrap=True)

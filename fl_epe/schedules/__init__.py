@@ -36,6 +36,7 @@ from fl_epe.schedules.by_name import (
     log_of,
     make_schedule,
     parse_schedule,
+    replays_log,
     schedule_maker,
 )
 from fl_epe.schedules.composed import Capped, Composed, basis_of, clients_of, trace_of
@@ -74,6 +75,7 @@ __all__ = [
     "make_schedule",
     "parse_schedule",
     "presence",
+    "replays_log",
     "schedule_maker",
     "trace_of",
 ]

@@ -105,6 +105,12 @@ def schedule_maker(kind: str) -> Callable[..., Schedule]:
     return _MAKERS.get(kind, SCHEDULES[kind])
 
 
+def replays_log(spec: str) -> bool:
+    """Whether a schedule replays a log, which is not read; the errors of `parse_schedule`."""
+    kind, options = parse_schedule(spec)
+    return kind == Trace.kind or ("of" in options and replays_log(options["of"]))
+
+
 def log_of(spec: str) -> tuple[Trace, float] | None:
     """The log that a schedule replays, and a client's mean participations under the schedule.
 

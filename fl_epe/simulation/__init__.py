@@ -15,7 +15,13 @@ Examples:
 from typing import TYPE_CHECKING
 
 from fl_epe import lazy_names
-from fl_epe.simulation.checkpoint import Job, has_checkpoint, load_job, remove_checkpoint
+from fl_epe.simulation.checkpoint import (
+    Job,
+    files_named,
+    has_checkpoint,
+    load_job,
+    remove_checkpoint,
+)
 from fl_epe.simulation.flower_internals import ensure_task_identity
 from fl_epe.simulation.grids import InProcessGrid, RunStoppedError, StopRequest
 from fl_epe.simulation.progress import Progress
@@ -33,6 +39,7 @@ __all__ = [
     "RunStoppedError",
     "StopRequest",
     "ensure_task_identity",
+    "files_named",
     "has_checkpoint",
     "load_job",
     "remove_checkpoint",

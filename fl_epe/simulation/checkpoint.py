@@ -13,15 +13,17 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fl_epe.archive import UNREADABLE, UnreadableFileError, read_archive, refusal, write_archive
 from fl_epe.checks import ArgumentError, NamedArrays, check_count
 from fl_epe.config import RunConfig
+from fl_epe.files import inside
 from fl_epe.seeding import Seeds
-from fl_epe.tasks import load_task
+from fl_epe.tasks import find_task, load_task
 
 if TYPE_CHECKING:
     from fl_epe.tasks import Task
@@ -95,7 +97,25 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def load_job(path: Path, task: str | None = None) -> Job:
+def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
+    """What a job reads outside the folder of its run, beside the places that its task has anyway.
+
+    Args:
+        values: as `Job.to_dict` gives them.
+        folder: of the run.
+    """
+    usual = [field.default for field in dataclasses.fields(find_task(values["task"]).settings)]
+    texts = [*values["options"].values(), values["config"]["mechanism"]]
+    named = [text for text in texts if isinstance(text, str) and text not in usual]
+    paths = {text: Path(text).expanduser() for text in named if Path(text).suffix or os.sep in text}
+    return [text for text, path in paths.items() if path.exists() and not _is_in(path, folder)]
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def load_job(path: Path, task: str | None = None, reads: Collection[Path] = ()) -> Job:
     """The job of an unfinished run.
 
     Where the newest checkpoint is broken, that of the one before it.
@@ -104,6 +124,7 @@ def load_job(path: Path, task: str | None = None) -> Job:
         path: of the newest checkpoint.
         task: the reference of its task, which must be given if that is "module:name": importing a
             module runs its code, and no file may choose which.
+        reads: files and folders elsewhere that the job may read: none may choose those either.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -111,11 +132,12 @@ def load_job(path: Path, task: str | None = None) -> Job:
             is another one than ``task``.
     """
     # `run_on_grid` warns
-    return from_newest(path, lambda place: _job_in(place, task), go_on=False)
+    return from_newest(path, lambda place: _job_in(place, task, reads), go_on=False)
 
 
-def _job_in(path: Path, task: str | None) -> Job:
-    values, _ = read_checkpoint(path)
+def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
+    folder = path.parent
+    values, _ = read_checkpoint(inside(folder, path))
     found = str(values.get("task", ""))
     if task is None and ":" in found:
         raise ArgumentError(
@@ -128,6 +150,15 @@ def _job_in(path: Path, task: str | None) -> Job:
             f"Expected task={task!r} to be {found!r:.400}, the task of the checkpoint in "
             f"{path.parent}."
         )
+    with values_of(path):
+        named = files_named(values, folder)
+    for text in named:
+        if not any(_is_in(Path(text).expanduser(), place) for place in reads):
+            raise ArgumentError(
+                f"Expected {{reads}} to be named again: the checkpoint in {folder} has this read, "
+                "which is outside of that folder.",
+                reads=text,
+            )
     with values_of(path):
         return Job.from_dict(values)
 

@@ -26,6 +26,7 @@ from fl_epe.archive import error_text
 from fl_epe.checks import check_count
 from fl_epe.flower import DecodedArray
 from fl_epe.simulation import flower_internals
+from fl_epe.wording import NODE_THREAD
 
 _SERVER = 0
 _M_ARENA_MAX = -8  # of malloc.h
@@ -166,7 +167,7 @@ class _NodeThread:
     def __init__(self, answer: Callable[[Message], Message]) -> None:
         self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=self._run, args=(answer,), daemon=True, name="fl-epe-node"
+            target=self._run, args=(answer,), daemon=True, name=NODE_THREAD
         )
         self._thread.start()
 

@@ -134,11 +134,13 @@ def _read_path(text: str, by: str) -> Any:
     """A data set of a file, a folder or a hub. No copy of a file is left in a cache."""
     import datasets
 
+    from fl_epe.data.sources import read_saved
+
     path = Path(text).expanduser()
     if path.is_file():
         return _of_files([path], by)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-        return datasets.load_from_disk(str(path))
+        return read_saved(path)
     local = path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
         beside = [one.name for one in path.parent.glob(f"*{path.suffix}")]

@@ -105,11 +105,8 @@ def test_cosines_alone_with_their_dimension():
         pytest.param(
             "a.csv",
             "observed,unobserved\n1,2\nnan,3\n4,5\n",
-            "line 3: observed='nan' is not finite",
+            "line 3: observed='nan' is not a number",
             id="csv-nan",
-        ),
-        pytest.param(
-            "a.csv", "observed\n1\n2\n", "unobserved or dim to be given", id="csv-no-unobserved"
         ),
         pytest.param("a.json", "{", "Expecting property name", id="json-broken"),
         pytest.param("a.json", "[1]", "is a list, not a JSON object", id="json-list"),
@@ -148,3 +145,104 @@ def test_scores_without_their_members_are_not_taken_for_observed_ones(tmp_path):
     path.write_text("score,observed\n0.3,1\n0.1,0\n0.2,1\n0.0,0\n")
     with pytest.raises(ValueError, match="'score' needs a column 'member'"):
         read_scores(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "side"),
+    [
+        pytest.param("observed\n1\n2\n", "did not take part", id="no-column-of-others"),
+        pytest.param("observed,unobserved\n1,\n2,\n", "did not take part", id="empty-column"),
+        pytest.param("score,member\n1,1\n2,1\n", "did not take part", id="members-alone"),
+        pytest.param("score,member\n1,0\n2,0\n", "took part", id="others-alone"),
+        pytest.param("unobserved\n1\n2\n", "took part", id="column-of-others-alone"),
+        pytest.param("observed,unobserved\n,1\n,2\n", "took part", id="empty-observed"),
+        pytest.param("score,member\n", "took part", id="no-row"),
+    ],
+)
+def test_a_side_without_scores_is_named_and_nothing_is_measured(content, side, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text(content)
+    assert main(["estimate", str(tmp_path / "a.csv")]) == 3
+    assert capsys.readouterr().err.startswith(
+        f"Not measured: there is no score of a canary that {side}; an ε needs at least 2"
+    )
+    assert main(["estimate", str(tmp_path / "a.csv"), "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert f"a canary that {side};" in found["warnings"][0]["text"]
+
+
+@pytest.mark.parametrize("words", ["1 0", "true FALSE", "yes No", "1.0 0.000e+00", "+1e+00 -0"])
+def test_who_took_part_is_written_in_several_ways(words, tmp_path):
+    took, did_not = words.split()
+    (tmp_path / "a.csv").write_text(f"score,member\n2,{took}\n1,{did_not}\n")
+    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [[2], [1]]
+
+
+def test_scores_that_numpy_saves_as_they_come(tmp_path):
+    rows = np.column_stack([[2.0, 1.0], [1, 0]])
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="score,member", comments="")
+    assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [[2], [1]]
+
+
+@pytest.mark.parametrize("orient", ["columns", "list"])
+def test_scores_that_pandas_writes_as_json(orient, tmp_path):
+    values = {"observed": {"0": 1.5, "1": 2.5}, "unobserved": {"0": 0.5, "1": None}}
+    if orient == "list":
+        values = {name: list(cells.values()) for name, cells in values.items()}
+    (tmp_path / "a.json").write_text(json.dumps(values))
+    assert [side.tolist() for side in read_scores(tmp_path / "a.json")] == [[1.5, 2.5], [0.5]]
+
+
+INFINITE = {
+    "a.csv": "score,member\ninf,1\n-Infinity,0\n2,1\n",
+    "a.tsv": "score\tmember\nInf\t1\n-inf\t0\n2\t1\n",
+    "a.json": '{"observed": [Infinity, 2], "unobserved": [-Infinity]}',
+    "a.jsonl": '{"observed": Infinity, "unobserved": -Infinity}\n{"observed": 2}\n',
+}
+
+
+@pytest.mark.parametrize("name", [*INFINITE, "a.npz", "a.parquet"])
+def test_infinite_scores_are_read(name, tmp_path):
+    path = tmp_path / name
+    if name == "a.npz":
+        np.savez(path, observed=[np.inf, 2], unobserved=[-np.inf])
+    elif name == "a.parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        table = pyarrow.table({"observed": [np.inf, 2.0], "unobserved": [-np.inf, None]})
+        parquet.write_table(table, path)
+    else:
+        path.write_text(INFINITE[name])
+    assert [side.tolist() for side in read_scores(path)] == [[np.inf, 2], [-np.inf]]
+
+
+def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys):
+    """Bounds of order alone are those of any finite scores in the same order."""
+    observed, unobserved = OBSERVED.copy(), UNOBSERVED.copy()
+    finite = observed.copy(), unobserved.copy()
+    for sides, most in ((finite, 1e3), ((observed, unobserved), np.inf)):
+        sides[0][:9] = most
+        sides[1][:9] = -most
+    found = summarize_scores(bare_scores(observed, unobserved, None), 1e-2, coins=True, claim=0.5)
+    expected = summarize_scores(bare_scores(*finite, None), 1e-2, coins=True)
+    for method in ("jeffreys", "simultaneous", "weighted", "lifted", "one-run"):
+        assert found.bounds[method] == expected.bounds[method]
+    assert found.bounds["simultaneous"] > 0.2
+    assert 0 < found.bounds["clopper-pearson"] <= found.bounds["gdp"] < np.inf
+    assert found.estimate is None
+    assert "these scores are not Gaussian (some are infinite)" in found.refused
+    assert found.gaussian == {}
+    assert found.evidence.estimate is None
+    assert found.evidence.laws.objection == "some scores are infinite, and Gaussian ones are not"
+    np.savez(tmp_path / "a.npz", observed=observed, unobserved=unobserved)
+    assert main(["estimate", str(tmp_path / "a.npz"), "--json", "--delta", "1e-2"]) == 3
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert (answer["epsilon"], answer["unbounded"]) == (None, [])
+    assert answer["proved"] == found.proved
+
+
+def test_cosines_and_scores_of_a_record_are_finite():
+    with pytest.raises(ValueError, match=r"cosines=inf to be finite"):
+        bare_scores([np.inf, 0.1], None, 100)
+    with pytest.raises(ValueError, match=r"observed=nan to be a number"):
+        bare_scores([np.nan, 0.1], [0.0, 0.1], None)

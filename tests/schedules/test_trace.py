@@ -1,5 +1,7 @@
 """Participation logs, in memory and in files."""
 
+import json
+
 import numpy as np
 import pytest
 from every_schedule import TRACE, T, assert_near
@@ -65,6 +67,47 @@ def test_client_ids_are_integers_if_all_are(tmp_path):
     assert Trace.read(path).clients.tolist() == ["10", "7", "8", "x"]
     path = write_csv(tmp_path / "b.csv", [(1, 7), (2, 8), (3, 10)])
     assert Trace.read(str(path)).clients.tolist() == [7, 8, 10]
+
+
+# As Flower numbers its nodes: next to each other, and further than a float or int64 counts.
+NODES = [2**64 - 1, 2**64 - 2, 2**53 + 1, 2**53, 7]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "parquet-texts", "csv", "jsonl"])
+def test_every_digit_of_a_nodes_id_counts(kind, tmp_path):
+    rounds = [0, 1, 2, 3, 4]
+    path = tmp_path / f"a.{kind.partition('-')[0]}"
+    if kind == "csv":
+        write_csv(path, zip(rounds, NODES, strict=True))
+    elif kind == "jsonl":
+        rows = (
+            json.dumps({"round": t, "client_id": c}) for t, c in zip(rounds, NODES, strict=True)
+        )
+        path.write_text("\n".join(rows))
+    else:
+        ids = np.array(NODES, np.uint64)
+        _write_parquet(path, round=rounds, client_id=ids.astype(str) if "-" in kind else ids)
+    found = Trace.read(path)
+    assert found.clients.tolist() == sorted(NODES)
+    assert found == Trace(rounds, NODES) == Trace(rounds, np.array(NODES, np.uint64))
+
+
+def test_a_node_without_an_id_is_refused(tmp_path):
+    """With a null among them, pandas makes floats of all, of which two are one."""
+    import pyarrow as pa
+
+    ids = pa.array([2**64 - 1, None, 2**53 + 1], pa.uint64())
+    path = _write_parquet(tmp_path / "a.parquet", round=[0, 1, 2], client_id=ids)
+    with pytest.raises(ValueError, match="row 2: client_id is empty"):
+        Trace.read(path)
+    path = _write_parquet(tmp_path / "b.parquet", round=[0, 1], client_id=[2.0**60, 1.0])
+    with pytest.raises(
+        ValueError, match=r"row 1: client_id=1\.15.* is neither an integer nor text"
+    ):
+        Trace.read(path)
+    for ids in ([2**64, 1], [2**63, -1]):
+        with pytest.raises(ValueError, match="client_ids to be texts, or integers of 64 bits"):
+            Trace([0, 1], ids)
 
 
 @pytest.mark.parametrize("count", [0, 3, 55, 150])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
 import hashlib
 import io
 import json
@@ -194,6 +196,28 @@ def cells(content: bytes, random: random.Random) -> bytes:
     return text.decode("latin-1").encode("utf-16") if random.random() < 0.02 else text
 
 
+def tabbed_cells(content: bytes, random: random.Random) -> bytes:
+    """`cells` of a TSV file."""
+    return cells(content.replace(b"\t", b","), random).replace(b",", b"\t")
+
+
+def much(content: bytes, random: random.Random) -> bytes:
+    """Some bytes of a text many times, which gzip makes small."""
+    lines = content.splitlines(keepends=True)
+    part = random.choice([lines[-1], lines[-1].strip(), b"\n", b"a", b"0", b'"', b"[", b"\0", b","])
+    return content + part * (random.choice([1 << 16, 1 << 23, 1 << 26]) // max(1, len(part)))
+
+
+def packed(damage: Damage) -> Damage:
+    """The damage to what is in a file that is packed with gzip."""
+
+    @functools.wraps(damage)
+    def repacked(content: bytes, random: random.Random) -> bytes:
+        return gzip.compress(damage(gzip.decompress(content), random), 1)
+
+    return repacked
+
+
 def json_values(content: bytes, random: random.Random) -> bytes:
     """A value of a JSON text changed; of lines, in one of them."""
     lines = content.splitlines() if content.count(b"\n") else [content]
@@ -248,11 +272,32 @@ def table(content: bytes, random: random.Random) -> bytes:
     made = pa.Table.from_arrays([pa.array(column) for column in columns.values()], names)
     if random.random() < 0.1:
         made = made.slice(0, 0)
+    elif random.random() < 0.1:  # of a row that stands there many times, a file stays small
+        made = made.take([0] * random.choice([100_000, 1_000_000, 10_000_000]))
     file = io.BytesIO()
     parquet.write_table(made, file, write_page_checksum=random.random() < 0.5)
     return file.getvalue()
 
 
+_ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
+_VIEWS = tuple(
+    f"ALTER TABLE {table} RENAME TO kept; CREATE VIEW {table} AS {rows}"
+    for table, rows in (
+        ("examples", "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f"),
+        ("examples", "SELECT client_id, split_name, zeroblob(900000000) AS x FROM kept"),
+        (
+            "examples",
+            "SELECT client_id, split_name, hex(zeroblob(90000000)) AS serialized_example_proto "
+            "FROM kept a, kept b",
+        ),
+        ("client_metadata", f"{_ENDLESS} 'c' AS client_id, 'train' AS split_name, i AS x FROM n"),
+        ("client_metadata", f"{_ENDLESS} 'train' || i AS split_name, 1 AS num_examples FROM n"),
+        (
+            "client_metadata",
+            "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f, kept g",
+        ),
+    )
+)
 ODD_SQL = (
     "UPDATE examples SET serialized_example_proto = {} WHERE rowid = {}",
     "UPDATE examples SET client_id = {} WHERE rowid = {}",
@@ -266,10 +311,14 @@ ODD_SQL = (
     "DROP TABLE examples; CREATE VIEW examples AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL "
     "SELECT i + 1 FROM n) SELECT i AS rowid, 'a' AS client_id, 'train' AS split_name, x'' AS "
     "serialized_example_proto FROM n",
+    *_VIEWS,
+    "ALTER TABLE examples ADD COLUMN more AS (hex(zeroblob(90000000)))",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET rootpage = 2",
+    "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = 'CREATE TABLE examples(x)'",
 )
 ODD_SQL_VALUES = (
     "''", "'x'", "-1", "0", "1e308", "9223372036854775807", "x'ff00'", "CAST(x'ff' AS TEXT)",
-    "zeroblob(1000000)", "randomblob(50)", "'test'", "'digits_only'",
+    "zeroblob(1000000)", "zeroblob(900000000)", "randomblob(50)", "'test'", "'digits_only'",
 )  # fmt: skip
 
 
@@ -290,7 +339,10 @@ def hdf5(content: bytes, random: random.Random) -> bytes:
         clients = list(data["examples"])
         place = f"examples/{random.choice(clients)}"
         name = random.choice(["", "/pixels", "/label"])
-        how = random.randrange(9)
+        how = random.randrange(15)
+        if how >= 9:
+            _link(data, place + name, random)
+            return _flushed(data, file)
         if how <= 1:
             del data[place + name]
         if how == 1:
@@ -309,9 +361,43 @@ def hdf5(content: bytes, random: random.Random) -> bytes:
     return file.getvalue()
 
 
+_OUTSIDE = ("/etc/passwd", "/dev/zero", "../seeds/sources/a.h5", "a.h5", "missing.h5")
+
+
+def _link(data: h5py.File, place: str, random: random.Random) -> None:
+    """A link, or values in another file, in place of a member."""
+    del data[place]
+    path = random.choice(_OUTSIDE)
+    where = random.choice(["/examples", "/", place, "/examples/f0/pixels", "/x"])
+    how = random.randrange(6)
+    if how == 0:
+        data[place] = h5py.SoftLink(where)
+    elif how == 1:
+        data[place] = h5py.ExternalLink(path, where)
+    elif how == 2:
+        data[place] = data["/examples" if where == "/examples" else "/"]  # a hard link, in circles
+    elif how == 3:
+        size = random.choice([4, 1 << 20, 1 << 33])
+        data.create_dataset(place, (size,), "u1", external=[(path, 0, size)])
+    elif how == 4:
+        layout = h5py.VirtualLayout((1 << random.choice([4, 40]),), "f4")
+        layout[:4] = h5py.VirtualSource(path, where, (4,))
+        data.create_virtual_dataset(place, layout)
+    else:
+        shape = (1 << random.choice([10, 20, 31]), 28, 28)
+        data.create_dataset(place, shape, "f4", chunks=(4, 28, 28), compression="gzip", fillvalue=1)
+
+
+def _flushed(data: h5py.File, file: io.BytesIO) -> bytes:
+    data.flush()
+    return file.getvalue()
+
+
 BY_ENDING: dict[str, tuple[Damage, ...]] = {
     ".npz": (archive,),
     ".csv": (cells, cells),
+    ".tsv": (tabbed_cells, tabbed_cells),
+    ".jsonl": (json_values, json_values),
     ".json": (json_values,),
     ".toml": (toml, toml),
     ".parquet": (table,),
@@ -322,5 +408,8 @@ BY_ENDING: dict[str, tuple[Damage, ...]] = {
 
 def damages(path: str, checked: bool) -> tuple[Damage, ...]:
     """What can be done to a file of this name: of any bytes as often as of what they mean."""
+    if path.endswith(".gz"):
+        inside = damages(path.removesuffix(".gz"), checked)
+        return (raw, *map(packed, (*inside, much)))
     more = BY_ENDING.get(re.sub(r"^.*(\.\w+)$", r"\1", path), ())
     return (*[raw] * max(1, len(more)), *more, *((signed,) if checked else ()))

@@ -57,12 +57,16 @@ class Outcome:
         what: "refused", "same" (numbers), "read" (a file without checksums gave other numbers), or
             what went wrong.
         detail: what was printed, where something went wrong.
+        seconds: of computing.
+        mebibytes: of memory that it took, beyond what was taken before.
     """
 
     kind: str
     damage: str
     what: str
     detail: str = ""
+    seconds: float = 0.0
+    mebibytes: int = 0
 
     @property
     def fine(self) -> bool:
@@ -128,7 +132,9 @@ class Fuzzer:
     def run(self, number: int, entropy: int) -> Outcome:
         """One case: damage a file, read it, judge."""
         seed, damage, content = self.damaged(number, entropy)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
+        before = _kibibytes("VmRSS")
+        start = time.process_time()
         try:
             status, printed, errors = self._call(seed, content)
             what = self._judged(seed, damage, status, printed, errors)
@@ -136,9 +142,12 @@ class Fuzzer:
             what, errors = "hang", traceback.format_exc()
         except Exception as error:  # noqa: BLE001 - a command must not raise anything
             what, errors = f"raised {type(error).__name__}", traceback.format_exc()
-        if (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 > GROWTH:
+        seconds = time.process_time() - start
+        taken = _kibibytes("VmHWM") - before
+        if taken << 10 > GROWTH:
             what = "memory"
-        return Outcome(seed.name, damage, what, "" if what in OPERATIONAL else errors)
+        errors = "" if what in OPERATIONAL else errors
+        return Outcome(seed.name, damage, what, errors, seconds, taken >> 10)
 
     def _judged(self, seed: Seed, damage: str, status: int, printed: str, errors: str) -> str:
         if "Traceback" in errors + printed:
@@ -172,6 +181,12 @@ class Fuzzer:
         return status, out.getvalue(), err.getvalue()
 
 
+def _kibibytes(name: str) -> int:
+    """One of this process's sizes now."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"^{name}:\s*(\d+) kB", status, re.MULTILINE)[1])  # type: ignore[index]
+
+
 def _limit_growth() -> None:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -191,7 +206,10 @@ def work(start: int, stop: int, step: int, entropy: int, log: Path) -> None:
                 _limit_growth()
             outcome = fuzzer.run(number, entropy)
             told = "" if outcome.fine else outcome.detail.replace("\n", "\\n")
-            print(number, outcome.kind, outcome.damage, outcome.what, told, sep="\t", file=file)
+            cost = f"{outcome.seconds:.2f}", outcome.mebibytes
+            print(
+                number, outcome.kind, outcome.damage, outcome.what, *cost, told, sep="\t", file=file
+            )
 
 
 def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
@@ -211,7 +229,7 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
                 number = _after(log, which, processes)
                 with part.open("a") as file:
                     why = "stuck" if stuck else f"died {process.returncode}"
-                    print(number, "?", "?", why, "", sep="\t", file=file)
+                    print(number, "?", "?", why, 0, 0, "", sep="\t", file=file)
                 workers[which] = _spawn(which, number + processes, files, processes, entropy, log)
 
 
@@ -244,7 +262,10 @@ def show(log: Path) -> int:
         print(f"{kind:24}{what:24}{count:8}")
     wrong = [line for line in lines if line[3] not in OPERATIONAL]
     for line in wrong[:20]:
-        print(*line[:4], line[4].replace("\\n", "\n") if len(line) > 4 else "")
+        print(*line[:6], line[6].replace("\\n", "\n"))
+    for at, unit in ((4, "s"), (5, "MiB")):
+        worst = max(lines, key=lambda line: float(line[at]))
+        print(f"at most {worst[at]} {unit}: case {' '.join(worst[:4])}")
     print(f"{len(lines)} files, {len(wrong)} wrong")
     return len(wrong)
 

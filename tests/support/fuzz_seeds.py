@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import gzip
 import hashlib
 import io
 import json
@@ -95,6 +96,11 @@ def tiny_task(name: str, **options: Any) -> Tiny:
     return Tiny(inputs=20)
 
 
+def _tiny_found(name: str) -> Any:
+    tiny_task(name)
+    return mock.Mock(settings=Tiny)
+
+
 def _checkpoint(folder: Path) -> bytes:
     config = RunConfig(
         clients=20, rounds=4, clients_per_round=5, num_canaries=6, unobserved=6, delta=1e-2,
@@ -138,6 +144,13 @@ def seeds(folder: Path) -> list[Seed]:
     checkpoint = _checkpoint(folder)
     log = [(t, f"phone-{c}") for t in range(6) for c in range(8) if (t + c) % 3]
     rounds, clients = zip(*log, strict=True)
+    nodes = np.array([2**64 - 9 + int(client[-1]) for client in clients], np.uint64)
+    trace = _csv(["round", "client_id"], log)
+    events = [{"round": t, "client_id": client} for t, client in log]
+    scores = _csv(list(columns), wide)
+    tsv = scores.replace(b",", b"\t")
+    decimal_commas = scores.replace(b",", b";").replace(b".", b",")
+    lines = _json_lines([{"score": s, "member": m} for s, m in zip(*long.values(), strict=True)])
 
     def npz(path: Path) -> None:
         np.savez(path, observed=observed, unobserved=unobserved)
@@ -155,10 +168,17 @@ def seeds(folder: Path) -> list[Seed]:
         Seed("checkpoint", checkpoint_file, checkpoint, _beside("resume"), _report, checked=True),
         Seed("scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed),
         Seed("scores-npy", "a.npy", npy, _estimate, _printed),
-        Seed("scores-csv", "a.csv", _csv(list(columns), wide), _estimate, _printed),
+        Seed("scores-csv", "a.csv", scores, _estimate, _printed),
         Seed("scores-json", "a.json", json_text.encode(), _estimate, _printed),
         Seed("scores-parquet", "a.parquet", scored, _estimate, _printed),
-        Seed("trace-csv", "log.csv", _csv(["round", "client_id"], log), _advise_log, _printed),
+        Seed("scores-tsv", "a.tsv", tsv, _estimate, _printed),
+        Seed("scores-jsonl", "a.jsonl", lines, _estimate, _printed),
+        Seed("scores-jsonl-gz", "a.jsonl.gz", gzip.compress(lines), _estimate, _printed),
+        Seed("scores-csv-gz", "a.csv.gz", gzip.compress(scores), _estimate, _printed),
+        Seed("scores-decimal-commas", "d.csv", decimal_commas, _estimate, _printed),
+        Seed("trace-csv", "log.csv", trace, _advise_log, _printed),
+        Seed("trace-csv-gz", "log.csv.gz", gzip.compress(trace), _advise_log, _printed),
+        Seed("trace-jsonl", "log.jsonl", _json_lines(events), _advise_log, _printed),
         Seed(
             "trace-parquet",
             "log.parquet",
@@ -166,7 +186,59 @@ def seeds(folder: Path) -> list[Seed]:
             _advise_log,
             _printed,
         ),
+        Seed(
+            "trace-nodes",
+            "log.parquet",
+            _bytes_of(table({"round": rounds, "client_id": nodes}), folder / "d.parquet"),
+            _advise_log,
+            _printed,
+        ),
+        *_tables(folder),
         *_sources(folder),
+    ]
+
+
+def _json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def _new(path: Path, folder: Path) -> list[str]:
+    named = {".json": ("y", "user")}.get(path.suffix, ("label", "client"))
+    return ["new", str(folder / "task.py"), "--data", str(path), "--targets", named[0], "--by",
+            named[1]]  # fmt: skip
+
+
+def _leaf(inputs: list[Any]) -> bytes:
+    """Five clients with these inputs each, as LEAF writes them."""
+    labels = [0, 1, 2, 3]
+    users = [f"f{i}" for i in range(5)]
+    of_users = {user: {"x": inputs, "y": labels} for user in users}
+    counts = [len(labels)] * len(users)
+    return json.dumps({"users": users, "num_samples": counts, "user_data": of_users}).encode()
+
+
+def _tables(folder: Path) -> list[Seed]:
+    """Tables of examples, for 'fl-epe new'."""
+    rows = [
+        {"client": f"0{i % 4}", "size": i / 8, "city": "ab"[i % 2], "label": "xy"[i % 3 == 0]}
+        for i in range(24)
+    ]
+    text = _csv(list(rows[0]), [tuple(row.values()) for row in rows])
+    pixels = [[i / 784] * 784 for i in range(4)]
+    parquet_file = folder / "e.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows), parquet_file, write_page_checksum=True)
+    contents = {
+        "table-csv": ("t.csv", text),
+        "table-tsv-gz": ("t.tsv.gz", gzip.compress(text.replace(b",", b"\t"))),
+        "table-jsonl": ("t.jsonl", _json_lines(rows)),
+        "table-parquet": ("t.parquet", parquet_file.read_bytes()),
+        "table-leaf": ("t.json", _leaf([0.5, 1.5, 2.0, 4.0])),
+    }
+    leaf = _leaf(pixels)
+    converted = Seed("emnist-leaf", "l.json", leaf, _convert("emnist", folder), _nothing)
+    return [
+        *(Seed(name, path, content, _new, _nothing) for name, (path, content) in contents.items()),
+        converted,
     ]
 
 
@@ -226,6 +298,7 @@ def cheap_commands() -> Iterator[None]:
     with (
         mock.patch("fl_epe.reporting.summarize", summarize_once),
         mock.patch("fl_epe.simulation.checkpoint.load_task", tiny_task),
+        mock.patch("fl_epe.simulation.checkpoint.find_task", _tiny_found),
         mock.patch("fl_epe.reporting.report.run_charts", return_value=[]),
     ):
         yield

@@ -78,6 +78,13 @@ class Sample:
             raise_invalid("unobserved", None, "to be scores for this method")
         return self.observed, self.unobserved
 
+    def in_finite_units(self) -> Sample:
+        """The same order of scores, which are given, in a fixed unit in which all are finite."""
+        observed, unobserved = self.both()
+        return dataclasses.replace(
+            self, observed=np.arctan(observed), unobserved=np.arctan(unobserved)
+        )
+
     def split(self, share: float) -> tuple[Sample, Sample]:
         """Two disjoint random parts, the first with about ``share`` of each group of scores."""
         rng = self.rng(0)

@@ -26,7 +26,7 @@ from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_cosines, in_moderate_units
-from fl_epe.checks import check_probability, check_scores, raise_invalid
+from fl_epe.checks import all_equal, check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = "that the scores of one run are independent is assumed, not proven"
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
@@ -65,9 +65,9 @@ class Bound:
         """The bound; arguments, result and errors are those of `epsilon_lower_bound`."""
         check_probability("confidence", confidence)
         self.check_delta(delta)
-        members = check_scores("observed", observed)
-        others = None if unobserved is None else check_scores("unobserved", unobserved)
-        if others is None:
+        members = check_scores("observed", observed, ranks=True)
+        if unobserved is None:
+            others = None
             if dim is None:
                 raise_invalid(
                     "unobserved", None, "to be scores, or dim=None to be a number of dimensions"
@@ -77,8 +77,9 @@ class Bound:
             check_cosines("observed", members)
             tied = not members.any()
         else:
+            others = check_scores("unobserved", unobserved, ranks=True)
             members, others = in_moderate_units(members, others)
-            tied = np.ptp(np.concatenate([members, others])) == 0
+            tied = all_equal(np.concatenate([members, others]))
         sample = Sample(members, others, dim or 0, delta, 1 - confidence)
         return 0.0 if tied else self.compute(sample)
 
@@ -139,7 +140,8 @@ def epsilon_lower_bound(
 
     Args:
         observed: scores of the observed canaries, larger for "took part", shape (k,).
-        unobserved: scores of unobserved canaries, shape (u,). ``None`` if ``dim`` is given: the
+        unobserved: scores of unobserved canaries, shape (u,), which may be infinite, as observed
+            ones may then: only their order counts. ``None`` if ``dim`` is given: the
             scores are then cosines in ``dim`` dimensions, whose null is known exactly.
         delta: δ of the ε that is bounded, in [0, 1); above 0 for methods that assume Gaussian
             noise.
@@ -152,8 +154,8 @@ def epsilon_lower_bound(
         of both groups are all equal, or all cosines are 0, the bound is 0.
 
     Raises:
-        ValueError: for an argument out of range, scores that are not finite, fewer than two of
-            them, cosines outside [−1, 1], or a method that needs other scores.
+        ValueError: for an argument out of range, scores that are NaN, fewer than two of them,
+            cosines outside [−1, 1], or a method that needs other scores.
     """
     bound = bound_named(method)
     if not bound.valid:

@@ -33,7 +33,7 @@ from fl_epe.auditing.bounds.error_rates import (
     normal_scores,
     upper_rates,
 )
-from fl_epe.checks import Floats
+from fl_epe.checks import Floats, any_infinite
 
 _SHARE_FOR_CHOICE = 0.1
 _DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
@@ -106,6 +106,10 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
             mean is largest over the errors that a Gaussian fit predicts.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
+    if any_infinite(
+        choosing.observed, choosing.unobserved
+    ):  # without a mean; the choice looks at no other scores
+        choosing, judging = choosing.in_finite_units(), judging.in_finite_units()
     null_mean, mean, std, errors_at = _fit(choosing, judging)
     around = null_mean + std * _GRID, mean + std * _GRID
     thresholds = np.concatenate([[(null_mean + mean) / 2], *around])
