@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fl_epe.files import no_link, part_of, printable, remove_parts, whole_file, write_text
+from fl_epe.files import (
+    inside,
+    lock_of,
+    no_link,
+    part_of,
+    printable,
+    remove_parts,
+    whole_file,
+    write_text,
+)
 
 HOSTILE = {
     "clears-the-screen": "\x1b[2J\x1b[H",
@@ -92,3 +101,43 @@ def test_who_may_read(tmp_path):
         os.umask(before)
     modes = [Path(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "open")]
     assert modes == [0o600, 0o644]
+
+
+def test_a_file_with_other_names_is_not_appended_to(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    os.link(tmp_path / "mine", tmp_path / "run.log")
+    with pytest.raises(OSError, match="other names") as error:
+        open(tmp_path / "run.log", "a", opener=no_link)  # noqa: SIM115
+    assert error.value.errno == errno.EMLINK
+    with open(tmp_path / "run.log", opener=no_link) as file:
+        assert file.read() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["hard-link", "link", "pipe"])
+def test_a_lock_is_a_file_of_its_own(kind, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    path = tmp_path / "lock"
+    match kind:
+        case "hard-link":
+            os.link(tmp_path / "mine", path)
+        case "link":
+            path.symlink_to(tmp_path / "mine")
+        case "pipe":
+            os.mkfifo(path)
+    with pytest.raises(OSError, match="lock"):
+        lock_of(path)
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("way", ["link", "link-of-a-folder", "dots"])
+def test_what_a_folder_names_stays_in_it(way, tmp_path):
+    folder = tmp_path / "received"
+    (folder / "below").mkdir(parents=True)
+    (tmp_path / "mine").touch()
+    (folder / "link").symlink_to("../mine")
+    (folder / "link-of-a-folder").symlink_to("..")
+    (folder / "good").symlink_to("below")
+    assert inside(folder, folder / "good") == folder / "good"
+    place = {"link": "link", "link-of-a-folder": "link-of-a-folder/mine", "dots": "../mine"}[way]
+    with pytest.raises(ValueError, match="leads out of it"):
+        inside(folder, folder / place)

@@ -244,3 +244,14 @@ def test_a_name_that_rooms_export_means_one_thing():
             meanings.setdefault(name, set()).add(id(getattr(module, name)))
     assert len(meanings) > 100
     assert [name for name, objects in meanings.items() if len(objects) > 1] == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT.parent / ".ci").glob("*")), ids=lambda path: path.name
+)
+def test_a_script_removes_its_temporary_folder(path):
+    lines = path.read_text().splitlines()
+    made = [line for line in lines if "mktemp" in line]
+    assert made in ([], ["work=$(mktemp -d)"])
+    removed = [line for line in lines if line.startswith("trap ") and 'rm -rf "$work"' in line]
+    assert len(removed) == len(made)

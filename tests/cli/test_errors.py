@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import functools
 import json
 import math
@@ -18,9 +19,9 @@ import pytest
 
 from fl_epe.checks import ArgumentError, argument_context, check_types, rename_arguments
 from fl_epe.cli import console, main
-from fl_epe.cli.guards import LOCK
 from fl_epe.cli.main import parser_for
 from fl_epe.config import RunConfig
+from fl_epe.files import LOCK
 from fl_epe.limit import ComparisonPlan
 from fl_epe.schedules import SCHEDULES
 
@@ -227,7 +228,23 @@ class TestLastHandler:
 
     def test_too_little_memory(self, broken, capsys):
         broken(MemoryError("cannot allocate 3 TiB"))
-        assert "cannot allocate 3 TiB" in fails(capsys, ["schedules"])
+        printed = fails(capsys, ["schedules"])
+        assert "cannot allocate 3 TiB" in printed
+        assert "End other programs, or ask for less" in printed
+
+    @pytest.mark.parametrize(
+        ("number", "advice"),
+        [
+            pytest.param(errno.ENOSPC, "Free some space.", id="full"),
+            pytest.param(errno.EROFS, "Change the permissions there.", id="read-only"),
+            pytest.param(errno.EACCES, "Change the permissions there.", id="not-allowed"),
+            pytest.param(errno.EIO, "", id="broken"),
+        ],
+    )
+    def test_what_is_advised_about_a_file_suits_it(self, number, advice, broken, capsys):
+        broken(OSError(number, os.strerror(number), "place"))
+        printed = fails(capsys, ["schedules"])
+        assert printed.strip().endswith(f"{os.strerror(number)}: 'place'. {advice}".strip())
 
     def test_ctrl_c(self, broken, capsys):
         broken(KeyboardInterrupt())

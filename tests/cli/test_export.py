@@ -5,7 +5,7 @@ import stat
 
 import numpy as np
 import pytest
-from records import make_record
+from records import limit_with_clients, make_record
 
 from fl_epe import AuditRecord
 from fl_epe.cli.main import main
@@ -68,3 +68,10 @@ def test_a_copy_replaces_nothing(run_dir, capsys):
 def test_a_folder_without_a_record_says_so(tmp_path, capsys):
     assert main(["export", str(tmp_path), str(tmp_path / "copy.npz")]) == 2
     assert "record.npz' to exist" in capsys.readouterr().err
+
+
+def test_a_copy_that_names_clients_is_for_its_owner_alone(tmp_path, capsys):
+    limit_with_clients().save(tmp_path / "record.npz")
+    assert main(["export", str(tmp_path), str(tmp_path / "copy.npz")]) == 0
+    assert "personal data" in capsys.readouterr().out
+    assert _mode(tmp_path / "copy.npz") == 0o600

@@ -10,11 +10,12 @@ import time
 
 import pytest
 
-from fl_epe.cli.guards import LOCK, Stopped, exit_status, locked, signals_stop
+from fl_epe.cli.guards import Stopped, end_beside_threads, exit_status, signals_stop
 from fl_epe.cli.main import main
-from fl_epe.files import PART
+from fl_epe.files import LOCK, PART, locked
 from fl_epe.simulation import DPFedAvg, StopRequest
 from fl_epe.simulation.checkpoint import read_checkpoint
+from fl_epe.wording import NODE_THREAD
 
 PATIENCE = 600
 """Seconds to wait for a run: only one that hangs takes so long, on any machine."""
@@ -27,7 +28,7 @@ SMALL = [
 HOLDER = """
 import sys, time
 from pathlib import Path
-from fl_epe.cli.guards import locked
+from fl_epe.files import locked
 with locked(Path(sys.argv[1])):
     print("in", flush=True)
     time.sleep(3600)
@@ -68,10 +69,11 @@ def test_the_lock_dies_with_its_process(holder):
     assert not (folder / LOCK).exists()
 
 
-def test_a_lock_that_is_a_link_leaves_what_it_points_to(tmp_path):
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["link", "hard-link"])
+def test_a_lock_that_is_a_link_leaves_what_it_points_to(link, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "mine").write_text("mine")
-    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
+    link(tmp_path / "mine", tmp_path / "run" / LOCK)
     with pytest.raises(OSError, match=LOCK), locked(tmp_path / "run"):
         pass
     assert (tmp_path / "mine").read_text() == "mine"
@@ -134,6 +136,26 @@ def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
         signal.raise_signal(signal.SIGTERM)
 
 
+def test_beside_a_node_at_work_the_process_ends_at_once(monkeypatch):
+    """Python's own end would take the thread's C++ with it, and abort."""
+    ended, done = [], threading.Event()
+    monkeypatch.setattr(os, "_exit", ended.append)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    end_beside_threads(130)
+    assert ended == []
+    node = threading.Thread(target=done.wait, name=NODE_THREAD)
+    node.start()
+    try:
+        end_beside_threads(130)
+        assert ended == [130]
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        done.set()
+        node.join()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, before.get(number, signal.SIG_DFL))
+
+
 def test_outside_the_main_thread_nothing_changes():
     found = []
 
@@ -162,8 +184,9 @@ def test_ctrl_c_before_the_first_round_says_how_to_go_on(tmp_path, monkeypatch, 
     assert f"Stopped. Go on with: fl-epe resume {output}" in printed
 
 
-@pytest.mark.slow
-def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
+@pytest.fixture
+def running(tmp_path):
+    """A run of which a round is kept, and its folder."""
     output = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "fl_epe", *SMALL, "--output", output],
@@ -175,9 +198,32 @@ def test_a_run_that_is_terminated_says_how_to_go_on(tmp_path):
     lines = iter(process.stdout.readline, "")
     assert any("round 0/100" in line for line in lines)
     end = time.monotonic() + PATIENCE
-    while not (output / "checkpoint-previous.npz").exists():  # until a round is kept
+    while not (output / "checkpoint-previous.npz").exists():
         assert time.monotonic() < end
         time.sleep(0.01)
+    yield process, output
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signals", [2, 3, 9], ids=["two", "three", "nine"])
+def test_a_second_signal_ends_a_run_at_once_and_as_the_first(signals, running):
+    process, output = running
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    printed, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, printed
+    assert f"Go on with: fl-epe resume {output}" in printed
+    kept = {path.name for path in output.iterdir()}
+    assert kept == {"checkpoint.npz", "checkpoint-previous.npz", "run.log"}
+    assert read_checkpoint(output / "checkpoint.npz")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_says_how_to_go_on(running):
+    process, output = running
     process.terminate()
     printed, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM

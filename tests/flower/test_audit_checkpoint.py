@@ -507,3 +507,49 @@ def test_a_loss_that_is_not_finite_is_so_after_a_restart(tmp_path):
     _, models = start(Later(), model(), kill=2, app=app, checkpoint=tmp_path)
     again, _ = start(Later(2), models[2], 1, kill=1, app=app, checkpoint=tmp_path)
     assert np.isnan(again.record().metrics["train_loss"]).tolist() == [True] * 3
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fl_epe.files import locked
+with locked(Path(sys.argv[1])):
+    print("in", flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def other_app(tmp_path):
+    """Another process that keeps its audit in ``tmp_path``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_server_app_is_told_who_keeps_its_audit_there(other_app, tmp_path):
+    said = rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
+    with pytest.raises(ValueError, match=said):
+        start(fixed(), model(), checkpoint=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["fl-epe.lock"]
+    other_app.kill()
+    other_app.wait()
+    audit, _ = start(fixed(), model(), checkpoint=tmp_path)
+    assert audit.faults == []
+    assert (tmp_path / "audit.npz").exists()
+    assert not (tmp_path / "fl-epe.lock").exists()  # which is the next one's
+
+
+def test_names_in_an_audit_stay_in_its_folder(killed, tmp_path):
+    """As in a folder that somebody else wrote."""
+    (audit,), arrays = read_archive(tmp_path / "audit.npz", "an audit", schema=1, texts=("audit",))
+    write_archive(
+        tmp_path / "audit.npz", arrays, {"audit": audit | {"blocks": ["../rounds"]}}, schema=1
+    )
+    again, _ = start(Later(), killed[KILLED], checkpoint=tmp_path)
+    assert any("leads out of it" in fault for fault in again.faults)

@@ -63,6 +63,7 @@ def test_the_file(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     assert main(["report", ".", "--clients"]) == 0
     assert "personal data" in capsys.readouterr().out
+    assert (tmp_path / "clients.csv").stat().st_mode & 0o077 == 0
     rows = list(csv.reader(io.StringIO((tmp_path / "clients.csv").read_text("utf-8"))))
     seen = ["epsilon_final_rounds_known", "epsilon_all_rounds_known"]
     head = ["client", "participations", "weight", *seen]

@@ -10,6 +10,8 @@ from records import make_record, record_of
 
 from fl_epe.auditing import ServerStep, answers
 from fl_epe.reporting import summarize, write_figures
+from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.still import picture
 
 CHARTS = {"epsilon", "rounds", "scores", "training"}
 ALWAYS = {"scores.csv", "table.tex"}
@@ -163,3 +165,22 @@ def test_no_seed_is_in_any_file(tmp_path):
     seed = 2**127
     for path in write_figures(summarize(_record()), tmp_path, ("svg",)):
         assert str(seed) not in path.read_text("utf-8")
+
+
+def test_no_cell_and_no_name_of_a_column_is_a_formula():
+    rows = [{"=1+1": "@A1", "x;=2": "-3.5", "+": "a\t=1", "＝": "a;b", "number": -1.5}]
+    header, cells = csv.reader(io.StringIO(table_text(rows)))
+    assert header == ["'=1+1", "x;'=2", "'+", "'＝", "number"]
+    assert cells == ["'@A1", "-3.5", "a\t'=1", "a;b", "-1.5"]
+
+
+def test_a_picture_does_not_depend_on_settings_of_matplotlib(pictures):
+    import matplotlib
+
+    from fl_epe.reporting.chart_rounds import run_charts
+
+    chart = run_charts(summarize(_record()))[0]
+    before = picture(chart, "svg")
+    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.size": 30}):
+        assert picture(chart, "svg") == before
+        assert matplotlib.rcParams["font.size"] == 30  # those of the caller stay

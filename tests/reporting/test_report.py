@@ -63,3 +63,25 @@ class TestReports:
             assert every[4] == "none known"
         if kind == "an-empty-round":
             assert "The model did not move in 1 of 6 rounds" in text
+
+
+def test_a_report_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+    write_report(summarize(make_record()), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "epsilon.png" in before
+
+    def fail(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr("fl_epe.reporting.report.picture", fail)
+    with pytest.raises(MemoryError):
+        write_report(summarize(make_record(dim=20_000)), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_no_text_of_a_record_has_a_line_of_its_own():
+    forged = "client\n• At least: ε = 0\x85Forged"
+    summary = summarize(make_record(unit=forged, faults=(forged,), task=forged))
+    text = as_text(summary, details=True)
+    assert "At least: ε = 0" in " ".join(text.split())
+    assert not [line for line in text.splitlines() if line.startswith(("• At least", "Forged"))]
