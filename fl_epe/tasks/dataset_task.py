@@ -81,8 +81,8 @@ def from_datasets(
             JSON, Parquet) or folder (of such files, of images, or saved by ``save_to_disk``).
         inputs: the column that the model is called with; a list of columns that become the
             features of one tensor; or a mapping from the model's arguments to columns. Whole
-            numbers become int64, real ones float32, images float32 of shape (channels, height,
-            width) in [0, 1].
+            numbers become int64, real ones float32, also where they are stored as text, and images
+            float32 of shape (channels, height, width) in [0, 1].
         targets: the column of the targets. Text becomes classes, in the order of the alphabet.
             None may be blank.
         partition: who has which rows: "by:COLUMN" (a client for each value of a column, which is
