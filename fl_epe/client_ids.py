@@ -9,7 +9,7 @@ Examples:
     >>> client_ids(pyarrow.array([7, 12345678901234567])).to_pylist()
     ['7', '12345678901234567']
     >>> id_order(["b", "a"]), id_order(["7", "07", "10"]), id_order(["10", "7"])
-    (array([1, 0]), array([1, 2, 0]), array([1, 0]))
+    (array([1, 0]), array([2, 0, 1]), array([1, 0]))
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import codecs
 import collections
 import csv
 import dataclasses
+import functools
 import gzip
 import io
 import itertools
@@ -305,19 +306,20 @@ def _csv_rows(path: Path, layout: TextLayout, wanted: Sequence[str], every: bool
 
 def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
     """The names of the columns, and the rows of their cells."""
-    keys: list[str] = []
+
+    @functools.lru_cache
+    def columns(keys: tuple[str, ...]) -> dict[str, int]:
+        return find_columns(keys, wanted, every=every)
+
     names: list[str] = []
-    found: dict[str, int] = {}
     for number, line in enumerate(_lines(path, text_head(path)[1]), 1):
         if not line.strip():
             continue
         values = json_object(line, f"line {number}")
-        if list(values) != keys:
-            keys = list(values)
-            try:
-                found = find_columns(keys, wanted, every=every)
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
+        try:
+            found = columns(tuple(values))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
         if not names:
             names = list(found)
             yield 0, names

@@ -11,6 +11,7 @@ A claim that is not refuted is not proved: a better attack may get further. It p
 twice the claimed ε would have been found, and was not; else the run is `Undecided`, an error.
 
 Examples:
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> scores = Scores(rng.normal(5, 1, 200), rng.normal(0, 1, 200))
     >>> find_evidence(scores, epsilon=1.0, delta=1e-5).verdict

@@ -189,8 +189,8 @@ class Canaries:
 class Log:
     """How exposed each client of a real deployment is, and what a cap would change.
 
-    From the log of who took part when: FILE is CSV or Parquet with the columns round and
-    client_id. An estimate by the high-dimensional limit, no guarantee.
+    From the log of who took part when: FILE is CSV, TSV, JSON lines or Parquet with the columns
+    round and client_id. An estimate by the high-dimensional limit, no guarantee.
 
     Examples:
         fl-epe advise log participation.csv --noise-multiplier 0.5

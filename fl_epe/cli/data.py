@@ -37,11 +37,12 @@ class New:
 
     Attributes:
         file: file to write, in the current folder.
-        data: a table to train on: a CSV, JSON lines or Parquet file, or a folder that datasets
-            wrote. Without it, the task is an example on data that come with scikit-learn.
+        data: a table to train on: a CSV, TSV, JSON lines or Parquet file, or a folder of such files
+            or that datasets wrote. Without it, the task is an example on data that come with
+            scikit-learn.
         targets: the column that is to be predicted.
-        by: the column that says whose a row is: every value is a client (default: rows are
-            partitioned over 100 clients at random).
+        by: the column that says whose a row is: every value is a client, exactly as it is written
+            (default: rows are partitioned over 100 clients at random).
     """
 
     file: Annotated[Path, "FILE"] = Path("my_task.py")

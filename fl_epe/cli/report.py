@@ -163,10 +163,10 @@ def print_and_write(record: AuditRecord, directory: Path, *, details: bool = Fal
 class Estimate:
     """The answer of a file of scores: ε of one canary, its interval, and what is proved.
 
-    FILE is CSV, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless --dim is given,
-    'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with observed scores
-    alone. Larger scores say that a canary took part. Exits with 3 if nothing could be measured, if
-    the estimate is unreliable, or if the claim is refuted or could not be decided.
+    FILE is CSV, TSV, JSON lines, NPZ, JSON or Parquet with columns (or keys) 'observed' and, unless
+    --dim is given, 'unobserved'; or 'score' and 'member' (1 took part, 0 did not); or NPY with
+    observed scores alone. Larger scores say that a canary took part. Exits with 3 if nothing could
+    be measured, if the estimate is unreliable, or if the claim is refuted or could not be decided.
 
     Attributes:
         file: the scores.

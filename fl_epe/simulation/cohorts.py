@@ -273,4 +273,8 @@ class RoundLog:
         done = int(state["rounds_done"])
         self.rounds_done, self.presence[:done] = done, state["presence"]
         self.cohorts[:done] = np.split(state["client_ids"], state["client_offsets"][1:-1])
-        self.history = {name: state[f"history.{name}"].tolist() for name in _PER_ROUND}
+        for name in _PER_ROUND:
+            series = state[f"history.{name}"]
+            if series.shape != (done,):
+                raise ValueError(f"history.{name} has the shape {series.shape}, not ({done},)")
+            self.history[name] = series.tolist()

@@ -77,13 +77,14 @@ def from_datasets(
             the run's seed. Parameters with ``requires_grad=False`` stay as they are. Outputs may be
             a tensor, an object or mapping with ``logits``, or a tuple whose first entry counts.
         dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments that
-            returns one, the id of a hub's data set, or a local file (CSV, JSON lines, Parquet) or
-            folder (of such files, of images, or saved by ``save_to_disk``).
+            returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines, LEAF's
+            JSON, Parquet) or folder (of such files, of images, or saved by ``save_to_disk``).
         inputs: the column that the model is called with; a list of columns that become the
             features of one tensor; or a mapping from the model's arguments to columns. Whole
-            numbers become int64, real ones float32, images float32 of shape (channels, height,
-            width) in [0, 1].
+            numbers become int64, real ones float32, also where they are stored as text, and images
+            float32 of shape (channels, height, width) in [0, 1].
         targets: the column of the targets. Text becomes classes, in the order of the alphabet.
+            None may be blank.
         partition: who has which rows: "by:COLUMN" (a client for each value of a column, which is
             text as it is written, or a whole number),
             "iid:CLIENTS", "dirichlet:ALPHA" (clients of equal size that have other shares of the
