@@ -181,10 +181,18 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
             names = _pick(list(group), features, place)
             sets = {ours: _stored(group, name, place) for ours, name in names.items()}
             unpacked += sum(each.nbytes for each in sets.values())
-            check_size(unpacked, path.stat().st_size)
+            _check_size(unpacked, path)
             columns = {ours: each[()] for ours, each in sets.items()}
             owners = [client] * len(next(iter(columns.values())))
             yield place, arrow_rows({CLIENT: owners} | columns, place)
+
+
+def _check_size(unpacked: int, path: Path) -> None:
+    """Raise a `ValueError` that names the file if it unpacks to more than it may."""
+    try:
+        check_size(unpacked, path.stat().st_size)
+    except ValueError as error:
+        raise ValueError(f"Expected {path} to be a sound {_format(path)}: {error}.") from error
 
 
 def _stored(group: Any, name: str, place: object) -> Any:
@@ -380,7 +388,7 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
             unpacked = scratch / path.with_suffix("").name
             with lzma.open(path) as packed, unpacked.open("wb") as file:
                 while part := packed.read(_PART):
-                    check_size(file.tell() + len(part), path.stat().st_size)
+                    _check_size(file.tell() + len(part), path)
                     file.write(part)
         return [
             Part(split, functools.partial(_rows, path, read_sqlite, unpacked, split), rows)
