@@ -185,10 +185,7 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
             names = _pick(list(group), features, place).values()
             sets = {name: _stored(group, name, place) for name in names}
             unpacked += sum(each.nbytes for each in sets.values())
-            try:
-                check_size(unpacked, path.stat().st_size)
-            except ValueError as error:
-                raise ValueError(f"Expected {path} to be a sound .h5: {error}") from error
+            _check_size(unpacked, path)
             yield _of_client(client, sets, wanted, path, lambda values: values[()])
 
 
@@ -209,6 +206,14 @@ def _of_client(
     }
     owners = [client] * len(next(iter(columns.values())))
     return place, arrow_rows({CLIENT: owners} | columns, place)
+
+
+def _check_size(unpacked: int, path: Path) -> None:
+    """Raise a `ValueError` that names the file if it unpacks to more than it may."""
+    try:
+        check_size(unpacked, path.stat().st_size)
+    except ValueError as error:
+        raise ValueError(f"Expected {path} to be a sound {_format(path)}: {error}.") from error
 
 
 def _stored(group: Any, name: str, place: object) -> Any:
@@ -407,7 +412,7 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
             unpacked = scratch / path.with_suffix("").name
             with lzma.open(path) as packed, unpacked.open("wb") as file:
                 while part := packed.read(_PART):
-                    check_size(file.tell() + len(part), path.stat().st_size)
+                    _check_size(file.tell() + len(part), path)
                     file.write(part)
         return [
             Part(split, functools.partial(_rows, path, read_sqlite, unpacked, split), rows)

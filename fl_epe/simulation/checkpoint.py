@@ -104,11 +104,15 @@ def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
         values: as `Job.to_dict` gives them.
         folder: of the run.
     """
+    parts = (values.get(name) for name in ("options", "config"))
+    options, config = (part if isinstance(part, dict) else {} for part in parts)
+    texts = [text for text in [*options.values(), config.get("mechanism")] if isinstance(text, str)]
+    paths = {text: Path(text).expanduser() for text in texts if Path(text).suffix or os.sep in text}
+    named = [text for text, path in paths.items() if path.exists() and not _is_in(path, folder)]
+    if not named:
+        return []
     usual = [field.default for field in dataclasses.fields(find_task(values["task"]).settings)]
-    texts = [*values["options"].values(), values["config"]["mechanism"]]
-    named = [text for text in texts if isinstance(text, str) and text not in usual]
-    paths = {text: Path(text).expanduser() for text in named if Path(text).suffix or os.sep in text}
-    return [text for text, path in paths.items() if path.exists() and not _is_in(path, folder)]
+    return [text for text in named if text not in usual]
 
 
 def _is_in(path: Path, folder: Path) -> bool:
