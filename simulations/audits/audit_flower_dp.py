@@ -34,7 +34,7 @@ norms, starting far below and far above it, for Flower and for `fl_epe` in the s
 
 **Table 3.** Single rounds with something odd in them.
 
-Flower 1.41.0, two cores, CPU, 2026-11-21, seed 1::
+Flower 1.41.0, two cores, CPU, 2026-11-21, seed 1; 1.42.0 has the same code::
 
 Table 1: ε at δ = 1e-05, 1000 canaries, 99% confidence
                               claimed measured                   proved by       verdict
@@ -50,7 +50,7 @@ half lost, accountant            4.38  refused: every round is skipped
 FedAdam                          4.38   39.75 (38.95 to 40.56)    39.23 weighted violation, proved
 FedAdam, accountant              4.38  refused: Fixed-clipping accounting currently requires a [...]
 FedAvgM, momentum 0.9            4.38   11.27 (10.74 to 11.81)     8.26 weighted violation, proved
-FedAvgM, momentum 0.9, rate 2    4.38   @@@
+FedAvgM, momentum 0.9, rate 2    4.38   24.41 (23.66 to 25.16)    18.87 weighted violation, proved
 adaptive, server side            4.38    4.51 (4.09 to 4.92)       4.13 gdp      no violation found
 adaptive, client side            4.38    4.51 (4.09 to 4.92)       4.13 gdp      no violation found
 adaptive, server side, rate 2    4.38    7.11 (6.65 to 7.57)       6.69 gdp      violation, proved

@@ -1,4 +1,4 @@
-"""Flower 1.41.0: replies weighed by their examples, and local DP by the classical formula.
+"""Flower 1.42.0 and 1.41.0: replies weighed by examples, and local DP by the classical formula.
 
     python simulations/in_the_wild/flower_dp.py
 

@@ -342,7 +342,7 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
     assert not list(tmp_path.iterdir())  # nothing was sent
 
     class Stops(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
+        def send_and_receive(self, messages, *, timeout=None, **newer):
             raise KeyboardInterrupt
 
     seeds = []

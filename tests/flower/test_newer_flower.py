@@ -2,6 +2,7 @@
 
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +30,14 @@ class WaitingGrid(InProcessGrid):
 
     waited = 0.0
 
-    def pull_messages(self, message_ids, *, wait=0.0):
+    def __enter__(self) -> Any:
+        return self
+
+    def pull_messages(self, message_ids, *, wait=0.0, **newer):
         self.waited += wait
         return super().pull_messages(message_ids)
 
-    def send_and_receive(self, messages, *, timeout=None, wait=0.0):
+    def send_and_receive(self, messages, *, timeout=None, wait=0.0, **newer):
         self.waited += wait
         return super().send_and_receive(messages, timeout=timeout)
 
@@ -68,7 +72,7 @@ def test_so_it_does_in_another_thread_and_around_another_grid():
         def __init__(self, grid):
             self.send_and_receive = grid.send_and_receive
 
-    replies = []
+    replies: list[Message] = []
     with WaitingGrid(answering(), 1) as grid:
         watched = WatchedGrid(Around(grid), StopRequest())
         thread = threading.Thread(
@@ -90,7 +94,7 @@ def test_the_grid_in_this_process_takes_it():
 class StopsWhenAsked(flower.FedAvg):
     """Has the argument of ``start`` that Flower's own has since 1.43, by keyword."""
 
-    def start(self, grid, initial_arrays, num_rounds=3, **more):
+    def start(self, grid, initial_arrays, num_rounds=3, **more):  # type: ignore[override]
         should_stop, result = more.pop("should_stop", None), flower.Result(arrays=initial_arrays)
         for server_round in range(1, num_rounds + 1):
             result = super().start(grid, result.arrays, 1, **more)
@@ -159,7 +163,7 @@ def with_counters():
     return arrays
 
 
-CASES = {
+CASES: dict[str, Any] = {
     "server": (fixed, [], {}),
     "adaptive": (
         lambda: adaptive(flower.FedAvg(**PLAIN), 1.0, REPLIES, initial_clipping_norm=0.1),
@@ -200,5 +204,5 @@ def test_arrays_that_are_clipped_need_no_caveat():
 
 def test_of_many_arrays_three_are_named():
     counters = {f"norm{i}.steps": Array(np.asarray(0)) for i in range(5)}
-    (text,) = [CanaryAudit(fixed(), delta=DELTA)._run.wrapped.unclipped(counters)]
+    text = str(CanaryAudit(fixed(), delta=DELTA)._run.wrapped.unclipped(counters))
     assert "in norm0.steps, norm1.steps, norm2.steps, …: no canary" in text

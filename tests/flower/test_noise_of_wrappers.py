@@ -65,7 +65,7 @@ def test_noise_as_it_is(change, words, monkeypatch):
 
 
 def test_the_next_clip_norm_scales_too_little_noise():
-    """Flower 1.41 moves an adaptive clip norm before it adds the noise of a round."""
+    """Flower (1.42) moves an adaptive clip norm before it adds the noise of a round."""
     strategy = adaptive(flower.FedAvg(**PLAIN), 1.0, REPLIES, initial_clipping_norm=0.01)
     summary = summarize(audited(strategy)[0].record())
     assert summary.status == "faulty"

@@ -219,7 +219,7 @@ def test_a_request_is_listened_to_while_rounds_are_done():
 
 def test_whatever_ends_the_waiting_the_rounds_are_kept(path, whole):
     class Breaks(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
+        def send_and_receive(self, messages, *, timeout=None, **newer):
             messages = list(messages)
             if messages[0].metadata.group_id == "4":
                 raise ConnectionError("the network is down")
