@@ -1,4 +1,4 @@
-"""How long does a round take on many Ray workers, and what does the audit add? Measured and computed.
+"""How long does a round take on many Ray workers, and what does the audit add?
 
     python benchmarks/ray_sizing.py                         # some minutes on two cores
     python benchmarks/ray_sizing.py --client-seconds 0.004 --bandwidth 25   # your client, Gbit/s
@@ -15,6 +15,9 @@ Rounds are then timed on one and two workers, and more workers are computed. The
 each worker, and a server that has a machine of its own. "no canaries" is ``fl-epe run
 --num-canaries 0``, which still scores two canaries that never take part. What the audit adds is
 against a round without canaries and without scoring.
+
+The check is by the clock on the wall, the table by processor time of one thread, which other work
+on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -50,11 +53,14 @@ FORMULA = """
 assert __doc__ is not None
 __doc__ = __doc__.format(formula=FORMULA)
 
+Clock = Callable[[], float]
+
 _FEATURES, _CLASSES, _BATCH, _BATCHES = 64, 10, 16, 2
 _BYTES = 12  # of a parameter: the model in float32 there, a sum in float64 back
 _POLL = 0.1  # seconds between looks for answers in a run; half of it is waited on average
 _LOOK = 0.002  # the same here
 _TINY = 1_000
+_SPREAD = 10  # clients in all, over those of a round
 _NODES = (1, 2, 4)  # made-up answers of the server's round
 
 
@@ -114,6 +120,10 @@ class Parts:
     scores: float
 
 
+NOTHING = Parts(_POLL / 2, 0.0, 0.0, 0.0, math.inf, 0.0, 0.0, 0.0)
+"""What is known without a measurement: how often a run looks for answers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Load:
     """Who takes part in a round, and in how large a model."""
@@ -145,7 +155,7 @@ def predicted(
 def settings(cohort: int, rounds: int, canaries: int | None) -> RunConfig:
     """A run with the defaults, of ten times as many clients as a cohort."""
     return RunConfig(
-        clients=10 * cohort,
+        clients=_SPREAD * cohort,
         rounds=rounds,
         clients_per_round=cohort,
         num_canaries=canaries,
@@ -161,14 +171,16 @@ def canaries_in_round(cohort: int, rounds: int) -> float:
     )
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
-    began = time.perf_counter()
+def seconds(call: Callable[[], object], clock: Clock) -> float:
+    """Seconds that a call takes, by a clock."""
+    began = clock()
     call()
-    return time.perf_counter() - began
+    return clock() - began
 
 
-def worker_parts(task: Dense, clients: int, canaries: int) -> dict[str, float]:
+def worker_parts(
+    task: Dense, clients: int, canaries: int, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """`Parts` of a worker, in this process and on one core."""
 
     def order(who: int, which: int) -> TrainInstruction:
@@ -190,7 +202,7 @@ def worker_parts(task: Dense, clients: int, canaries: int) -> dict[str, float]:
 
     def played(who: int, which: int) -> float:
         told = order(who, which)
-        return seconds(lambda: execute(task, told).encode())
+        return seconds(lambda: execute(task, told).encode(), clock)
 
     empty, full, made = played(0, 0), played(clients, 0), played(0, canaries)
     return {
@@ -208,8 +220,10 @@ def made_up(message: Message) -> Message:
     return Message(answer.encode(), reply_to=message)
 
 
-def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
-    """`Parts` of the server: its rounds on answers that are made up, of one, two and four workers."""
+def server_parts(
+    task: Dense, cohort: int, rounds: int, clock: Clock = time.perf_counter
+) -> dict[str, float]:
+    """`Parts` of the server: its rounds on made-up answers of one, two and four workers."""
     alone: list[float] = []
     scoring: list[float] = []
     for nodes in _NODES:
@@ -220,12 +234,12 @@ def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
             strategy.auditor,
             "observe",
             lambda *given, _own=observe, _spent=spent, **named: _spent.append(
-                seconds(lambda: _own(*given, **named))
+                seconds(lambda: _own(*given, **named), clock)
             ),
         )
         with InProcessGrid(worker_app(task, everyone=True), nodes) as grid:
-            whole = list(_served(strategy, grid, share(theta=task.initial(1)), rounds))
-        score = seconds(strategy.metrics_so_far)
+            whole = list(_served(strategy, grid, share(theta=task.initial(1)), rounds, clock))
+        score = seconds(strategy.metrics_so_far, clock)
         alone.append(float(np.median(np.subtract(whole, spent)[1:])))
         scoring.append(float(np.median(spent[1:])) + score)
     answer, server = np.polyfit(_NODES, alone, 1)
@@ -236,16 +250,18 @@ def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
     }
 
 
-def _served(strategy: DPFedAvg, grid: Grid, model: ArrayRecord, rounds: int) -> Iterator[float]:
+def _served(
+    strategy: DPFedAvg, grid: Grid, model: ArrayRecord, rounds: int, clock: Clock
+) -> Iterator[float]:
     """Seconds of the server in each round."""
     for t in range(1, rounds + 1):
-        began = time.perf_counter()
+        began = clock()
         messages = list(strategy.configure_train(t, model, ConfigRecord(), grid))
-        between = time.perf_counter()
+        between = clock()
         answers = [made_up(message) for message in messages]
-        resumed = time.perf_counter()
+        resumed = clock()
         arrays, _ = strategy.aggregate_train(t, answers)
-        yield time.perf_counter() - resumed + between - began
+        yield clock() - resumed + between - began
         assert arrays is not None
         model = arrays
 
@@ -286,8 +302,8 @@ def rounds_of(grid: Grid, task: Dense, cohort: int, rounds: int, audited: bool) 
 
 
 def measured(dim: int, cohort: int, workers: int, rounds: int, turns: int) -> dict[str, float]:
-    """Medians over turns on so many Ray workers: a round with and without canaries, and all parts."""
-    task, found = Dense(dim, 10 * cohort), list[dict[str, float]]()
+    """Medians over turns: a round on so many workers, with and without canaries, and all parts."""
+    task, found = Dense(dim, _SPREAD * cohort), list[dict[str, float]]()
     canaries = max(1, round(canaries_in_round(cohort, rounds)))
     server, client = ServerApp(), worker_app(task, everyone=True)
     client.evaluate()(echo)
@@ -334,6 +350,7 @@ def show_parts(dim: int, parts: Parts) -> None:
 
 def check(options: argparse.Namespace) -> Parts:
     """Print what was measured on one and two workers beside what the parts say; the last parts."""
+    parts = NOTHING
     print("Parts in ms, GB a second through Ray on this machine:")
     print(
         f"    {'parameters':>10}{'wait':>9}{'client':>9}{'canary':>9}{'order':>9}{'server':>9}"
@@ -376,9 +393,13 @@ def sized(options: argparse.Namespace, waited: Parts) -> None:
         f"{'with':>9}{'without':>9}{'adds':>8}   waits for"
     )
     for size in options.sizes:
-        task = Dense(size, 2 * cohort)
+        task = Dense(size, _SPREAD * cohort)
+        clock = time.process_time  # other work on the machine is no part of it
         here = [
-            {**worker_parts(task, options.few, options.few), **server_parts(task, cohort, 4)}
+            {
+                **worker_parts(task, options.few, options.few, clock),
+                **server_parts(task, cohort, 4, clock),
+            }
             for _ in range(options.turns + 1)
         ][1:]
         medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
@@ -401,9 +422,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--measured",
-        nargs="+",
+        nargs="*",
         default=["100000:512", "4000000:32"],
-        help="parameters:clients of a round, on one and two workers",
+        help="parameters:clients of a round, on one and two workers; nothing: the table alone",
     )
     parser.add_argument("--rounds", type=int, default=6, help="of each measured run")
     parser.add_argument("--turns", type=int, default=3, help="of which medians are taken")
@@ -422,7 +443,7 @@ def main() -> None:
     torch.set_num_threads(1)
     print(FORMULA)
     print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
-    sized(options, check(options))
+    sized(options, check(options) if options.measured else NOTHING)
 
 
 if __name__ == "__main__":
