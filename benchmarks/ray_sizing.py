@@ -381,38 +381,53 @@ def check(options: argparse.Namespace) -> Parts:
 
 
 def sized(options: argparse.Namespace, waited: Parts) -> None:
-    """Print the computed table: sizes of models by numbers of workers."""
+    """Print the computed tables: sizes of models by numbers of workers."""
+    found = {size: computed_parts(size, options, waited) for size in options.sizes}
+    print("\nParts by processor time, in ms:")
+    for size, parts in found.items():
+        show_parts(Dense(size).dim, parts)
+    show_rounds(found, options, "on a core like this one")
+    if options.client_seconds is not None:
+        given = {"client": options.client_seconds}
+        told = {size: dataclasses.replace(parts, **given) for size, parts in found.items()}
+        show_rounds(told, options, f"{1e3 * options.client_seconds:g} ms a client")
+
+
+def computed_parts(size: int, options: argparse.Namespace, waited: Parts) -> Parts:
+    """The parts at a size, by processor time; what is waited for is as measured before."""
+    task = Dense(size, _SPREAD * options.cohort)
+    clock = time.process_time  # other work on the machine is no part of it
+    here = [
+        {
+            **worker_parts(task, options.few, options.few, clock),
+            **server_parts(task, options.cohort, 4, clock),
+        }
+        for _ in range(options.turns + 1)
+    ][1:]
+    medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
+    return dataclasses.replace(waited, **medians)
+
+
+def show_rounds(found: dict[int, Parts], options: argparse.Namespace, where: str) -> None:
+    """Print a table of computed rounds."""
     cohort, network = options.cohort, options.bandwidth * 1e9 / 8
     canaries = canaries_in_round(cohort, 100)
     print(
-        f"\nComputed: {cohort} clients and {canaries:.0f} canaries a round, server's link "
+        f"\nComputed, {where}: {cohort} clients and {canaries:.0f} canaries a round, server's link "
         f"{options.bandwidth:g} Gbit/s. Seconds, and what the audit adds:"
     )
     print(
         f"    {'parameters':>10}{'workers':>9}{'workers do':>12}{'bytes':>9}{'server':>9}"
         f"{'with':>9}{'without':>9}{'adds':>8}   waits for"
     )
-    for size in options.sizes:
-        task = Dense(size, _SPREAD * cohort)
-        clock = time.process_time  # other work on the machine is no part of it
-        here = [
-            {
-                **worker_parts(task, options.few, options.few, clock),
-                **server_parts(task, cohort, 4, clock),
-            }
-            for _ in range(options.turns + 1)
-        ][1:]
-        medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
-        if options.client_seconds is not None:
-            medians["client"] = options.client_seconds
-        parts = dataclasses.replace(waited, **medians)
+    for size, parts in found.items():
+        dim = Dense(size).dim
         for workers in options.workers:
-            row = predicted(parts, Load(task.dim, cohort, canaries), workers, network)
-            plain = sum(predicted(parts, Load(task.dim, cohort, 0), workers, network, scored=False))
-            names = ("workers", "its link", "the server")
-            slowest = names[int(np.argmax(row))]
+            row = predicted(parts, Load(dim, cohort, canaries), workers, network)
+            plain = sum(predicted(parts, Load(dim, cohort, 0), workers, network, scored=False))
+            slowest = ("workers", "its link", "the server")[int(np.argmax(row))]
             print(
-                f"    {task.dim:>10,}{workers:>9}{row[0]:12.2f}{row[1]:9.2f}{row[2]:9.2f}"
+                f"    {dim:>10,}{workers:>9}{row[0]:12.2f}{row[1]:9.2f}{row[2]:9.2f}"
                 f"{sum(row):9.2f}{plain:9.2f}{sum(row) / plain - 1:8.1%}   {slowest}",
                 flush=True,
             )
@@ -436,7 +451,7 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=16, help="clients timed at each size")
     parser.add_argument("--bandwidth", type=float, default=10.0, help="assumed, Gbit/s")
     parser.add_argument(
-        "--client-seconds", type=float, help="of a client on your worker, instead of this core's"
+        "--client-seconds", type=float, help="of a client on your worker: a second table"
     )
     options = parser.parse_args()
     quiet_flower()
