@@ -215,8 +215,9 @@ def worker_parts(
 def made_up(message: Message) -> Message:
     """An answer as of a worker, of zeros."""
     told = TrainInstruction.decode(message.content)
-    present = {"clients": len(told.clients), "canaries": len(told.canary_ids)}
-    answer = PartialAggregate(total=np.zeros(len(told.theta)), **present)
+    answer = PartialAggregate(
+        total=np.zeros(len(told.theta)), clients=len(told.clients), canaries=len(told.canary_ids)
+    )
     return Message(answer.encode(), reply_to=message)
 
 
@@ -278,14 +279,14 @@ def echoed(grid: Grid, dim: int) -> float:
     while left:
         for answer in grid.pull_messages(left):
             left.discard(answer.metadata.reply_to_message_id)
-            read_only(answer.content["sums"]["total"])
+            read_only(answer.content.array_records["sums"]["total"])
         time.sleep(_LOOK)
     return time.perf_counter() - began
 
 
 def echo(message: Message, context: Context) -> Message:
     """Answer a model with zeros of a sum's size."""
-    theta = read_only(message.content["model"]["theta"])
+    theta = read_only(message.content.array_records["model"]["theta"])
     return Message(RecordDict({"sums": share(total=np.zeros(len(theta)))}), reply_to=message)
 
 
