@@ -1,4 +1,4 @@
-"""How long does a round take on many Ray workers, and what does the audit add? Measured and computed.
+"""How long does a round take on many Ray workers, and what does the audit add?
 
     python benchmarks/ray_sizing.py                         # some minutes on two cores
     python benchmarks/ray_sizing.py --client-seconds 0.004 --bandwidth 25   # your client, Gbit/s
@@ -15,6 +15,19 @@ Rounds are then timed on one and two workers, and more workers are computed. The
 each worker, and a server that has a machine of its own. "no canaries" is ``fl-epe run
 --num-canaries 0``, which still scores two canaries that never take part. What the audit adds is
 against a round without canaries and without scoring.
+
+The check is by the clock on the wall, the table by processor time of one thread, which other work
+on the machine disturbs less.
+
+Two cores beside a load of 15, one turn, 2026-11-28 (what an idle machine gives is not known yet)::
+
+    parameters  clients  workers  canaries     measured  predicted    error
+       400,522       32        1  with             3.11       0.69     -78%
+       400,522       32        1  no canaries      0.77       0.67     -14%
+       400,522       32        2  with             0.79       0.39     -50%
+       400,522       32        2  no canaries      0.67       0.39     -43%
+
+The computed tables are in docs/guides/deployment.md.
 """
 
 from __future__ import annotations
@@ -50,11 +63,14 @@ FORMULA = """
 assert __doc__ is not None
 __doc__ = __doc__.format(formula=FORMULA)
 
+Clock = Callable[[], float]
+
 _FEATURES, _CLASSES, _BATCH, _BATCHES = 64, 10, 16, 2
 _BYTES = 12  # of a parameter: the model in float32 there, a sum in float64 back
 _POLL = 0.1  # seconds between looks for answers in a run; half of it is waited on average
 _LOOK = 0.002  # the same here
 _TINY = 1_000
+_SPREAD = 10  # clients in all, over those of a round
 _NODES = (1, 2, 4)  # made-up answers of the server's round
 
 
@@ -114,6 +130,10 @@ class Parts:
     scores: float
 
 
+NOTHING = Parts(_POLL / 2, 0.0, 0.0, 0.0, math.inf, 0.0, 0.0, 0.0)
+"""What is known without a measurement: how often a run looks for answers."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Load:
     """Who takes part in a round, and in how large a model."""
@@ -145,7 +165,7 @@ def predicted(
 def settings(cohort: int, rounds: int, canaries: int | None) -> RunConfig:
     """A run with the defaults, of ten times as many clients as a cohort."""
     return RunConfig(
-        clients=10 * cohort,
+        clients=_SPREAD * cohort,
         rounds=rounds,
         clients_per_round=cohort,
         num_canaries=canaries,
@@ -161,14 +181,16 @@ def canaries_in_round(cohort: int, rounds: int) -> float:
     )
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Seconds that a call takes."""
-    began = time.perf_counter()
+def seconds(call: Callable[[], object], clock: Clock) -> float:
+    """Seconds that a call takes, by a clock."""
+    began = clock()
     call()
-    return time.perf_counter() - began
+    return clock() - began
 
 
-def worker_parts(task: Dense, clients: int, canaries: int) -> dict[str, float]:
+def worker_parts(
+    task: Dense, clients: int, canaries: int, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """`Parts` of a worker, in this process and on one core."""
 
     def order(who: int, which: int) -> TrainInstruction:
@@ -190,7 +212,7 @@ def worker_parts(task: Dense, clients: int, canaries: int) -> dict[str, float]:
 
     def played(who: int, which: int) -> float:
         told = order(who, which)
-        return seconds(lambda: execute(task, told).encode())
+        return seconds(lambda: execute(task, told).encode(), clock)
 
     empty, full, made = played(0, 0), played(clients, 0), played(0, canaries)
     return {
@@ -203,13 +225,16 @@ def worker_parts(task: Dense, clients: int, canaries: int) -> dict[str, float]:
 def made_up(message: Message) -> Message:
     """An answer as of a worker, of zeros."""
     told = TrainInstruction.decode(message.content)
-    present = {"clients": len(told.clients), "canaries": len(told.canary_ids)}
-    answer = PartialAggregate(total=np.zeros(len(told.theta)), **present)
+    answer = PartialAggregate(
+        total=np.zeros(len(told.theta)), clients=len(told.clients), canaries=len(told.canary_ids)
+    )
     return Message(answer.encode(), reply_to=message)
 
 
-def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
-    """`Parts` of the server: its rounds on answers that are made up, of one, two and four workers."""
+def server_parts(
+    task: Dense, cohort: int, rounds: int, clock: Clock = time.perf_counter
+) -> dict[str, float]:
+    """`Parts` of the server: its rounds on made-up answers of one, two and four workers."""
     alone: list[float] = []
     scoring: list[float] = []
     for nodes in _NODES:
@@ -220,12 +245,12 @@ def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
             strategy.auditor,
             "observe",
             lambda *given, _own=observe, _spent=spent, **named: _spent.append(
-                seconds(lambda: _own(*given, **named))
+                seconds(lambda: _own(*given, **named), clock)
             ),
         )
         with InProcessGrid(worker_app(task, everyone=True), nodes) as grid:
-            whole = list(_served(strategy, grid, share(theta=task.initial(1)), rounds))
-        score = seconds(strategy.metrics_so_far)
+            whole = list(_served(strategy, grid, share(theta=task.initial(1)), rounds, clock))
+        score = seconds(strategy.metrics_so_far, clock)
         alone.append(float(np.median(np.subtract(whole, spent)[1:])))
         scoring.append(float(np.median(spent[1:])) + score)
     answer, server = np.polyfit(_NODES, alone, 1)
@@ -236,16 +261,18 @@ def server_parts(task: Dense, cohort: int, rounds: int) -> dict[str, float]:
     }
 
 
-def _served(strategy: DPFedAvg, grid: Grid, model: ArrayRecord, rounds: int) -> Iterator[float]:
+def _served(
+    strategy: DPFedAvg, grid: Grid, model: ArrayRecord, rounds: int, clock: Clock
+) -> Iterator[float]:
     """Seconds of the server in each round."""
     for t in range(1, rounds + 1):
-        began = time.perf_counter()
+        began = clock()
         messages = list(strategy.configure_train(t, model, ConfigRecord(), grid))
-        between = time.perf_counter()
+        between = clock()
         answers = [made_up(message) for message in messages]
-        resumed = time.perf_counter()
+        resumed = clock()
         arrays, _ = strategy.aggregate_train(t, answers)
-        yield time.perf_counter() - resumed + between - began
+        yield clock() - resumed + between - began
         assert arrays is not None
         model = arrays
 
@@ -262,14 +289,14 @@ def echoed(grid: Grid, dim: int) -> float:
     while left:
         for answer in grid.pull_messages(left):
             left.discard(answer.metadata.reply_to_message_id)
-            read_only(answer.content["sums"]["total"])
+            read_only(answer.content.array_records["sums"]["total"])
         time.sleep(_LOOK)
     return time.perf_counter() - began
 
 
 def echo(message: Message, context: Context) -> Message:
     """Answer a model with zeros of a sum's size."""
-    theta = read_only(message.content["model"]["theta"])
+    theta = read_only(message.content.array_records["model"]["theta"])
     return Message(RecordDict({"sums": share(total=np.zeros(len(theta)))}), reply_to=message)
 
 
@@ -286,8 +313,8 @@ def rounds_of(grid: Grid, task: Dense, cohort: int, rounds: int, audited: bool) 
 
 
 def measured(dim: int, cohort: int, workers: int, rounds: int, turns: int) -> dict[str, float]:
-    """Medians over turns on so many Ray workers: a round with and without canaries, and all parts."""
-    task, found = Dense(dim, 10 * cohort), list[dict[str, float]]()
+    """Medians over turns: a round on so many workers, with and without canaries, and all parts."""
+    task, found = Dense(dim, _SPREAD * cohort), list[dict[str, float]]()
     canaries = max(1, round(canaries_in_round(cohort, rounds)))
     server, client = ServerApp(), worker_app(task, everyone=True)
     client.evaluate()(echo)
@@ -334,6 +361,7 @@ def show_parts(dim: int, parts: Parts) -> None:
 
 def check(options: argparse.Namespace) -> Parts:
     """Print what was measured on one and two workers beside what the parts say; the last parts."""
+    parts = NOTHING
     print("Parts in ms, GB a second through Ray on this machine:")
     print(
         f"    {'parameters':>10}{'wait':>9}{'client':>9}{'canary':>9}{'order':>9}{'server':>9}"
@@ -364,34 +392,53 @@ def check(options: argparse.Namespace) -> Parts:
 
 
 def sized(options: argparse.Namespace, waited: Parts) -> None:
-    """Print the computed table: sizes of models by numbers of workers."""
+    """Print the computed tables: sizes of models by numbers of workers."""
+    found = {size: computed_parts(size, options, waited) for size in options.sizes}
+    print("\nParts by processor time, in ms:")
+    for size, parts in found.items():
+        show_parts(Dense(size).dim, parts)
+    show_rounds(found, options, "on a core like this one")
+    if options.client_seconds is not None:
+        given = {"client": options.client_seconds}
+        told = {size: dataclasses.replace(parts, **given) for size, parts in found.items()}
+        show_rounds(told, options, f"{1e3 * options.client_seconds:g} ms a client")
+
+
+def computed_parts(size: int, options: argparse.Namespace, waited: Parts) -> Parts:
+    """The parts at a size, by processor time; what is waited for is as measured before."""
+    task = Dense(size, _SPREAD * options.cohort)
+    clock = time.process_time  # other work on the machine is no part of it
+    here = [
+        {
+            **worker_parts(task, options.few, options.few, clock),
+            **server_parts(task, options.cohort, 4, clock),
+        }
+        for _ in range(options.turns + 1)
+    ][1:]
+    medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
+    return dataclasses.replace(waited, **medians)
+
+
+def show_rounds(found: dict[int, Parts], options: argparse.Namespace, where: str) -> None:
+    """Print a table of computed rounds."""
     cohort, network = options.cohort, options.bandwidth * 1e9 / 8
     canaries = canaries_in_round(cohort, 100)
     print(
-        f"\nComputed: {cohort} clients and {canaries:.0f} canaries a round, server's link "
+        f"\nComputed, {where}: {cohort} clients and {canaries:.0f} canaries a round, server's link "
         f"{options.bandwidth:g} Gbit/s. Seconds, and what the audit adds:"
     )
     print(
         f"    {'parameters':>10}{'workers':>9}{'workers do':>12}{'bytes':>9}{'server':>9}"
         f"{'with':>9}{'without':>9}{'adds':>8}   waits for"
     )
-    for size in options.sizes:
-        task = Dense(size, 2 * cohort)
-        here = [
-            {**worker_parts(task, options.few, options.few), **server_parts(task, cohort, 4)}
-            for _ in range(options.turns + 1)
-        ][1:]
-        medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
-        if options.client_seconds is not None:
-            medians["client"] = options.client_seconds
-        parts = dataclasses.replace(waited, **medians)
+    for size, parts in found.items():
+        dim = Dense(size).dim
         for workers in options.workers:
-            row = predicted(parts, Load(task.dim, cohort, canaries), workers, network)
-            plain = sum(predicted(parts, Load(task.dim, cohort, 0), workers, network, scored=False))
-            names = ("workers", "its link", "the server")
-            slowest = names[int(np.argmax(row))]
+            row = predicted(parts, Load(dim, cohort, canaries), workers, network)
+            plain = sum(predicted(parts, Load(dim, cohort, 0), workers, network, scored=False))
+            slowest = ("workers", "its link", "the server")[int(np.argmax(row))]
             print(
-                f"    {task.dim:>10,}{workers:>9}{row[0]:12.2f}{row[1]:9.2f}{row[2]:9.2f}"
+                f"    {dim:>10,}{workers:>9}{row[0]:12.2f}{row[1]:9.2f}{row[2]:9.2f}"
                 f"{sum(row):9.2f}{plain:9.2f}{sum(row) / plain - 1:8.1%}   {slowest}",
                 flush=True,
             )
@@ -401,9 +448,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--measured",
-        nargs="+",
+        nargs="*",
         default=["100000:512", "4000000:32"],
-        help="parameters:clients of a round, on one and two workers",
+        help="parameters:clients of a round, on one and two workers; nothing: the table alone",
     )
     parser.add_argument("--rounds", type=int, default=6, help="of each measured run")
     parser.add_argument("--turns", type=int, default=3, help="of which medians are taken")
@@ -415,14 +462,14 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=16, help="clients timed at each size")
     parser.add_argument("--bandwidth", type=float, default=10.0, help="assumed, Gbit/s")
     parser.add_argument(
-        "--client-seconds", type=float, help="of a client on your worker, instead of this core's"
+        "--client-seconds", type=float, help="of a client on your worker: a second table"
     )
     options = parser.parse_args()
     quiet_flower()
     torch.set_num_threads(1)
     print(FORMULA)
     print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
-    sized(options, check(options))
+    sized(options, check(options) if options.measured else NOTHING)
 
 
 if __name__ == "__main__":

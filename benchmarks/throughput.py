@@ -52,6 +52,27 @@ are scored in every round, the null measured, and one heap for all threads (pfl-
         CNN, 1 batch          61.4     1.13 ×   1.21 ×    474
         LSTM                  12.7     0.91 ×   1.03 ×    889
 
+Memory of the LSTM six days later (2026-11-28, cohorts of 12, four rounds, the most that a process
+had resident, beside much other work). Two threads took 876 MB, and 749 MB since networks are made
+without torch's device "meta"; one thread takes 588 MB, and pfl-research 642 and 653 MB. Where that
+is from, by resident memory after each step in MB::
+
+                                          before     now
+        Python, NumPy, torch                 231     231
+        Flower                               +29     +29
+        fl_epe, with SciPy                   +36     +36
+        the model and its initial values    +123     +49   "meta" imports SymPy and torch.fx: 70
+        between rounds, without holes        475     403   model, sums, scorer, libraries' buffers
+        most in training, one thread         687     588
+        most in training, two threads        832     745   holes in the heap were 165 of 832
+
+So one thread takes less than pfl-research, which trains one client at a time; the second thread is
+the reason for more. It has a model, its gradient and its update (16 MB each), three arrays of
+the size of the logits (13 MB each), its own sum in float64 (32 MB), and holes between them. Not
+done, as it brings less than it costs: `malloc_trim` after each message (821 MB, where it was 837),
+after each client (775 MB, and slower); updates in the model's own memory (745 and 747 MB); sums
+outside the heap (777 MB).
+
 Three shorter runs gave the CNN 477, 467, 465 and 465, 468, 469 MB, and pfl-research 474, 469, 472
 and 456, 463, 468. What the LSTM takes more is the second thread's gradients and activations, and
 holes in the heap: without them, every large block given back at once, it is 672 MB at two thirds of
