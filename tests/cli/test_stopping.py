@@ -138,7 +138,7 @@ def test_where_nobody_listens_or_everybody_waits_a_signal_ends_at_once():
 
 def test_beside_a_node_at_work_the_process_ends_at_once(monkeypatch):
     """Python's own end would take the thread's C++ with it, and abort."""
-    ended, done = [], threading.Event()
+    ended, done = list[int](), threading.Event()
     monkeypatch.setattr(os, "_exit", ended.append)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     end_beside_threads(130)
