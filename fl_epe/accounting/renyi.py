@@ -50,7 +50,7 @@ def largest_sum(terms: Terms, tail: float) -> float:
 
     # The logarithm of a moment is convex, so that the bound falls and then rises.
     steps = range(len(_SLOPES) - 1)
-    return bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
+    return float(bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k))))
 
 
 def renyi_epsilon(terms: Terms, delta: float) -> float:

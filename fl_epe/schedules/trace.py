@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -234,4 +234,4 @@ def _trace(round_ids: Integers, client_ids: _Coded) -> Trace:
             "clients. Are they time stamps, or numbered with gaps? Number the rounds that "
             "released a model from 0 on"
         )
-    return Trace(round_ids, client_ids)
+    return Trace(round_ids, cast(Integers, client_ids))

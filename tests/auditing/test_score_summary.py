@@ -1,6 +1,7 @@
 """`fl-epe estimate FILE`: files good and bad."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,7 +186,7 @@ def test_scores_that_numpy_saves_as_they_come(tmp_path):
 
 @pytest.mark.parametrize("orient", ["columns", "list"])
 def test_scores_that_pandas_writes_as_json(orient, tmp_path):
-    values = {"observed": {"0": 1.5, "1": 2.5}, "unobserved": {"0": 0.5, "1": None}}
+    values: dict[str, Any] = {"observed": {"0": 1.5, "1": 2.5}, "unobserved": {"0": 0.5, "1": None}}
     if orient == "list":
         values = {name: list(cells.values()) for name, cells in values.items()}
     (tmp_path / "a.json").write_text(json.dumps(values))
@@ -230,7 +231,7 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys)
     assert found.bounds["simultaneous"] > 0.2
     assert 0 < found.bounds["clopper-pearson"] <= found.bounds["gdp"] < np.inf
     assert found.estimate is None
-    assert "these scores are not Gaussian (some are infinite)" in found.refused
+    assert "these scores are not Gaussian (some are infinite)" in str(found.refused)
     assert found.gaussian == {}
     assert found.evidence.estimate is None
     assert found.evidence.laws.objection == "some scores are infinite, and Gaussian ones are not"

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import Any
 
 import datasets
 import h5py
@@ -182,7 +183,7 @@ def test_clients_without_examples_are_left_out_and_counted(
     else:
         content = json.loads((source / "all_data_0.json").read_text())
         content["users"] += names
-        nobody = {name: {"x": [], "y": []} for name in names}
+        nobody: dict[str, Any] = {name: {"x": [], "y": []} for name in names}
         content["user_data"] = nobody | content["user_data"]
         (source / "all_data_0.json").write_text(json.dumps(content))
     assert main(["data", "convert", "emnist", str(source), str(tmp_path / "store")]) == 0

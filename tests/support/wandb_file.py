@@ -13,7 +13,7 @@ _LAST = (1, 4)  # kinds of parts with which a record ends: whole, or its last pa
 
 
 def _records(path: Path) -> Iterator[Any]:
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined,unused-ignore]
 
     data, at, whole = path.read_bytes(), _START, b""
     while at + _HEAD <= len(data):
