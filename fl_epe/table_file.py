@@ -47,8 +47,7 @@ TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 _HEAD = 1 << 16  # bytes, enough for a header and some rows
 _LONGEST_LINE = 1 << 22
-# Bytes that any packed text, or numbers in Parquet, may have where Python reads each row.
-_FREE_TEXT, _FREE_NUMBERS = 2 << 20, 8 << 20
+_FREE = 2 << 20  # bytes of a packed text, or numbers in Parquet, where Python reads each row
 _ROWS = 1 << 14  # of Parquet, at once as Python's objects
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _DECIMAL_COMMA = re.compile(r'(?:^|;) ?"?[-+]?\d*,\d+(?:[eE][-+]?\d+)?"? ?(?:;|$)', re.MULTILINE)
@@ -135,7 +134,7 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = self._file.readinto(buffer)
-        check_size(self._file.tell(), self._packed_size, _FREE_TEXT)
+        check_size(self._file.tell(), self._packed_size, _FREE)
         return size
 
     def close(self) -> None:
@@ -357,7 +356,7 @@ def parquet_table(path: Path, wanted: Sequence[str] = (), *, every: bool = False
             found = find_columns(names, wanted, every=every) if wanted else {}
             _check_size(file.metadata, path.stat().st_size)
             if wanted:
-                check_size(file.metadata.num_rows * 8, path.stat().st_size, _FREE_NUMBERS)
+                check_size(file.metadata.num_rows * 8, path.stat().st_size, _FREE)
             columns = [names[at] for at in found.values()]
             table = file.read(columns=columns or None)
             table.validate(full=True)

@@ -175,5 +175,5 @@ def test_a_row_that_stands_in_parquet_many_times_is_refused(tmp_path):
 
     table = pa.table({"score": pa.array([0.5]), "member": pa.array([1])}).take([0] * (1 << 21))
     parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UnreadableFileError, match="more than the limit of 8"):
+    with pytest.raises(UnreadableFileError, match="more than the limit of 2"):
         read_scores(tmp_path / "a.parquet")
