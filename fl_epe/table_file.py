@@ -47,7 +47,7 @@ TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 _HEAD = 1 << 16  # bytes, enough for a header and some rows
 _LONGEST_LINE = 1 << 22
-_FREE = 8 << 20  # bytes that any packed text may have: its rows are read by Python, one by one
+_FREE = 2 << 20  # bytes of a packed text, or numbers in Parquet, where Python reads each row
 _ROWS = 1 << 14  # of Parquet, at once as Python's objects
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _DECIMAL_COMMA = re.compile(r'(?:^|;) ?"?[-+]?\d*,\d+(?:[eE][-+]?\d+)?"? ?(?:;|$)', re.MULTILINE)
@@ -355,6 +355,8 @@ def parquet_table(path: Path, wanted: Sequence[str] = (), *, every: bool = False
             check_header([name.strip() for name in names])
             found = find_columns(names, wanted, every=every) if wanted else {}
             _check_size(file.metadata, path.stat().st_size)
+            if wanted:
+                check_size(file.metadata.num_rows * 8, path.stat().st_size, _FREE)
             columns = [names[at] for at in found.values()]
             table = file.read(columns=columns or None)
             table.validate(full=True)

@@ -166,3 +166,14 @@ def test_a_decimal_comma_is_none_where_points_stand_in_other_numbers(tmp_path):
         read_scores(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text('round;client_id\n0;1,5\n1;"1,5"\n1;1.5\n')
     assert Trace.read(tmp_path / "b.csv").clients.tolist() == ["1,5", "1.5"]
+
+
+def test_a_row_that_stands_in_parquet_many_times_is_refused(tmp_path):
+    """Three kilobytes that Python would read for minutes."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({"score": pa.array([0.5]), "member": pa.array([1])}).take([0] * (1 << 21))
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UnreadableFileError, match="more than the limit of 2"):
+        read_scores(tmp_path / "a.parquet")

@@ -46,7 +46,7 @@ def largest_sum(terms: Terms, tail: float) -> float:
     @functools.cache
     def bound(place: int) -> float:
         slope = _SLOPES[place]
-        return (_log_moment(terms, slope) - math.log(tail)) / slope
+        return float((_log_moment(terms, slope) - math.log(tail)) / slope)
 
     # The logarithm of a moment is convex, so that the bound falls and then rises.
     steps = range(len(_SLOPES) - 1)

@@ -179,9 +179,9 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
     unpacked = 0
     with h5py.File(path, "r") as file:
         features = {name: choices for name, choices in wanted.items() if name != CLIENT}
-        for client in _stored(file, "examples", path):
+        for client in _group(file, "examples", path):
             place = f"{path}, client {client!r},"
-            group = _stored(file["examples"], client, place)
+            group = _group(file["examples"], client, place)
             names = _pick(list(group), features, place).values()
             sets = {name: _stored(group, name, place) for name in names}
             unpacked += sum(each.nbytes for each in sets.values())
@@ -214,6 +214,16 @@ def _check_size(unpacked: int, path: Path) -> None:
         check_size(unpacked, path.stat().st_size)
     except ValueError as error:
         raise ValueError(f"Expected {path} to be a sound {_format(path)}: {error}.") from error
+
+
+def _group(parent: Any, name: str, place: object) -> Any:
+    """A group that is stored there; a data set in its place would be read to be listed."""
+    import h5py
+
+    found = _stored(parent, name, place)
+    if not isinstance(found, h5py.Group):
+        raise ValueError(f"Expected {place} to hold a group {name!r}.")
+    return found
 
 
 def _stored(group: Any, name: str, place: object) -> Any:

@@ -221,7 +221,7 @@ def _integers(values: Sequence[int]) -> np.ndarray:
         raise ValueError("Expected client_ids to be texts, or integers of 64 bits.") from error
 
 
-def _trace(round_ids: Integers, client_ids: _Coded) -> Trace:
+def _trace(round_ids: Integers, client_ids: Any) -> Trace:
     """Unless there is no row, or most rounds are without clients."""
     if not len(round_ids):
         raise ValueError("there is no row")

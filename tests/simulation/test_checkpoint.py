@@ -80,6 +80,14 @@ def test_a_job_without_a_part(path):
         load_job(path)
 
 
+def test_a_series_that_is_none_is_refused_by_name(path, capsys):
+    values, state = read_checkpoint(path)
+    done = int(state["rounds_done"])
+    state["history.clip_norm"] = np.array(1.5)
+    _put(path, values, state)
+    assert f"history.clip_norm has the shape (), not ({done},)" in _refused(path, capsys)
+
+
 def test_a_state_without_a_part_is_refused_by_name(path, capsys):
     values, state = read_checkpoint(path)
     del state["theta"]

@@ -318,7 +318,7 @@ ODD_SQL = (
 )
 ODD_SQL_VALUES = (
     "''", "'x'", "-1", "0", "1e308", "9223372036854775807", "x'ff00'", "CAST(x'ff' AS TEXT)",
-    "zeroblob(1000000)", "zeroblob(900000000)", "randomblob(50)", "'test'", "'digits_only'",
+    "zeroblob(1000000)", "zeroblob(9000000)", "randomblob(50)", "'test'", "'digits_only'",
 )  # fmt: skip
 
 

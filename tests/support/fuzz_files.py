@@ -125,7 +125,7 @@ class Fuzzer:
             warnings.simplefilter("ignore")
             try:
                 content = damage(seed.content, chance)
-            except (ValueError, TypeError, OverflowError, OSError):  # no such array or text
+            except (ValueError, TypeError, OverflowError, OSError, MemoryError):  # no such array
                 damage, content = fuzz_damage.raw, fuzz_damage.raw(seed.content, chance)
         return seed, damage.__name__, content
 

@@ -203,8 +203,10 @@ def _probability_below(nodes: Floats, limits: Floats, total: int) -> float:
     longest = int(7 * np.sqrt(total)) + 40
     ahead = np.ones(1)
     for rate, more in zip(rates, required, strict=True):
-        arrivals = _poisson(np.arange(np.ceil(rate + 10 * np.sqrt(rate)) + 25), rate)
-        ahead = np.convolve(ahead, arrivals)[more : more + longest]
+        reach = 10 * np.sqrt(rate) + 25
+        first = min(max(int(rate - reach), 0), more)
+        arrivals = _poisson(np.arange(first, np.ceil(rate + reach)), rate)
+        ahead = np.convolve(ahead, arrivals)[more - first :][:longest]
     missing = total - (nodes[-1] + 1) - np.arange(float(ahead.size))
     possible = missing >= 0
     last = _poisson(missing[possible], total * (1 - limits[-1]))
