@@ -107,7 +107,7 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
 
 
 def did_you_mean(text: str, known: Collection[str]) -> str:
-    """A question with the one of these that was probably meant, or nothing.
+    """A question with those of these that were probably meant, or nothing.
 
     Examples:
         >>> did_you_mean("--noise", ["--unobserved", "--noise-multiplier"])
@@ -116,8 +116,8 @@ def did_you_mean(text: str, known: Collection[str]) -> str:
         ''
     """
     longer = sorted(name for name in known if name.startswith(text))
-    close = longer or difflib.get_close_matches(text, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    close = longer[:3] or difflib.get_close_matches(text, known, n=1)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:

@@ -74,7 +74,8 @@ class Report:
         path = _record_of(directory)
         directory = path.parent
         record = AuditRecord.load(path)
-        inside(directory, directory / _FIGURES)
+        if self.figures:
+            inside(directory, directory / _FIGURES)
         summary = print_and_write(record, directory, details=self.details)
         if self.clients:
             path = write_clients(summary, directory / "clients.csv")

@@ -25,7 +25,9 @@ from fl_epe.tasks.by_name import BUILT_IN
             ["run", "digits", "--participation", "poison"], "(did you mean poisson?)", id="schedule"
         ),
         pytest.param(
-            ["run", "digits", "--noise", "0.5"], "(did you mean --noise-multiplier?)", id="start"
+            ["run", "digits", "--noise", "0.5"],
+            "(did you mean --noise-generator or --noise-multiplier?)",
+            id="start",
         ),
         pytest.param(["run", "digits", "--nois", "1"], "(did you mean --noise", id="part"),
     ],
