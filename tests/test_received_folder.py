@@ -503,6 +503,15 @@ def a_lock_of_a_conversion_that_is_a_hard_link(place):
     os.link(place.own / "notes.txt", place.received / "out.fl-epe-part.lock")
 
 
+@attempt("new", "task.py", "--data", "./rows", "--targets", "y", says="to be in the folder")
+def rows_whose_description_names_another_file(place):
+    private = place.own / "private.csv"
+    private.write_text(f"x,y,{MARK}\n" + "1,2,3\n" * 20)
+    (place.received / "rows").mkdir()
+    description = f"---\nconfigs:\n- config_name: default\n  data_files: {private}\n---\n"
+    (place.received / "rows" / "README.md").write_text(description)
+
+
 @attempt("new", "task.py", "--data", "table.csv", "--targets", "y", says="a task of your own")
 def columns_with_code(place):
     code = f'"]; import os; os.system("{place.started}")  # """'

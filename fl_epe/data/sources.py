@@ -364,7 +364,7 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
         return _from_datasets(read_saved(path), str(path))
     files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
     for file in files:
-        _in_source(path, file)
+        in_source(path, file)
     endings = sorted({_format(file) for file in files})
     if len(endings) != 1:
         raise ValueError(
@@ -374,7 +374,7 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
     return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
 
 
-def _in_source(folder: Path, file: Path) -> None:
+def in_source(folder: Path, file: Path) -> None:
     """Raise a `ValueError` for a link out of the folder, unless into the blobs of a hub's cache."""
     if not file.resolve().is_relative_to((folder / "../../blobs").resolve()):
         inside(folder, file)

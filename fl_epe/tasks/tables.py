@@ -134,7 +134,7 @@ def _read_path(text: str, by: str) -> Any:
     """A data set of a file, a folder or a hub. No copy of a file is left in a cache."""
     import datasets
 
-    from fl_epe.data.sources import read_saved
+    from fl_epe.data.sources import in_source, read_saved
 
     path = Path(text).expanduser()
     if path.is_file():
@@ -150,6 +150,10 @@ def _read_path(text: str, by: str) -> Any:
         )
     place = str(path) if path.is_dir() else text
     builder = datasets.load_dataset_builder(place)
+    if path.is_dir():  # whose README.md may name files that are elsewhere
+        for files in (builder.config.data_files or {}).values():
+            for file in files:
+                in_source(path, Path(file))
     if path.is_dir() and builder.name in ("csv", "json"):
         splits = builder.config.data_files.items()
         return {str(split): _of_files(map(Path, files), by) for split, files in splits}
