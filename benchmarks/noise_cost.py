@@ -22,7 +22,7 @@ from fl_epe.mechanism import gaussian_noise
 from fl_epe.seeding import NoiseGenerator, Seeds, noise_generator
 from fl_epe.simulation import Job, simulate
 from fl_epe.simulation.dp_fedavg import ClippedSums, initial_state, next_round
-from fl_epe.tasks import SyntheticStackOverflow
+from fl_epe.tasks.stored import SyntheticStackOverflow
 
 _DIM = 4_050_748  # parameters of the paper's LSTM
 _KINDS: Sequence[NoiseGenerator] = ("sfc64", "chacha20")
