@@ -5,7 +5,7 @@ import collections
 import pytest
 from fuzz_files import Fuzzer, fuzzing
 
-CASES = [95, pytest.param(285, marks=pytest.mark.slow)]
+CASES = [140, pytest.param(285, marks=pytest.mark.slow)]
 ENTROPY = 0
 
 

@@ -119,7 +119,10 @@ class CanaryAudit(AuditedStrategy):
         try:
             return self._start_hooked(own, *arguments, **named)
         finally:
-            self._run.leave()
+            try:
+                self._run.leave()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+                self._run.failed("the checkpoint's folder stays locked", error)
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
         num_rounds = None

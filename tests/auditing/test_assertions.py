@@ -339,8 +339,8 @@ def test_scores_are_checked():
     good = [0.1, 0.2]
     assert Scores(good, good).observed.dtype == np.float64
     for name, arguments in {
-        "observed=nan to be finite": ([0.1, math.nan], good),
-        "unobserved=inf to be finite": (good, [math.inf, 0.0]),
+        "observed=nan to be a number": ([0.1, math.nan], good),
+        "unobserved=nan to be a number": (good, [math.nan, 0.0]),
         "observed.shape": ([0.1], good),
         "unobserved.shape": (good, []),
         "dim=None": (good,),

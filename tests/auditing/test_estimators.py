@@ -344,8 +344,8 @@ def test_maximum_uses_the_model_deltas():
         ),
         pytest.param(
             lambda: epsilon_from_scores([1, 2], [1, np.nan], DELTA),
-            "unobserved=nan to be finite",
-            id="unobserved-to-be-finite",
+            "unobserved=nan to be a number",
+            id="unobserved-to-be-a-number",
         ),
         pytest.param(
             lambda: epsilon_from_scores([1], [1, 2], DELTA),

@@ -171,7 +171,16 @@ def test_a_side_without_scores_is_named_and_nothing_is_measured(content, side, t
     assert f"a canary that {side};" in found["warnings"][0]["text"]
 
 
-@pytest.mark.parametrize("words", ["1 0", "true FALSE", "yes No", "1.0 0.000e+00", "+1e+00 -0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("1 0", id="digits"),
+        pytest.param("true FALSE", id="true-false"),
+        pytest.param("yes No", id="yes-no"),
+        pytest.param("1.0 0.000e+00", id="as-numpy-saves"),
+        pytest.param("+1e+00 -0", id="with-signs"),
+    ],
+)
 def test_who_took_part_is_written_in_several_ways(words, tmp_path):
     took, did_not = words.split()
     (tmp_path / "a.csv").write_text(f"score,member\n2,{took}\n1,{did_not}\n")
