@@ -4,7 +4,14 @@
 
 Each figure is the median of several, ChaCha20 and SFC64 in turn.
 
-RESULTS
+Two shared cores, one thread, float64 noise of 4,050,748 numbers, 2026-11-28::
+
+    what                               sfc64    chacha20
+    a draw                           0.057 s     0.134 s
+    the server's step                0.104 s     0.180 s
+    a round of 4 clients of the LSTM  12.6 s      12.5 s
+
+The cipher adds 0.08 s a round: 0.6% of one with four clients, less with more.
 """
 
 from __future__ import annotations
@@ -63,7 +70,7 @@ def round_of(kind: NoiseGenerator, cohort: int, rounds: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cohort", type=int, default=50, help="clients of a round")
+    parser.add_argument("--cohort", type=int, default=4, help="clients of a round")
     parser.add_argument("--rounds", type=int, default=2, help="of a run")
     parser.add_argument("--runs", type=int, default=3, help="of each generator")
     options = parser.parse_args()
