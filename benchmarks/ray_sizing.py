@@ -19,13 +19,19 @@ against a round without canaries and without scoring.
 The check is by the clock on the wall, the table by processor time of one thread, which other work
 on the machine disturbs less.
 
-Two cores beside a load of 15, one turn, 2026-11-28 (what an idle machine gives is not known yet)::
+Two cores, quiet but for this (``--measured 400000:32 100000:128 --turns 3``), 2026-11-28::
 
     parameters  clients  workers  canaries     measured  predicted    error
-       400,522       32        1  with             3.11       0.69     -78%
-       400,522       32        1  no canaries      0.77       0.67     -14%
-       400,522       32        2  with             0.79       0.39     -50%
-       400,522       32        2  no canaries      0.67       0.39     -43%
+       400,522       32        1  with             0.57       0.60      +5%
+       400,522       32        1  no canaries      0.46       0.57     +24%
+       400,522       32        2  with             0.42       0.39      -7%
+       400,522       32        2  no canaries      0.41       0.38      -8%
+       100,327      128        1  with             0.73       0.77      +5%
+       100,327      128        1  no canaries      0.72       0.75      +4%
+       100,327      128        2  with             0.54       0.52      -3%
+       100,327      128        2  no canaries      0.52       0.51      -2%
+
+Beside a load of 15 the parts said 14% to 78% too little: a round waits for what else runs.
 
 The computed tables are in docs/guides/deployment.md.
 """
