@@ -9,7 +9,7 @@ A round of `DPFedAvg` on W Ray workers, C clients, K canaries and d parameters t
 
 Every part is timed by itself, beside the rounds and in turn with them: a worker's order with and
 without clients and canaries in one process; messages of the same size that nobody works on; the
-server's round on answers that are made up. No part is fitted to the rounds that it has to predict.
+server's round on synthetic answers. No part is fitted to the rounds that it has to predict.
 Rounds are then timed on one and two workers, and more workers are computed. The network is assumed:
 ``--bandwidth`` of the server's link, which all messages share; so is a core or a GPU and a link for
 each worker, and a server that has a machine of its own. "no canaries" is ``fl-epe run
@@ -77,7 +77,7 @@ _POLL = 0.1  # seconds between looks for answers in a run; half of it is waited 
 _LOOK = 0.002  # the same here
 _TINY = 1_000
 _SPREAD = 10  # clients in all, over those of a round
-_NODES = (1, 2, 4)  # made-up answers of the server's round
+_NODES = (1, 2, 4)  # synthetic answers of the server's round
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +240,7 @@ def made_up(message: Message) -> Message:
 def server_parts(
     task: Dense, cohort: int, rounds: int, clock: Clock = time.perf_counter
 ) -> dict[str, float]:
-    """`Parts` of the server: its rounds on made-up answers of one, two and four workers."""
+    """`Parts` of the server: its rounds on synthetic answers of one, two and four workers."""
     alone: list[float] = []
     scoring: list[float] = []
     for nodes in _NODES:
