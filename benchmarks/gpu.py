@@ -157,6 +157,7 @@ class Setting:
         settings = dict(task.defaults) | (_SMALL if self.quick else {"canary_design": "paper"})
         if self.noise_multiplier is not None:
             settings["noise_multiplier"] = self.noise_multiplier
+        settings["noise_generator"] = "sfc64"  # as in `gpu_run`, which needs nothing but NumPy
         config = RunConfig(clients=task.num_clients, **settings)
         return RunPlan(task, config, Seeds.derive(self.seed), self.execution(chunk, precision))
 

@@ -87,7 +87,7 @@ from fl_epe.auditing import FaultKind, answers
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.reporting import summarize, write_report
-from fl_epe.seeding import Seeds, generator
+from fl_epe.seeding import Seeds, noise_generator
 from fl_epe.simulation import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import ClientData
@@ -328,7 +328,7 @@ def means_again(plan: Plan, config: RunConfig, dim: int) -> np.ndarray:
         total = sum((part.total for _, part in accepted.values()), np.zeros(dim))
         (clip_norm,) = {order.clip_norm for order, _ in accepted.values()}
         scale = config.sum_noise_multiplier() * clip_norm
-        noise = gaussian_noise(generator(SEEDS.noise, t, 0), dim, scale)
+        noise = gaussian_noise(noise_generator(SEEDS.noise, t, 0), dim, scale)
         norms.append(norm((total + noise) / config.cohort_size))
     return np.array(norms)
 
