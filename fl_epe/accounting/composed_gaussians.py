@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
-from fl_epe.accounting.renyi import LEAST_DELTA, renyi_epsilon
+from fl_epe.accounting.renyi import LEAST_DELTA, LOST, renyi_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_not_negative, check_probability, raise_invalid, tail_sums
 
@@ -24,7 +24,6 @@ _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
 _CLOSE_ENOUGH = 1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
 _NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
-_LOST = 1e-6  # of δ, in losses that count as infinite
 _USUAL_TRUNCATION = -50.0  # dp-accounting's, as a logarithm
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
@@ -125,7 +124,7 @@ def _pld_epsilon(
     from dp_accounting.pld import privacy_loss_distribution
 
     relation = "REPLACE_ONE" if replaced else "ADD_OR_REMOVE_ONE"
-    lost = min(delta, LEAST_DELTA) * _LOST / rounds
+    lost = delta * LOST / rounds
     one = privacy_loss_distribution.from_gaussian_mechanism(
         noise,
         value_discretization_interval=step,
@@ -140,10 +139,8 @@ def _pld_epsilon(
 
 
 def _by_moments(direction: Any, rounds: int, delta: float) -> float:
-    left = delta - rounds * direction._infinity_mass
-    if left <= 0:
-        return math.inf
-    return renyi_epsilon([(_losses(direction), direction._probs, rounds)], left)
+    terms = [(_losses(direction), direction._probs, rounds)]
+    return renyi_epsilon(terms, delta, rounds * direction._infinity_mass)
 
 
 def _losses(direction: Any) -> Floats:

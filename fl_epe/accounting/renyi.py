@@ -21,6 +21,7 @@ import scipy
 from fl_epe.checks import Floats
 
 LEAST_DELTA = 1e-11  # with smaller ones the rounding errors of a Fourier transform show in ε
+LOST = 1e-6  # of δ, in tails that no grid covers: they are added to δ
 
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
 
@@ -53,7 +54,7 @@ def largest_sum(terms: Terms, tail: float) -> float:
     return float(bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k))))
 
 
-def renyi_epsilon(terms: Terms, delta: float) -> float:
+def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
     """An ε ≥ 0 of a sum of independent privacy losses, by their Rényi divergences.
 
     Never below the exact one, and up to a third above it (Canonne, Kamath, Steinke 2020, "The
@@ -62,12 +63,19 @@ def renyi_epsilon(terms: Terms, delta: float) -> float:
     Args:
         terms: see `largest_sum`; losses of the distribution that their probabilities are of.
         delta: in (0, 1).
+        lost: probability of an infinite loss, which is taken from δ.
+
+    Returns:
+        ε, infinite if nothing of δ is left.
     """
+    left = delta - lost
+    if left <= 0:
+        return math.inf
 
     def bound(log_slope: float) -> float:
         slope = math.exp(log_slope)
         order = 1 + slope
-        conversion = slope * math.log1p(-1 / order) - math.log(order) - math.log(delta)
+        conversion = slope * math.log1p(-1 / order) - math.log(order) - math.log(left)
         return (_log_moment(terms, slope) + conversion) / slope
 
     places = np.log(_SLOPES)

@@ -21,13 +21,12 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
-from fl_epe.accounting.renyi import LEAST_DELTA, largest_sum, log_sums, renyi_epsilon
+from fl_epe.accounting.renyi import LEAST_DELTA, LOST, largest_sum, log_sums, renyi_epsilon
 from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 from fl_epe.schedules import Event, Events
 
-_LOST = 1e-6  # of δ, in tails that no grid covers; it is added to δ
 _SMALLEST_TAIL = 1e-300
 _LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
 _LARGEST_SIGNAL = 15.0  # of a round in a cohort: beyond it hiding the round hides nothing
@@ -195,7 +194,7 @@ class _Loss:
 
 def _tail(delta: float, parts: int) -> float:
     """Probability that is left out of each of so many parts of a run."""
-    return max(_LOST * delta / parts, _SMALLEST_TAIL)
+    return max(LOST * delta / parts, _SMALLEST_TAIL)
 
 
 def _epsilon(parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float) -> float:
@@ -204,12 +203,10 @@ def _epsilon(parts: list[tuple[_Loss, int]], tail: float, delta: float, most: fl
         return _solved(parts[0][0], delta, most)
     if delta >= LEAST_DELTA:
         return _solved(_composed(parts, tail), delta, most)
-    left = delta - sum(count * part.lost for part, count in parts)
-    if left <= 0:
-        return most
-    removed = renyi_epsilon([(part.losses, part.members, count) for part, count in parts], left)
-    added = renyi_epsilon([(-part.losses, part.others, count) for part, count in parts], left)
-    return min(most, max(removed, added))
+    lost = sum(count * part.lost for part, count in parts)
+    removed = [(part.losses, part.members, count) for part, count in parts]
+    added = [(-part.losses, part.others, count) for part, count in parts]
+    return min(most, max(renyi_epsilon(terms, delta, lost) for terms in (removed, added)))
 
 
 def _solved(loss: _Loss, delta: float, most: float) -> float:

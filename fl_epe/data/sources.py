@@ -178,34 +178,36 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
 
     unpacked = 0
     with h5py.File(path, "r") as file:
-        features = {name: choices for name, choices in wanted.items() if name != CLIENT}
         for client in _group(file, "examples", path):
             place = f"{path}, client {client!r},"
             group = _group(file["examples"], client, place)
-            names = _pick(list(group), features, place).values()
-            sets = {name: _stored(group, name, place) for name in names}
+            names = _features(list(group), wanted, place)
+            sets = {ours: _stored(group, name, place) for ours, name in names.items()}
             unpacked += sum(each.nbytes for each in sets.values())
             _check_size(unpacked, path)
-            yield _of_client(client, sets, wanted, path, lambda values: values[()])
+            columns = {ours: values[()] for ours, values in sets.items()}
+            yield _of_client(client, columns, place)
 
 
 def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a JSON file of LEAF."""
-    for client, columns in read_table(path, {".json": read_leaf}, "LEAF's JSON").items():
-        yield _of_client(client, columns, wanted, path, pa.array)
+    for client, examples in read_table(path, {".json": read_leaf}, "LEAF's JSON").items():
+        place = f"{path}, client {client!r},"
+        names = _features(examples, wanted, place)
+        columns = {ours: pa.array(examples[name]) for ours, name in names.items()}
+        yield _of_client(client, columns, place)
 
 
-def _of_client(
-    client: str, group: Mapping[str, Any], wanted: Columns, path: Path, read: Callable[[Any], Any]
-) -> Batch:
-    """One client's examples, from their columns by name."""
-    place = f"{path}, client {client!r},"
+def _features(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
+    """The names in the file of all columns but that of the client."""
     features = {name: choices for name, choices in wanted.items() if name != CLIENT}
-    columns = {
-        ours: read(group[name]) for ours, name in _pick(list(group), features, place).items()
-    }
+    return _pick(present, features, place)
+
+
+def _of_client(client: str, columns: Mapping[str, Any], place: str) -> Batch:
+    """One client's examples, from their columns."""
     owners = [client] * len(next(iter(columns.values())))
-    return place, arrow_rows({CLIENT: owners} | columns, place)
+    return place, arrow_rows({CLIENT: owners, **columns}, place)
 
 
 def _check_size(unpacked: int, path: Path) -> None:

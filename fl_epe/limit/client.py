@@ -38,7 +38,8 @@ _LOGGED = 10_000  # clients whose participations are drawn; their median is that
 PLACES = 13
 """Of canaries where only expected scores are looked at, so that some take part."""
 
-NUMERICAL_ERROR = 5e-3  # by which methods for secret rounds differ (docs/notes/unknown-rounds.md)
+_ROUNDING = 1e-6
+_OF_SECRET_ROUNDS = 5e-3  # by which methods differ there (docs/notes/unknown-rounds.md)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +140,17 @@ def median_client(
         scales = 1 - half, 1 + half
         low, high = (client_epsilon(view, client, scale, record.delta) for scale in scales)
     theory = analytical(record.mechanism, client, record.delta)
-    above = theory.epsilon is not None and epsilon > theory.epsilon * (1 + NUMERICAL_ERROR)
     often = client.participations
+    above = exceeds(epsilon, theory)
     return ClientEpsilon("median", sees, theory, often, epsilon, low, high, above)
+
+
+def exceeds(epsilon: float, theory: Analytical) -> bool:
+    """Whether ε lies above theory by more than numerical methods differ."""
+    if theory.epsilon is None:
+        return False
+    error = _ROUNDING if theory.knows_rounds else _OF_SECRET_ROUNDS
+    return epsilon > theory.epsilon * (1 + error)
 
 
 def worst_client(
@@ -193,5 +202,5 @@ def worst_client(
         found = accounting.strategy_bounds(schedule.law(clients), strategy, z, delta)
         limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
     theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
-    above = epsilon > limit * (1 + NUMERICAL_ERROR)
+    above = exceeds(epsilon, theory)
     return ClientEpsilon("worst-case", sees, theory, most, epsilon, epsilon, epsilon, above)

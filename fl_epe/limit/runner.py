@@ -19,7 +19,7 @@ from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergenc
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, inside
-from fl_epe.limit.client import NUMERICAL_ERROR, ClientEpsilon
+from fl_epe.limit.client import ClientEpsilon, exceeds
 from fl_epe.limit.measure import Row, measure
 from fl_epe.limit.plan import COMMON, Cell, ComparisonPlan
 from fl_epe.seeding import Seeds
@@ -107,14 +107,15 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
     levels = (1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / (2 * plan.combinations)
     usual, strict = scipy.special.ndtri(levels)
     least = mean - max(strict / usual, 1.0) * below
+    theory = dataclasses.replace(found[0].theory, epsilon=limit)
     return dataclasses.replace(
         found[0],
         participations=often,
         epsilon=mean,
         low=max(mean - below, 0.0),
         high=mean + beyond,
-        theory=dataclasses.replace(found[0].theory, epsilon=limit),
-        above=limit is not None and bool(least > limit * (1 + NUMERICAL_ERROR)),
+        theory=theory,
+        above=exceeds(least, theory),
     )
 
 

@@ -106,9 +106,8 @@ def held_out(sample: Sample, bound: AtThresholds) -> Errors:
             mean is largest over the errors that a Gaussian fit predicts.
     """
     choosing, judging = sample.split(_SHARE_FOR_CHOICE)
-    if any_infinite(
-        choosing.observed, choosing.unobserved
-    ):  # without a mean; the choice looks at no other scores
+    # Infinite scores have no mean. Those that judge may not decide how the others choose.
+    if any_infinite(choosing.observed, choosing.unobserved):
         choosing, judging = choosing.in_finite_units(), judging.in_finite_units()
     null_mean, mean, std, errors_at = _fit(choosing, judging)
     around = null_mean + std * _GRID, mean + std * _GRID
