@@ -150,7 +150,7 @@ def exceeds(epsilon: float, theory: Analytical) -> bool:
     if theory.epsilon is None:
         return False
     error = _ROUNDING if theory.knows_rounds else _OF_SECRET_ROUNDS
-    return epsilon > theory.epsilon * (1 + error)
+    return bool(epsilon > theory.epsilon * (1 + error))
 
 
 def worst_client(

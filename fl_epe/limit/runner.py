@@ -106,7 +106,7 @@ def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsil
     # By more than chance allows, all comparisons of the plan taken together (Bonferroni).
     levels = (1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / (2 * plan.combinations)
     usual, strict = scipy.special.ndtri(levels)
-    least = mean - max(strict / usual, 1.0) * below
+    least = mean - max(float(strict / usual), 1.0) * below
     theory = dataclasses.replace(found[0].theory, epsilon=limit)
     return dataclasses.replace(
         found[0],

@@ -301,7 +301,8 @@ class TestRows:
         assert found.high == pytest.approx(5 + np.hypot(1, 2) / 2)
         assert not found.above
         far = dataclasses.replace(other, theory=dataclasses.replace(other.theory, epsilon=3.0))
-        assert averaged(plan, [training(far)]).above
+        # A bool of NumPy cannot be written as JSON.
+        assert averaged(plan, [training(far)]).answers[0].above is True
         failed = dataclasses.replace(trainings[0], diverged="the loss is nan")
         row = averaged(plan, [failed, trainings[1]])
         assert row.failed == "diverged: the loss is nan (1 of 2 measurements)"
