@@ -50,7 +50,9 @@ def write_inputs() -> None:
     Path("mechanism.py").write_text(MECHANISM)
     for name in ("run", "other"):
         Path(name).mkdir()
-        record = limit_record(ShuffledEpochs(8, 2), 1.0, 1e-5, num_canaries=20, beside=100)
+        record = limit_record(
+            ShuffledEpochs(8, 2), 1.0, 1e-5, num_canaries=20, beside=100
+        )
         record.save(Path(name, "record.npz"))
 
 
@@ -62,13 +64,23 @@ def fault_of(words: str, expected: str) -> str:
     said = " ".join(errors.getvalue().split())
     # A report that warns ends with 3: the command worked.
     works = status in (0, 3) if not expected else status == 2 and expected in said
-    return "" if works else f"fl-epe {words}: status {status}, {said or printed.getvalue()}"
+    return (
+        ""
+        if works
+        else f"fl-epe {words}: status {status}, {said or printed.getvalue()}"
+    )
 
 
 if __name__ == "__main__":
     write_inputs()
-    tried = [" ".join(words.split()[: len(name.split())]) for words in TRIED for name in COMMANDS]
-    untried = [name for name, (place, _) in COMMANDS.items() if place and name not in tried]
+    tried = [
+        " ".join(words.split()[: len(name.split())])
+        for words in TRIED
+        for name in COMMANDS
+    ]
+    untried = [
+        name for name, (place, _) in COMMANDS.items() if place and name not in tried
+    ]
     faults = [f"fl-epe {name} is not tried" for name in untried]
     faults += filter(None, (fault_of(*each) for each in TRIED.items()))
     raise SystemExit("\n".join(faults) or None)

@@ -74,7 +74,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure every lower bound.")
     parser.add_argument("--trials", type=int, default=200)
     trials = parser.parse_args().trials
-    truth = {shift: float(epsilon_two_gaussians(0, 1, shift, 1, DELTA)) for shift in SHIFTS}
+    truth = {
+        shift: float(epsilon_two_gaussians(0, 1, shift, 1, DELTA)) for shift in SHIFTS
+    }
     for exact_null in (False, True):
         print(f"\n{'exact null' if exact_null else 'two groups'}, {trials} trials")
         head = "  ".join(f"μ={shift:<3} (ε={truth[shift]:6.3f})" for shift in SHIFTS)
@@ -85,7 +87,9 @@ def main() -> None:
             start, cells = time.perf_counter(), []
             for shift in SHIFTS:
                 values = simulate(method, shift, trials, exact_null=exact_null)
-                cells.append(f"{np.median(values):9.3f} {np.mean(values > truth[shift]):7.3f}")
+                cells.append(
+                    f"{np.median(values):9.3f} {np.mean(values > truth[shift]):7.3f}"
+                )
             spent = 1e3 * (time.perf_counter() - start) / (trials * len(SHIFTS))
             valid = "yes" if bound.valid else "no"
             print(f"{method:16} {valid:5}  {'  '.join(cells)}  {spent:.0f}", flush=True)

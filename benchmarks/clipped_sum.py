@@ -42,7 +42,9 @@ def in_blocks(size: int) -> Callable[[np.ndarray], None]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Time the variants of clipping and adding.")
+    parser = argparse.ArgumentParser(
+        description="Time the variants of clipping and adding."
+    )
     parser.add_argument("--turns", type=int, default=200)
     turns = parser.parse_args().turns
     update = np.random.default_rng(0).standard_normal(DIM, dtype=np.float32)
@@ -51,7 +53,8 @@ def main() -> None:
         "whole vectors": functools.partial(separately, total=total)
     }
     variants |= {
-        f"ClippedSum, blocks of 2^{size.bit_length() - 1}": in_blocks(size) for size in BLOCKS
+        f"ClippedSum, blocks of 2^{size.bit_length() - 1}": in_blocks(size)
+        for size in BLOCKS
     }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(turns):

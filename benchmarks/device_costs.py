@@ -63,22 +63,33 @@ class Attention(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Scores of ten classes, of sequences of 32 tokens."""
         places = self.places(torch.arange(tokens.shape[1]))
-        output: torch.Tensor = self.output(self.encoder(self.embedding(tokens) + places).mean(1))
+        output: torch.Tensor = self.output(
+            self.encoder(self.embedding(tokens) + places).mean(1)
+        )
         return output
 
 
 def transformer(model: type[nn.Module] = Attention) -> Task:
     """Eight clients with 24 sequences each."""
     random, rows = np.random.default_rng(0), CLIENTS * 24
-    columns = {"x": random.integers(0, 400, (rows, 32)), "y": random.integers(0, 10, rows)}
-    table = datasets.Dataset.from_dict({**columns, "owner": np.repeat(np.arange(CLIENTS), 24)})
+    columns = {
+        "x": random.integers(0, 400, (rows, 32)),
+        "y": random.integers(0, 10, rows),
+    }
+    table = datasets.Dataset.from_dict(
+        {**columns, "owner": np.repeat(np.arange(CLIENTS), 24)}
+    )
     held = table.select(range(16))
-    return from_datasets(model, table, inputs="x", targets="y", partition="by:owner", held_out=held)
+    return from_datasets(
+        model, table, inputs="x", targets="y", partition="by:owner", held_out=held
+    )
 
 
 TASKS: Mapping[str, Callable[[], Task]] = {
     "cnn": lambda: load_task("synthetic-emnist", num_clients=60, max_examples=20),
-    "lstm": lambda: load_task("synthetic-stackoverflow", num_clients=60, max_examples=16),
+    "lstm": lambda: load_task(
+        "synthetic-stackoverflow", num_clients=60, max_examples=16
+    ),
     "transformer": transformer,
 }
 
@@ -89,7 +100,10 @@ def client_steps(task: Task) -> int:
 
 
 def train(
-    task: Task, execution: Execution, rounds: int = 1, before_each: Callable[[], object] = int
+    task: Task,
+    execution: Execution,
+    rounds: int = 1,
+    before_each: Callable[[], object] = int,
 ) -> tuple[Floats, CohortTrainer]:
     """The sum of the clients' updates in the last of some equal rounds, and the trainer."""
     prepared = Prepared(task)
@@ -99,7 +113,9 @@ def train(
     for _ in range(rounds):
         before_each()
         total = ClippedSum(task.dim, 16.0)
-        counts = trainer.train(theta, range(CLIENTS), local, total, seed=1, round_number=1)
+        counts = trainer.train(
+            theta, range(CLIENTS), local, total, seed=1, round_number=1
+        )
         if counts.faults:
             raise RuntimeError(counts.faults[0].text)
     return total.total(), trainer
@@ -108,7 +124,9 @@ def train(
 def costs(ghost: Any) -> dict[str, int]:
     """What was counted since `ghostdev.reset`."""
     counted = ghost.counts()
-    waits = sum(n for kind, (n, _) in counted.items() if kind == "D2H" or kind[:4] == "SYNC")
+    waits = sum(
+        n for kind, (n, _) in counted.items() if kind == "D2H" or kind[:4] == "SYNC"
+    )
     return {
         "launches": counted["launch"][0],
         "waits": waits,
@@ -124,12 +142,16 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, os.environ["FL_EPE_GHOST"])
     ghost = import_module("ghostdev")
-    print("model         parameters  chunk  launches  waits   to it     back   (a client-step)")
+    print(
+        "model         parameters  chunk  launches  waits   to it     back   (a client-step)"
+    )
     for name, made in TASKS.items():
         task = made()
         steps = client_steps(task)
         for chunk in options.chunks:
-            train(task, Execution("ghost", chunk), 2, ghost.reset)  # the first looks at the model
+            train(
+                task, Execution("ghost", chunk), 2, ghost.reset
+            )  # the first looks at the model
             launches, waits, sent, back = (n / steps for n in costs(ghost).values())
             print(
                 f"{name:12}{task.dim:12,}{chunk:7}{launches:10.0f}{waits:7.2f}"

@@ -102,22 +102,32 @@ def simulate(shift: float, variance: str, runs: int) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def by_dimension(dim: int, epsilon: float, runs: int) -> tuple[float, float, float, float, float]:
+def by_dimension(
+    dim: int, epsilon: float, runs: int
+) -> tuple[float, float, float, float, float]:
     """Of cosines of canaries in Gaussian noise, each in a release of its own (k = 100).
 
     Returns:
         The mean shift over the true one; that of √d·cosine; coverage of the 95% interval, and of
         the mean of √d·cosine ± 1.96/√k; and the share that `check_known_variance` refuses.
     """
-    rng, shift, count = np.random.default_rng((dim, int(10 * epsilon))), shift_of(epsilon), 100
+    rng, shift, count = (
+        np.random.default_rng((dim, int(10 * epsilon))),
+        shift_of(epsilon),
+        100,
+    )
     half = 1.96 / np.sqrt(count)
     rows, refused = [], 0
     for _ in range(runs):
         along = rng.normal(shift, 1, count)
-        scores = Scores.from_cosines(along / np.sqrt(along**2 + rng.chisquare(dim - 1, count)), dim)
+        scores = Scores.from_cosines(
+            along / np.sqrt(along**2 + rng.chisquare(dim - 1, count)), dim
+        )
         mean = float(scores.observed.mean())
         inside = scores.shift(half) <= shift <= scores.shift(-half)
-        rows.append((scores.shift() / shift, mean / shift, inside, abs(mean - shift) <= half))
+        rows.append(
+            (scores.shift() / shift, mean / shift, inside, abs(mean - shift) <= half)
+        )
         try:
             check_known_variance(scores)
         except NotMeasured:
@@ -131,7 +141,9 @@ def found_wide(width: float, count: int, runs: int) -> float:
     rng, refused = np.random.default_rng((int(100 * width), count)), 0
     for _ in range(runs):
         try:
-            check_known_variance(Scores(rng.normal(2.0, width, count), standard_null=True))
+            check_known_variance(
+                Scores(rng.normal(2.0, width, count), standard_null=True)
+            )
         except NotMeasured:
             refused += 1
     return refused / runs
@@ -139,7 +151,9 @@ def found_wide(width: float, count: int, runs: int) -> float:
 
 def print_dimensions(runs: int) -> None:
     """A row for each dimension and true ε, and one for each width of scores."""
-    print(f"{runs} runs, k = 100: shift / true one, coverage; the same of √d·cosine; refused")
+    print(
+        f"{runs} runs, k = 100: shift / true one, coverage; the same of √d·cosine; refused"
+    )
     for dim in (10, 30, 100, 650, 10**4, 10**6):
         for epsilon in (0.3, 3.0, 20.0, 50.0):
             ratio, plain, inside, plainly, refused = by_dimension(dim, epsilon, runs)
@@ -151,10 +165,15 @@ def print_dimensions(runs: int) -> None:
     counts = (25, 100, 300, 1000)
     print(f"share of scores refused as too wide, for k = {counts}")
     for width in (1.0, 1.1, 1.18, 1.3, 2.0):
-        print(f"deviation {width:4}  ", *(f"{found_wide(width, k, runs):6.3f}" for k in counts))
+        print(
+            f"deviation {width:4}  ",
+            *(f"{found_wide(width, k, runs):6.3f}" for k in counts),
+        )
 
 
-def failures(method: str, shift: float, epsilon: float, runs: int, exact_null: bool) -> float:
+def failures(
+    method: str, shift: float, epsilon: float, runs: int, exact_null: bool
+) -> float:
     """Share of runs in which a bound exceeds the true ε."""
     rng = np.random.default_rng((int(1e6 * shift), int(exact_null)))
     failed = 0
@@ -163,7 +182,9 @@ def failures(method: str, shift: float, epsilon: float, runs: int, exact_null: b
             scores = rng.normal(shift, 1, COUNT) / np.sqrt(DIM)
             bound = BOUNDS[method](scores, None, DELTA, dim=DIM)
         else:
-            inside = rng.binomial(2 * COUNT, 0.5) if BOUNDS[method].needs_coins else COUNT
+            inside = (
+                rng.binomial(2 * COUNT, 0.5) if BOUNDS[method].needs_coins else COUNT
+            )
             observed = rng.normal(shift, 1, inside)
             others = rng.normal(0, 1, 2 * COUNT - inside)
             bound = BOUNDS[method](observed, others, DELTA)
@@ -183,7 +204,10 @@ def print_bounds(runs: int) -> None:
                 continue
             shares = [failures(method, shift_of(e), e, runs, exact_null) for e in TRUE]
             cells = " ".join(f"{share:6.3f}" for share in shares)
-            print(f"{method:16} {'exact' if exact_null else 'sample':6} {cells}", flush=True)
+            print(
+                f"{method:16} {'exact' if exact_null else 'sample':6} {cells}",
+                flush=True,
+            )
 
 
 def print_estimates(runs: int) -> None:
@@ -208,8 +232,12 @@ def print_estimates(runs: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000, help="simulated runs a cell")
-    parser.add_argument("--bounds", action="store_true", help="failures of the bounds instead")
-    parser.add_argument("--dims", action="store_true", help="estimates by dimension instead")
+    parser.add_argument(
+        "--bounds", action="store_true", help="failures of the bounds instead"
+    )
+    parser.add_argument(
+        "--dims", action="store_true", help="estimates by dimension instead"
+    )
     options = parser.parse_args()
     if options.dims:
         print_dimensions(options.runs)

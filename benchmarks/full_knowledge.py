@@ -74,12 +74,18 @@ def repeated(runs: int) -> None:
             for seed in range(1, runs + 1)
         ]
         theory = np.sqrt(ROUNDS) / config.sum_noise_multiplier()
-        epsilon = gaussian_epsilon(config.sum_noise_multiplier(), records[0].delta, ROUNDS)
+        epsilon = gaussian_epsilon(
+            config.sum_noise_multiplier(), records[0].delta, ROUNDS
+        )
         knowing = STATISTICS["full-knowledge"]
-        means = np.array([seen_by(r, knowing).scores().observed.mean() for r in records])
+        means = np.array(
+            [seen_by(r, knowing).scores().observed.mean() for r in records]
+        )
         found = float(np.sqrt(150 * np.mean((means - theory) ** 2)))
         error = (means.mean() - theory) / (means.std(ddof=1) / np.sqrt(runs))
-        estimates = [epsilon_from_record(record, adversary=knowing) for record in records]
+        estimates = [
+            epsilon_from_record(record, adversary=knowing) for record in records
+        ]
         covers = np.mean([e.low <= epsilon <= e.high for e in estimates])
         print(
             f"{z:5}{theory:8.3f}{means.mean():8.3f}{error:7.1f}{found:7.2f}{covers:8.1%}",
@@ -89,17 +95,26 @@ def repeated(runs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--noise", type=float, nargs="*", default=[0.02, 0.05, 0.1, 0.25, 0.5])
-    parser.add_argument("--repeated", type=int, metavar="RUNS", help="canaries of every round")
+    parser.add_argument(
+        "--noise", type=float, nargs="*", default=[0.02, 0.05, 0.1, 0.25, 0.5]
+    )
+    parser.add_argument(
+        "--repeated", type=int, metavar="RUNS", help="canaries of every round"
+    )
     options = parser.parse_args()
     if options.repeated:
         repeated(options.repeated)
         return
     task = load_task("digits")
-    print("    z  analytical  of the sum   full knowledge           matched filter           error")
+    print(
+        "    z  analytical  of the sum   full knowledge           matched filter           error"
+    )
     for z in options.noise:
         config = RunConfig(
-            clients=task.num_clients, noise_multiplier=z, unobserved=100, full_knowledge=True
+            clients=task.num_clients,
+            noise_multiplier=z,
+            unobserved=100,
+            full_knowledge=True,
         )
         record = simulate(Job(task, config, Seeds.derive(1), evaluate_every=60))
         claimed = gaussian_epsilon(z, record.delta)
@@ -108,7 +123,9 @@ def main() -> None:
             epsilon_from_record(record, statistic=statistic)
             for statistic in ("full-knowledge", "matched-filter")
         )
-        cells = [f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})" for e in (full, known)]
+        cells = [
+            f"{e.epsilon:8.2f} ({e.low:.2f} – {e.high:.2f})" for e in (full, known)
+        ]
         error = np.abs(full.epsilon / claimed - 1)
         print(
             f"{z:5}  {claimed:10.2f}  {of_the_sum:10.2f}  {cells[0]:<25}{cells[1]:<25}{error:5.1%}",

@@ -42,12 +42,25 @@ from fl_epe.tasks import load_task
 
 DELTA = 1e-3
 NEAR = 1e-12
-COMPARED = ("epochs", "poisson", "fixed-size", "min-separation:separation=4", "balls-in-bins")
-_EVERY_RUN = {"rounds": 16, "noise_generator": "sfc64"}  # which drew the noise of the first file
+COMPARED = (
+    "epochs",
+    "poisson",
+    "fixed-size",
+    "min-separation:separation=4",
+    "balls-in-bins",
+)
+_EVERY_RUN = {
+    "rounds": 16,
+    "noise_generator": "sfc64",
+}  # which drew the noise of the first file
 RUNS: dict[str, dict[str, Any]] = {
     "digits, epochs, tree": {"mechanism": "tree"},
     "digits, poisson": {"participation": "poisson"},
-    "digits, fixed clip norm": {"clipping": "fixed", "canary_design": "paper", "rounds": 12},
+    "digits, fixed clip norm": {
+        "clipping": "fixed",
+        "canary_design": "paper",
+        "rounds": 12,
+    },
 }
 
 
@@ -64,7 +77,11 @@ def numbers_of_record(record: AuditRecord) -> dict[str, Any]:
         ]
         numbers += [theory.knows_rounds, theory.assumption, answer.reason]
         if answer.estimate is not None:
-            numbers += [answer.estimate.epsilon, answer.estimate.low, answer.estimate.high]
+            numbers += [
+                answer.estimate.epsilon,
+                answer.estimate.low,
+                answer.estimate.high,
+            ]
         found[answer.adversary.sees] = numbers
     by_round = epsilon_by_round(record, most=4)
     found["so far"] = [
@@ -81,7 +98,9 @@ def numbers_of_schedules() -> dict[str, Any]:
     for schedule in EVERY:
         for name in mechanisms:
             strategy = strategy_matrix(name, T)
-            record = expected_record(schedule, 1.0, DELTA, CLIENTS, places=8, strategy=strategy)
+            record = expected_record(
+                schedule, 1.0, DELTA, CLIENTS, places=8, strategy=strategy
+            )
             numbers: dict[str, Any] = numbers_of_record(record)
             for sees in ("final", "all"):
                 try:
@@ -93,20 +112,32 @@ def numbers_of_schedules() -> dict[str, Any]:
                 worst = worst_client(record, schedule, sees, CLIENTS)
                 if worst is not None:
                     limit = worst.theory.epsilon
-                    numbers[f"worst, {sees}"] = [worst.epsilon, worst.participations, limit]
+                    numbers[f"worst, {sees}"] = [
+                        worst.epsilon,
+                        worst.participations,
+                        limit,
+                    ]
             found[f"{schedule}, {name}"] = numbers
     return found
 
 
 def numbers_of_commands() -> dict[str, Any]:
     """Of ``fl-epe compare`` and ``fl-epe advise noise``."""
-    plan = ComparisonPlan(schedules=COMPARED, noise_multipliers=(0.5, 1.0), participations=(4.0,))
+    plan = ComparisonPlan(
+        schedules=COMPARED, noise_multipliers=(0.5, 1.0), participations=(4.0,)
+    )
     with tempfile.TemporaryDirectory() as folder:
         rows = carry_out(plan, Path(folder), nodes=1)
     found: dict[str, Any] = {}
     for row in rows:
         found[f"compare {row.schedule}, z = {row.noise_multiplier}"] = [
-            [each.client, each.sees, each.epsilon, each.theory.epsilon, each.theory.adjacency]
+            [
+                each.client,
+                each.sees,
+                each.epsilon,
+                each.theory.epsilon,
+                each.theory.adjacency,
+            ]
             for each in row.answers
         ]
     for schedule in EVERY[:4]:
@@ -121,7 +152,9 @@ def numbers_of_runs() -> dict[str, Any]:
     found: dict[str, Any] = {}
     task = load_task("digits")
     for name, settings in RUNS.items():
-        config = RunConfig(clients=task.num_clients, **{**task.defaults, **_EVERY_RUN, **settings})
+        config = RunConfig(
+            clients=task.num_clients, **{**task.defaults, **_EVERY_RUN, **settings}
+        )
         found[name] = numbers_of_record(simulate(Job(task, config, Seeds.derive(5))))
     return found
 
@@ -140,7 +173,9 @@ def differs(before: Any, after: Any) -> bool:
     """Whether two values are not the same, but for rounding."""
     if isinstance(before, float) and isinstance(after, (int, float)):
         same = before == after or (math.isnan(before) and math.isnan(after))
-        return not same and not abs(before - after) <= NEAR * max(abs(before), abs(after))
+        return not same and not abs(before - after) <= NEAR * max(
+            abs(before), abs(after)
+        )
     return bool(before != after)
 
 
@@ -160,7 +195,10 @@ def main() -> None:
         options.write.write_text(text)
     if not options.compare:
         return
-    before, after = flat(json.loads(options.compare.read_text())), flat(json.loads(text))
+    before, after = (
+        flat(json.loads(options.compare.read_text())),
+        flat(json.loads(text)),
+    )
     changed = [
         name
         for name in [*before, *(after.keys() - before.keys())]

@@ -60,7 +60,9 @@ import os
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":  # before NumPy and CUDA start; the package need not be installed
+if (
+    __name__ == "__main__"
+):  # before NumPy and CUDA start; the package need not be installed
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -87,7 +89,16 @@ from fl_epe.tasks import Task
 from fl_epe.tasks.stored import SyntheticEmnist, SyntheticStackOverflow
 from fl_epe.training import Execution, LocalTraining
 
-_SECTIONS = ("copy", "scoring", "correlation", "loop", "speed", "workers", "round", "run")
+_SECTIONS = (
+    "copy",
+    "scoring",
+    "correlation",
+    "loop",
+    "speed",
+    "workers",
+    "round",
+    "run",
+)
 _WORKERS = (2, 4)
 _RESERVE = 25.0  # seconds for the last checkpoint, ε and the table
 _SAVE_EVERY = 60.0
@@ -132,7 +143,9 @@ class Setting:
         """How much is measured."""
         return measures.QUICK if self.quick else measures.Sizes()
 
-    def execution(self, chunk: int, precision: str, deterministic: bool = True) -> Execution:
+    def execution(
+        self, chunk: int, precision: str, deterministic: bool = True
+    ) -> Execution:
         """On the device."""
         return Execution(str(self.device), chunk, precision, deterministic)
 
@@ -148,18 +161,27 @@ class Setting:
         """The tasks of the paper, with all examples."""
         if self.quick:
             small = SmallWords(num_clients=24, max_examples=20)
-            return {"cnn": SyntheticEmnist(num_clients=24, max_examples=20), "lstm": small}
+            return {
+                "cnn": SyntheticEmnist(num_clients=24, max_examples=20),
+                "lstm": small,
+            }
         return {"cnn": SyntheticEmnist(), "lstm": SyntheticStackOverflow()}
 
     def plan(self, model: str, precision: str, chunk: int) -> RunPlan:
         """The paper's run of a model."""
         task = self.full()[model]
-        settings = dict(task.defaults) | (_SMALL if self.quick else {"canary_design": "paper"})
+        settings = dict(task.defaults) | (
+            _SMALL if self.quick else {"canary_design": "paper"}
+        )
         if self.noise_multiplier is not None:
             settings["noise_multiplier"] = self.noise_multiplier
-        settings["noise_generator"] = "sfc64"  # as in `gpu_run`, which needs nothing but NumPy
+        settings["noise_generator"] = (
+            "sfc64"  # as in `gpu_run`, which needs nothing but NumPy
+        )
         config = RunConfig(clients=task.num_clients, **settings)
-        return RunPlan(task, config, Seeds.derive(self.seed), self.execution(chunk, precision))
+        return RunPlan(
+            task, config, Seeds.derive(self.seed), self.execution(chunk, precision)
+        )
 
     def left(self) -> float:
         """Seconds until this call should end."""
@@ -217,7 +239,10 @@ def cells(setting: Setting, results: Results) -> Iterator[Cell]:
     yield "copy", partial(measures.copy_bandwidth, device, sizes)
     for model in ("lstm",) if setting.quick else ("cnn", "lstm"):
         dim = batches[model][0].dim
-        yield f"scoring/{dim}", partial(measures.scoring, dim, device, sizes, setting.seed, 2000)
+        yield (
+            f"scoring/{dim}",
+            partial(measures.scoring, dim, device, sizes, setting.seed, 2000),
+        )
     for model, (task, local) in batches.items():
         for precision in sizes.precisions:
             how = setting.execution(4, precision)
@@ -228,7 +253,9 @@ def cells(setting: Setting, results: Results) -> Iterator[Cell]:
     yield from speeds(setting)
     for model, (task, local) in batches.items():
         for workers in _WORKERS[: 1 if setting.quick else None]:
-            how = setting.execution(chunk_for(setting, results, model, "float32"), "float32")
+            how = setting.execution(
+                chunk_for(setting, results, model, "float32"), "float32"
+            )
             work = partial(measures.shared, task, how, local, workers, sizes)
             yield f"workers/{model}/{workers}", work
     for model in batches:
@@ -262,20 +289,29 @@ def chunk_for(setting: Setting, results: Results, model: str, precision: str) ->
         for name, answer in results.cells.items()
         if name.startswith(f"speed/{model}/{precision}/") and not name.endswith("free")
     }
-    return setting.chunk or max(found, key=found.__getitem__, default=setting.sizes.chunks[-2])
+    return setting.chunk or max(
+        found, key=found.__getitem__, default=setting.sizes.chunks[-2]
+    )
 
 
-def paper_rounds(setting: Setting, results: Results, model: str, precision: str) -> dict[str, Any]:
+def paper_rounds(
+    setting: Setting, results: Results, model: str, precision: str
+) -> dict[str, Any]:
     """Seconds of the parts of a round: medians over a few rounds, without the first."""
     chunk = chunk_for(setting, results, model, precision)
     measures.fresh_memory(setting.device)
-    run, played = AuditedRun(setting.plan(model, precision, chunk)), list[dict[str, float]]()
+    run, played = (
+        AuditedRun(setting.plan(model, precision, chunk)),
+        list[dict[str, float]](),
+    )
     with measures.noted() as notes:
         for _ in range(setting.sizes.rounds):
             if setting.left() < _RESERVE:
                 raise OutOfTimeError
             played.append(run.play())
-    parts = {part: statistics.median(row[part] for row in played[1:]) for part in played[0]}
+    parts = {
+        part: statistics.median(row[part] for row in played[1:]) for part in played[0]
+    }
     return {
         "chunk": run.chunk,
         "clients": statistics.mean(run.series["clients"]),
@@ -315,7 +351,9 @@ def whole_run(setting: Setting, results: Results, place: Path) -> dict[str, Any]
     }
 
 
-def chosen(setting: Setting, results: Results, place: Path, sections: list[str]) -> Iterator[Cell]:
+def chosen(
+    setting: Setting, results: Results, place: Path, sections: list[str]
+) -> Iterator[Cell]:
     """What is left to measure in these sections."""
     for name, work in cells(setting, results):
         if name.partition("/")[0] in sections and name not in results.cells:
@@ -338,7 +376,9 @@ def measure(setting: Setting, results: Results, work: Iterator[Cell]) -> bool:
             return False
         longest = max(longest, time.monotonic() - began)
     run = results.cells.get("run")
-    return not results.errors and (run is None or run["so_far"]["rounds"] == run["rounds"])
+    return not results.errors and (
+        run is None or run["so_far"]["rounds"] == run["rounds"]
+    )
 
 
 def attempt(results: Results, name: str, work: Callable[[], dict[str, Any]]) -> None:
@@ -346,7 +386,14 @@ def attempt(results: Results, name: str, work: Callable[[], dict[str, Any]]) -> 
     began = time.monotonic()
     try:
         results.keep(name, work())
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as e:
         results.fail(name, e)
     print(f"{time.monotonic() - began:7.1f} s  {name}", flush=True)
 
@@ -355,15 +402,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = Path(os.environ.get("OUT") or "runs/gpu")
     parser.add_argument("--output", type=Path, default=default)
-    parser.add_argument("--resume", type=Path, help="output of the call before, to begin with")
-    parser.add_argument("--budget", type=float, default=540, help="seconds that this call takes")
+    parser.add_argument(
+        "--resume", type=Path, help="output of the call before, to begin with"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=540, help="seconds that this call takes"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="at a reduced size")
-    parser.add_argument("--sections", nargs="+", choices=_SECTIONS, default=list(_SECTIONS))
+    parser.add_argument(
+        "--sections", nargs="+", choices=_SECTIONS, default=list(_SECTIONS)
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--precision", choices=measures.Sizes.precisions, default="float32")
-    parser.add_argument("--chunk", type=int, default=0, help="clients at once in rounds and run")
-    parser.add_argument("--noise-multiplier", type=float, help="of rounds and run (default: task)")
+    parser.add_argument(
+        "--precision", choices=measures.Sizes.precisions, default="float32"
+    )
+    parser.add_argument(
+        "--chunk", type=int, default=0, help="clients at once in rounds and run"
+    )
+    parser.add_argument(
+        "--noise-multiplier", type=float, help="of rounds and run (default: task)"
+    )
     return parser.parse_args(arguments)
 
 

@@ -64,7 +64,9 @@ def machine(device: torch.device) -> Answer:
     """Where the numbers are from."""
     gpu = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if gpu else f"CPU {platform.machine()}",
+        "device": torch.cuda.get_device_name(device)
+        if gpu
+        else f"CPU {platform.machine()}",
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "numpy": np.__version__,
@@ -73,7 +75,9 @@ def machine(device: torch.device) -> Answer:
     }
 
 
-def timed(work: Callable[[], object], device: torch.device, at_least: float) -> list[float]:
+def timed(
+    work: Callable[[], object], device: torch.device, at_least: float
+) -> list[float]:
     """Seconds of each of several calls, after two that do not count.
 
     On a GPU between two of its events, from an idle device to an idle device.
@@ -114,7 +118,9 @@ def copy_bandwidth(device: torch.device, sizes: Sizes) -> Answer:
     return answer | {"gb_per_s": 2 * sizes.copied / answer["seconds"] / 1e9}
 
 
-def scoring(dim: int, device: torch.device, sizes: Sizes, seed: int, few: int) -> Answer:
+def scoring(
+    dim: int, device: torch.device, sizes: Sizes, seed: int, few: int
+) -> Answer:
     """All scores of a round by rotation on the device, and how far they are from the CPU's.
 
     "transforms" are two fast transforms alone, as `gpu_scoring.dot` makes them, and
@@ -154,7 +160,9 @@ def products(size: int, device: torch.device) -> Callable[[torch.Tensor], torch.
     bits = size.bit_length() - 1
     outer, middle = 1 << bits // 3, 1 << (bits - bits // 3) // 2
     inner = size // (outer * middle)
-    first, left, right = (torch.tensor(hadamard(n), device=device) for n in (outer, middle, inner))
+    first, left, right = (
+        torch.tensor(hadamard(n), device=device) for n in (outer, middle, inner)
+    )
 
     def transform(x: torch.Tensor) -> torch.Tensor:
         within = left @ (x.view(outer, middle, inner) @ right)
@@ -163,7 +171,9 @@ def products(size: int, device: torch.device) -> Callable[[torch.Tensor], torch.
     return transform
 
 
-def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: int) -> float:
+def _from_cpu(
+    canaries: CanarySet, x: np.ndarray, device: torch.device, seed: int
+) -> float:
     """The largest difference between scores here and on the CPU, in deviations of a score."""
     sparse = np.zeros_like(x)
     places = np.random.default_rng((seed, 1)).choice(len(x), 300, replace=False)
@@ -176,7 +186,9 @@ def _from_cpu(canaries: CanarySet, x: np.ndarray, device: torch.device, seed: in
     return far
 
 
-def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) -> Answer:
+def speed(
+    task: Task, execution: Execution, local: LocalTraining, sizes: Sizes
+) -> Answer:
     """Clients a second that a `CohortTrainer` trains, clips and adds up; their data is ready."""
     device = execution.torch_device()
     fresh_memory(device)
@@ -185,7 +197,11 @@ def speed(task: Task, execution: Execution, local: LocalTraining, sizes: Sizes) 
         answer = spread(timed(train, device, sizes.seconds))
         answer |= {"peak_gb": peak_gb(device), "waits": waits(train, device)}
     answer["chunk"] = trainer.chunk
-    return answer | {"clients": cohort, "per_s": cohort / answer["seconds"], "notes": notes}
+    return answer | {
+        "clients": cohort,
+        "per_s": cohort / answer["seconds"],
+        "notes": notes,
+    }
 
 
 def _round(
@@ -199,7 +215,9 @@ def _round(
 
     def train() -> None:
         total = ClippedSum(len(theta), _CLIP_NORM)
-        counts = trainer.train(theta, range(cohort), local, total, seed=1, round_number=1)
+        counts = trainer.train(
+            theta, range(cohort), local, total, seed=1, round_number=1
+        )
         if counts.faults:
             raise RuntimeError(f"A client was lost: {counts.faults[0]}")
 
@@ -220,13 +238,18 @@ def waits(work: Callable[[], object], device: torch.device) -> int | None:
     return sum("synchronizing" in str(warning.message) for warning in caught)
 
 
-def loop(task: Task, local: LocalTraining, device: torch.device, sizes: Sizes) -> Answer:
+def loop(
+    task: Task, local: LocalTraining, device: torch.device, sizes: Sizes
+) -> Answer:
     """Clients a second of a plain loop over clients: `torch.optim.SGD`, clipped and summed there.
 
     Its clients' examples are on the device before the clock starts.
     """
     cohort = sizes.least_clients
-    data = [task.client(client).map(lambda part: part.to(device)) for client in range(cohort)]
+    data = [
+        task.client(client).map(lambda part: part.to(device))
+        for client in range(cohort)
+    ]
     model = task.model().to(device).train()
     for module in model.modules():
         if isinstance(module, SeededDropout):  # whose masks come from the host
@@ -263,7 +286,9 @@ def shared(
     spawn = multiprocessing.get_context("spawn")
     barrier, found = spawn.Barrier(workers), spawn.Queue()
     given = task, execution, local, sizes, barrier, found
-    processes = [spawn.Process(target=_share, args=given, daemon=True) for _ in range(workers)]
+    processes = [
+        spawn.Process(target=_share, args=given, daemon=True) for _ in range(workers)
+    ]
     for process in processes:
         process.start()
     try:
@@ -278,7 +303,12 @@ def shared(
 
 
 def _share(
-    task: Task, execution: Execution, local: LocalTraining, sizes: Sizes, barrier: Any, found: Any
+    task: Task,
+    execution: Execution,
+    local: LocalTraining,
+    sizes: Sizes,
+    barrier: Any,
+    found: Any,
 ) -> None:
     """Train until the time is over; all processes begin at once."""
     try:
@@ -303,7 +333,9 @@ def correlation(task: Task, execution: Execution, local: LocalTraining) -> Answe
         for how in (Execution(device="cpu", chunk=1), execution):
             theta, total = task.initial(1), ClippedSum(task.dim, _ROOMY)
             trainer = CohortTrainer(prepared, how)
-            trainer.train(theta, range(_CORRELATION), local, total, seed=1, round_number=1)
+            trainer.train(
+                theta, range(_CORRELATION), local, total, seed=1, round_number=1
+            )
             sums.append(total.total())
     off = np.linalg.norm(sums[1] - sums[0]) / np.linalg.norm(sums[0])
     return {"relative": float(off), "chunk": trainer.chunk, "notes": notes}
@@ -319,7 +351,9 @@ def fresh_memory(device: torch.device) -> None:
 
 def peak_gb(device: torch.device) -> float | None:
     """The most memory that tensors took on a GPU; ``None`` on a CPU."""
-    return torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+    return (
+        torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None
+    )
 
 
 class _Notes(logging.Handler):

@@ -96,11 +96,15 @@ class Prepared(Task):
         """See `Task.loss`."""
         return self.task.loss(outputs, targets)
 
-    def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
+    def batch_loss(
+        self, model: Callable[..., torch.Tensor], batch: ClientData
+    ) -> LossSum:
         """See `Task.batch_loss`."""
         return self.task.batch_loss(model, batch)
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+    def by_example(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> ByExample | None:
         """See `Task.by_example`."""
         return self.task.by_example(outputs, targets)
 
@@ -143,7 +147,9 @@ class AuditedRun:
         config, seeds = plan.config, plan.seeds
         optimizer = config.optimizer()
         if not isinstance(optimizer, ServerSGD):
-            raise ValueError(f"Expected server_optimizer={config.server_optimizer!r} to be 'sgd'.")
+            raise ValueError(
+                f"Expected server_optimizer={config.server_optimizer!r} to be 'sgd'."
+            )
         self.plan, self._optimizer, self._rule = plan, optimizer, config.clip_rule()
         self._device = plan.execution.torch_device()
         self._task = Prepared(plan.task)
@@ -151,7 +157,9 @@ class AuditedRun:
         rng = generator(seeds.participation, 0)
         self._cohorts = list(config.client_schedule().cohorts(config.clients, rng))
         rng = generator(seeds.participation, 1)
-        planned = schedules.presence(config.canary_schedule(), config.num_canaries or 0, rng)
+        planned = schedules.presence(
+            config.canary_schedule(), config.num_canaries or 0, rng
+        )
         self._presence = planned
         self._start = self.theta = plan.task.initial(seeds.initial)
         count = (config.num_canaries or 0) + (config.unobserved or 0)
@@ -190,7 +198,10 @@ class AuditedRun:
             )
         with part("canaries"):
             for canary in np.flatnonzero(self._presence[t]).tolist():
-                total.add(self.canaries.vector(canary) * np.float32(_CANARY_FACTOR * clip_norm))
+                total.add(
+                    self.canaries.vector(canary)
+                    * np.float32(_CANARY_FACTOR * clip_norm)
+                )
         with part("noise"):
             std = config.sum_noise_multiplier() * clip_norm
             noise = gaussian_noise(generator(seeds.noise, t, 0), len(self.theta), std)
@@ -204,7 +215,14 @@ class AuditedRun:
         self._clip_norm = self._rule.update(clip_norm, counts.unclipped, voted, rng)
         self.faults += [fault.text for fault in counts.faults]
         loss = counts.loss_sum / max(1, counts.examples)
-        row = (clip_norm, norm(mean), moved, loss, counts.clients, sum(seconds.values()))
+        row = (
+            clip_norm,
+            norm(mean),
+            moved,
+            loss,
+            counts.clients,
+            sum(seconds.values()),
+        )
         for name, value in zip(_SERIES, row, strict=True):
             self.series[name].append(float(value))
         return seconds
@@ -222,7 +240,10 @@ class AuditedRun:
         """Inner products of all canaries with a vector, on the device."""
         if self._device.type == "cpu":
             return self.canaries.dot(vector)
-        return dot(self.canaries, torch.tensor(vector, dtype=torch.float32, device=self._device))
+        return dot(
+            self.canaries,
+            torch.tensor(vector, dtype=torch.float32, device=self._device),
+        )
 
     def record(self) -> AuditRecord:
         """The record of the rounds so far; canaries whose turn did not come are unobserved."""
@@ -240,7 +261,9 @@ class AuditedRun:
         final = self._score(self.theta) / norms.final
         moved = self._score(self.theta - self._start) / norms.displacement
         sides = [
-            CanaryCosines(means=means[:, ids], final=final[ids], displacement=moved[ids], ids=ids)
+            CanaryCosines(
+                means=means[:, ids], final=final[ids], displacement=moved[ids], ids=ids
+            )
             for ids in (observed, unobserved)
         ]
         record = AuditRecord(
@@ -333,7 +356,9 @@ def found_epsilon(record: AuditRecord) -> dict[str, Any]:
         "rounds": record.rounds,
         "canaries": record.num_canaries,
         "delta": record.delta,
-        "analytical": gaussian_epsilon(float(mechanism.noise_multiplier or 0), record.delta),
+        "analytical": gaussian_epsilon(
+            float(mechanism.noise_multiplier or 0), record.delta
+        ),
     }
     if record.num_canaries >= 2:
         final, every = (
@@ -348,7 +373,9 @@ def found_epsilon(record: AuditRecord) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _timed(seconds: dict[str, float], device: torch.device, name: str) -> Iterator[None]:
+def _timed(
+    seconds: dict[str, float], device: torch.device, name: str
+) -> Iterator[None]:
     began = time.perf_counter()
     yield
     if device.type == "cuda":

@@ -44,7 +44,10 @@ def _scoring(cells: Cells) -> list[str]:
         "        d   transforms    share   products     2,000       all      off, 2,000 and all",
     ]
     for answer in found.values():
-        times = [1e3 * answer[n]["seconds"] for n in ("transforms", "products", "few", "every")]
+        times = [
+            1e3 * answer[n]["seconds"]
+            for n in ("transforms", "products", "few", "every")
+        ]
         share, off = answer["gb_per_s"] / copied, answer["from_cpu"]
         lines.append(
             f"{answer['dim']:9,}{times[0]:13.2f}{share:9.1%}{times[1]:11.2f}{times[2]:10.1f}"
@@ -65,7 +68,10 @@ def _speeds(cells: Cells) -> list[str]:
         " " * 14 + "".join(f"{column:>9}" for column in columns) + "       off",
     ]
     for model, precision in dict.fromkeys(tuple(name.split("/")[:2]) for name in found):
-        row = [_speed(found.get(f"{model}/{precision}/{column}"), column) for column in columns]
+        row = [
+            _speed(found.get(f"{model}/{precision}/{column}"), column)
+            for column in columns
+        ]
         near = cells.get(f"correlation/{model}/{precision}")
         off = f"{near['relative']:10.1e}" if near else ""
         lines.append(f"{model:<5}{precision:<9}{''.join(row)}{off}")
@@ -76,13 +82,20 @@ def _speed(answer: Any, column: str) -> str:
     if answer is None:
         return " " * 9
     used, asked = answer["chunk"], int(column.split()[0])
-    return f"{answer['per_s']:8.1f} " if used == asked else f"{answer['per_s']:6.1f}*{used:<2}"
+    return (
+        f"{answer['per_s']:8.1f} "
+        if used == asked
+        else f"{answer['per_s']:6.1f}*{used:<2}"
+    )
 
 
 def _others(cells: Cells) -> list[str]:
     """A plain loop, and processes that share the device."""
     loops, shared = _under(cells, "loop"), _under(cells, "workers")
-    lines = [f"{model:<5}a plain loop{answer['per_s']:10.1f}" for model, answer in loops.items()]
+    lines = [
+        f"{model:<5}a plain loop{answer['per_s']:10.1f}"
+        for model, answer in loops.items()
+    ]
     for name, answer in shared.items():
         model, workers = name.split("/")
         lines.append(f"{model:<5}{workers:>3} workers{answer['per_s']:11.1f}")

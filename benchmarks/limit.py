@@ -23,13 +23,24 @@ from schedules import CLIENTS, each_in_a_process, peak_gib, schedule_of
 from fl_epe import epsilon_from_record
 from fl_epe.limit import limit_record
 
-NAMES = ("ShuffledEpochs", "Poisson", "FixedSize", "CheckIn, window 10,000", "TimeOfDay")
+NAMES = (
+    "ShuffledEpochs",
+    "Poisson",
+    "FixedSize",
+    "CheckIn, window 10,000",
+    "TimeOfDay",
+)
 
 
 def measure(name: str) -> None:
     began = time.perf_counter()
     record = limit_record(
-        schedule_of(name), 0.5, 1e-8, num_canaries=2000, unobserved=2000, population=CLIENTS
+        schedule_of(name),
+        0.5,
+        1e-8,
+        num_canaries=2000,
+        unobserved=2000,
+        population=CLIENTS,
     )
     final = epsilon_from_record(record, statistic="displacement")
     every = epsilon_from_record(record, statistic="matched-filter")

@@ -126,7 +126,9 @@ def play(dim: int, workers: int, audit: bool, momentum: float) -> None:
     )
     job = Job(OneVector(dim), config, Seeds.derive(1), evaluate_every=1)
     with tempfile.TemporaryDirectory() as folder:
-        simulate(job, workers=workers, checkpoint=Path(folder, "run.npz"), checkpoint_every=1)
+        simulate(
+            job, workers=workers, checkpoint=Path(folder, "run.npz"), checkpoint_every=1
+        )
 
 
 def run(dim: int, workers: int, audit: bool, momentum: float) -> None:
@@ -150,14 +152,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dim", type=int, default=10_000_000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--audit", nargs="+", default=["yes", "no"], choices=["yes", "no"])
+    parser.add_argument(
+        "--audit", nargs="+", default=["yes", "no"], choices=["yes", "no"]
+    )
     parser.add_argument("--momentum", type=float, default=0.9, help="of the server")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         run(options.dim, options.workers[0], options.audit == ["yes"], options.momentum)
         return
-    print("workers audit" + "".join(f"{name:>11}" for name in (*_STAGES, "peak")), flush=True)
+    print(
+        "workers audit" + "".join(f"{name:>11}" for name in (*_STAGES, "peak")),
+        flush=True,
+    )
     for workers in options.workers:
         for audit in options.audit:
             print(f"{workers:7} {audit:>5}", end="", flush=True)

@@ -64,7 +64,9 @@ def step(kind: NoiseGenerator) -> float:
 
 def round_of(kind: NoiseGenerator, cohort: int, rounds: int) -> float:
     """Seconds of a round in which real clients train, on average over a run."""
-    job = Job(SyntheticStackOverflow(), config_with(kind, cohort, rounds), Seeds.derive(1))
+    job = Job(
+        SyntheticStackOverflow(), config_with(kind, cohort, rounds), Seeds.derive(1)
+    )
     return seconds(lambda: simulate(job)) / rounds
 
 
@@ -78,7 +80,10 @@ def main() -> None:
     measures: dict[str, tuple[int, Callable[[NoiseGenerator], float]]] = {
         "draw": (9, draw),
         "server's step": (9, step),
-        "round": (options.runs, lambda kind: round_of(kind, options.cohort, options.rounds)),
+        "round": (
+            options.runs,
+            lambda kind: round_of(kind, options.cohort, options.rounds),
+        ),
     }
     for name, (times, measure) in measures.items():
         found = {kind: [0.0] * times for kind in _KINDS}

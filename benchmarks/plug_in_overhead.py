@@ -45,11 +45,22 @@ from unittest import mock
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 
 from fl_epe.auditing import run_auditor
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
@@ -157,7 +168,9 @@ class Timed:
 class Player:
     """Leads a strategy through its rounds, one at a time."""
 
-    def __init__(self, strategy: Strategy, inner: Strategy, grid: Grid, arrays: ArrayRecord):
+    def __init__(
+        self, strategy: Strategy, inner: Strategy, grid: Grid, arrays: ArrayRecord
+    ):
         self._strategy, self._inner = strategy, inner
         self._grid, self._arrays = grid, arrays
         self._round = 0
@@ -195,7 +208,9 @@ def client_app(clients: int, *, noise: bool = False) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         data = task.client(int(context.node_config["partition-id"]))
         model = Cnn()
-        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        model.load_state_dict(
+            message.content.array_records["arrays"].to_torch_state_dict()
+        )
         for layer in (model.dropout1, model.dropout2):
             layer.random = np.random.default_rng()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -203,11 +218,16 @@ def client_app(clients: int, *, noise: bool = False) -> ClientApp:
         with one_thread():
             for batch in torch.split(order, _BATCH):
                 optimizer.zero_grad()
-                loss = task.loss(model(data.inputs[batch]), data.targets[batch]).loss / _BATCH
+                loss = (
+                    task.loss(model(data.inputs[batch]), data.targets[batch]).loss
+                    / _BATCH
+                )
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         metrics = MetricRecord({"train_loss": loss.item(), "num-examples": len(order)})
-        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        content = RecordDict(
+            {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+        )
         return Message(content, reply_to=message)
 
     return app
@@ -253,7 +273,10 @@ def measure(grid: Grid, setting: Setting) -> None:
         flush=True,
     )
     scoring = Scoring(setting)
-    for name, make in (("FedAvg", setting.fedavg), ("Fixed clipping", setting.fixed_clipping)):
+    for name, make in (
+        ("FedAvg", setting.fedavg),
+        ("Fixed clipping", setting.fixed_clipping),
+    ):
         plain = make(0)
         audit = setting.audited(make)
         players = [
@@ -283,7 +306,9 @@ def show(name: str, pairs: list[tuple[Timed, Timed]]) -> None:
     print(f"    the server's   {spread(100 * server / plain, '.1f', '%')}")
     shown = 0.0
     for label in (*(label for _, _, label in _PARTS), "scoring, deferred"):
-        shares = np.array([(b.parts[label] - a.parts[label]) / a.total for a, b in pairs])
+        shares = np.array(
+            [(b.parts[label] - a.parts[label]) / a.total for a, b in pairs]
+        )
         seconds = np.median([b.parts[label] - a.parts[label] for a, b in pairs])
         shown += float(np.median(shares))
         print(f"    {label:<30}{1e3 * seconds:6.0f} ms {np.median(shares):7.2%}")

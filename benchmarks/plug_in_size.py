@@ -29,7 +29,11 @@ import time
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 
 from fl_epe.flower import CanaryAudit, InProcessGrid
 
@@ -61,7 +65,9 @@ def seconds_of(dim: int, name: str, *, audited: bool) -> float:
     """Processor time of three rounds in this process."""
     strategy: Strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=CLIENTS)
     if name == "fixed":
-        strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, CLIENTS)
+        strategy = DifferentialPrivacyServerSideFixedClipping(
+            strategy, 1.0, 1.0, CLIENTS
+        )
     if audited:
         strategy = CanaryAudit(strategy, delta=1e-5, seed=1)
     began = time.process_time()
@@ -89,13 +95,18 @@ def main() -> None:
     if options.only:
         print(seconds_of(options.sizes[0], options.only, audited=options.audited))
         return
-    print("parameters   strategy          plain   audited   a round and million parameters")
+    print(
+        "parameters   strategy          plain   audited   a round and million parameters"
+    )
     for dim in options.sizes:
         for name, words in STRATEGIES.items():
-            plain, audited = (_in_a_process(dim, name, audited=flag) for flag in (False, True))
+            plain, audited = (
+                _in_a_process(dim, name, audited=flag) for flag in (False, True)
+            )
             each = (audited - plain) / ROUNDS / (dim / 1e6)
             print(
-                f"{dim:10}   {words:15}{plain:6.1f} s{audited:7.1f} s    {each:.2f} s", flush=True
+                f"{dim:10}   {words:15}{plain:6.1f} s{audited:7.1f} s    {each:.2f} s",
+                flush=True,
             )
 
 

@@ -48,7 +48,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    RecordDict,
+)
 from flwr.serverapp import Grid, ServerApp
 
 from fl_epe.config import RunConfig
@@ -73,7 +80,9 @@ Clock = Callable[[], float]
 
 _FEATURES, _CLASSES, _BATCH, _BATCHES = 64, 10, 16, 2
 _BYTES = 12  # of a parameter: the model in float32 there, a sum in float64 back
-_POLL = 0.1  # seconds between looks for answers in a run; half of it is waited on average
+_POLL = (
+    0.1  # seconds between looks for answers in a run; half of it is waited on average
+)
 _LOOK = 0.002  # the same here
 _TINY = 1_000
 _SPREAD = 10  # clients in all, over those of a round
@@ -150,7 +159,11 @@ class Load:
 
 
 def predicted(
-    parts: Parts, load: Load, workers: int, network: float = math.inf, scored: bool = True
+    parts: Parts,
+    load: Load,
+    workers: int,
+    network: float = math.inf,
+    scored: bool = True,
 ) -> tuple[float, float, float]:
     """Seconds of a round: at the slowest worker, of bytes, and of the server.
 
@@ -161,8 +174,12 @@ def predicted(
         network: bytes a second of the server's link.
         scored: whether the server scores canaries.
     """
-    clients, canaries = (math.ceil(count / workers) for count in (load.clients, load.canaries))
-    working = parts.wait + clients * parts.client + canaries * parts.canary + parts.order
+    clients, canaries = (
+        math.ceil(count / workers) for count in (load.clients, load.canaries)
+    )
+    working = (
+        parts.wait + clients * parts.client + canaries * parts.canary + parts.order
+    )
     moving = _BYTES * load.dim * workers * (1 / parts.local + 1 / network)
     serving = parts.server + workers * parts.answer + scored * parts.scores
     return working, moving, serving
@@ -183,7 +200,9 @@ def settings(cohort: int, rounds: int, canaries: int | None) -> RunConfig:
 def canaries_in_round(cohort: int, rounds: int) -> float:
     """How many canaries take part in a round on average, by default."""
     return float(
-        DPFedAvg(settings(cohort, rounds, None), Seeds.derive(1)).log.presence.sum(1).mean()
+        DPFedAvg(settings(cohort, rounds, None), Seeds.derive(1))
+        .log.presence.sum(1)
+        .mean()
     )
 
 
@@ -232,7 +251,9 @@ def made_up(message: Message) -> Message:
     """An answer as of a worker, of zeros."""
     told = TrainInstruction.decode(message.content)
     answer = PartialAggregate(
-        total=np.zeros(len(told.theta)), clients=len(told.clients), canaries=len(told.canary_ids)
+        total=np.zeros(len(told.theta)),
+        clients=len(told.clients),
+        canaries=len(told.canary_ids),
     )
     return Message(answer.encode(), reply_to=message)
 
@@ -255,7 +276,9 @@ def server_parts(
             ),
         )
         with InProcessGrid(worker_app(task, everyone=True), nodes) as grid:
-            whole = list(_served(strategy, grid, share(theta=task.initial(1)), rounds, clock))
+            whole = list(
+                _served(strategy, grid, share(theta=task.initial(1)), rounds, clock)
+            )
         score = seconds(strategy.metrics_so_far, clock)
         alone.append(float(np.median(np.subtract(whole, spent)[1:])))
         scoring.append(float(np.median(spent[1:])) + score)
@@ -303,10 +326,14 @@ def echoed(grid: Grid, dim: int) -> float:
 def echo(message: Message, context: Context) -> Message:
     """Answer a model with zeros of a sum's size."""
     theta = read_only(message.content.array_records["model"]["theta"])
-    return Message(RecordDict({"sums": share(total=np.zeros(len(theta)))}), reply_to=message)
+    return Message(
+        RecordDict({"sums": share(total=np.zeros(len(theta)))}), reply_to=message
+    )
 
 
-def rounds_of(grid: Grid, task: Dense, cohort: int, rounds: int, audited: bool) -> float:
+def rounds_of(
+    grid: Grid, task: Dense, cohort: int, rounds: int, audited: bool
+) -> float:
     """Seconds of a round of a run, the median without the first and last."""
     config = settings(cohort, rounds, None if audited else 0)
     ends: list[float] = []
@@ -318,7 +345,9 @@ def rounds_of(grid: Grid, task: Dense, cohort: int, rounds: int, audited: bool) 
     return float(np.median(np.diff(ends)[1:-1]))
 
 
-def measured(dim: int, cohort: int, workers: int, rounds: int, turns: int) -> dict[str, float]:
+def measured(
+    dim: int, cohort: int, workers: int, rounds: int, turns: int
+) -> dict[str, float]:
     """Medians over turns: a round on so many workers, with and without canaries, and all parts."""
     task, found = Dense(dim, _SPREAD * cohort), list[dict[str, float]]()
     canaries = max(1, round(canaries_in_round(cohort, rounds)))
@@ -339,12 +368,20 @@ def measured(dim: int, cohort: int, workers: int, rounds: int, turns: int) -> di
             if turn:
                 found.append(cells)
 
-    ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "num_cpus": workers}
+    ray: dict[str, Any] = {
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "num_cpus": workers,
+    }
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     simulate_with_ray(server, client, workers, backend)
     if not found:
-        raise RuntimeError("The Ray simulation ended without a result; see Flower's log above.")
-    return {name: float(np.median([cells[name] for cells in found])) for name in found[0]}
+        raise RuntimeError(
+            "The Ray simulation ended without a result; see Flower's log above."
+        )
+    return {
+        name: float(np.median([cells[name] for cells in found])) for name in found[0]
+    }
 
 
 def parts_of(cells: dict[str, float], dim: int, workers: int) -> Parts:
@@ -378,7 +415,9 @@ def check(options: argparse.Namespace) -> Parts:
         size, _, cohort = text.partition(":")
         dim = Dense(int(size)).dim
         for workers in (1, 2):
-            cells = measured(int(size), int(cohort), workers, options.rounds, options.turns)
+            cells = measured(
+                int(size), int(cohort), workers, options.rounds, options.turns
+            )
             parts = parts_of(cells, dim, workers)
             show_parts(dim, parts)
             canaries = canaries_in_round(int(cohort), options.rounds)
@@ -406,7 +445,9 @@ def sized(options: argparse.Namespace, waited: Parts) -> None:
     show_rounds(found, options, "on a core like this one")
     if options.client_seconds is not None:
         given = {"client": options.client_seconds}
-        told = {size: dataclasses.replace(parts, **given) for size, parts in found.items()}
+        told = {
+            size: dataclasses.replace(parts, **given) for size, parts in found.items()
+        }
         show_rounds(told, options, f"{1e3 * options.client_seconds:g} ms a client")
 
 
@@ -421,11 +462,15 @@ def computed_parts(size: int, options: argparse.Namespace, waited: Parts) -> Par
         }
         for _ in range(options.turns + 1)
     ][1:]
-    medians = {name: float(np.median([cells[name] for cells in here])) for name in here[0]}
+    medians = {
+        name: float(np.median([cells[name] for cells in here])) for name in here[0]
+    }
     return dataclasses.replace(waited, **medians)
 
 
-def show_rounds(found: dict[int, Parts], options: argparse.Namespace, where: str) -> None:
+def show_rounds(
+    found: dict[int, Parts], options: argparse.Namespace, where: str
+) -> None:
     """Print a table of computed rounds."""
     cohort, network = options.cohort, options.bandwidth * 1e9 / 8
     canaries = canaries_in_round(cohort, 100)
@@ -441,7 +486,9 @@ def show_rounds(found: dict[int, Parts], options: argparse.Namespace, where: str
         dim = Dense(size).dim
         for workers in options.workers:
             row = predicted(parts, Load(dim, cohort, canaries), workers, network)
-            plain = sum(predicted(parts, Load(dim, cohort, 0), workers, network, scored=False))
+            plain = sum(
+                predicted(parts, Load(dim, cohort, 0), workers, network, scored=False)
+            )
             slowest = ("workers", "its link", "the server")[int(np.argmax(row))]
             print(
                 f"    {dim:>10,}{workers:>9}{row[0]:12.2f}{row[1]:9.2f}{row[2]:9.2f}"
@@ -459,16 +506,29 @@ def main() -> None:
         help="parameters:clients of a round, on one and two workers; nothing: the table alone",
     )
     parser.add_argument("--rounds", type=int, default=6, help="of each measured run")
-    parser.add_argument("--turns", type=int, default=3, help="of which medians are taken")
     parser.add_argument(
-        "--sizes", type=int, nargs="+", default=[100_000, 1_200_000, 4_000_000, 10_000_000]
+        "--turns", type=int, default=3, help="of which medians are taken"
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[4, 8, 16, 64], help="computed")
-    parser.add_argument("--cohort", type=int, default=1_024, help="computed: clients of a round")
-    parser.add_argument("--few", type=int, default=16, help="clients timed at each size")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[100_000, 1_200_000, 4_000_000, 10_000_000],
+    )
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=[4, 8, 16, 64], help="computed"
+    )
+    parser.add_argument(
+        "--cohort", type=int, default=1_024, help="computed: clients of a round"
+    )
+    parser.add_argument(
+        "--few", type=int, default=16, help="clients timed at each size"
+    )
     parser.add_argument("--bandwidth", type=float, default=10.0, help="assumed, Gbit/s")
     parser.add_argument(
-        "--client-seconds", type=float, help="of a client on your worker: a second table"
+        "--client-seconds",
+        type=float,
+        help="of a client on your worker: a second table",
     )
     options = parser.parse_args()
     quiet_flower()

@@ -42,7 +42,11 @@ CASES: dict[str, dict[str, Any]] = {
     "FixedSize": {"kind": "fixed-size"},
     "MinSeparation, 1,000 rounds": {"kind": "min-separation", "separation": 1000},
     "MinSeparation, 10,000 rounds": {"kind": "min-separation", "separation": 10_000},
-    "DeviceClasses": {"kind": "device-classes", "rates": (12, 1), "shares": (1 / 11, 10 / 11)},
+    "DeviceClasses": {
+        "kind": "device-classes",
+        "rates": (12, 1),
+        "shares": (1 / 11, 10 / 11),
+    },
     "Cyclic": {"kind": "cyclic"},
     "BallsInBins": {"kind": "balls-in-bins"},
     "CheckIn, window 10,000": {"kind": "check-in", "window": 10_000},
@@ -87,4 +91,6 @@ def each_in_a_process(
 
 
 if __name__ == "__main__":
-    each_in_a_process(__file__, measure, CASES, f"{'schedule':<36}{'seconds':>9}{'GiB':>7}")
+    each_in_a_process(
+        __file__, measure, CASES, f"{'schedule':<36}{'seconds':>9}{'GiB':>7}"
+    )

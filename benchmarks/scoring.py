@@ -117,11 +117,16 @@ def main() -> None:
     fast = statistics.median(times[1:])
     print(f"{dim:,} parameters, {canaries:,} canaries, {rounds} rounds")
     print(f"rotated      {fast:8.3f} s a round (median), the first {times[0]:.3f} s")
-    print(f"             all rounds {sum(times):.1f} s; peak {vectors:.1f} vectors of the model")
+    print(
+        f"             all rounds {sum(times):.1f} s; peak {vectors:.1f} vectors of the model"
+    )
     print(f"independent  {slow:8.3f} s a round, {slow / fast:.0f} times as long")
     scale = 100 if small else 1
     dims = (100_000, 300_000, CNN, LSTM, 10_000_000)
-    growth(tuple(d // scale for d in dims), tuple(max(2, 10**p // scale) for p in range(2, 7)))
+    growth(
+        tuple(d // scale for d in dims),
+        tuple(max(2, 10**p // scale) for p in range(2, 7)),
+    )
 
 
 if __name__ == "__main__":

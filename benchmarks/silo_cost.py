@@ -104,7 +104,9 @@ def play(start: torch.nn.Module, data: Any, where: dict[str, Any] | None) -> Tim
     audit = None
     if where is not None:
         with watch.on(_PARTS[0]):
-            audit = audit_records(where, optimizer, delta=1e-5, num_canaries=_CANARIES, silos=3)
+            audit = audit_records(
+                where, optimizer, delta=1e-5, num_canaries=_CANARIES, silos=3
+            )
             audit.__enter__()
     with watch.on(_PARTS[1]):
         for inputs, labels in batches:
@@ -131,7 +133,9 @@ def bytes_kept(where: dict[str, Any]) -> int:
 
 def spread(values: np.ndarray) -> str:
     """Median and quartiles, in percent."""
-    low, middle, high = (f"{100 * x:.1f}" for x in np.quantile(values, [0.25, 0.5, 0.75]))
+    low, middle, high = (
+        f"{100 * x:.1f}" for x in np.quantile(values, [0.25, 0.5, 0.75])
+    )
     return f"{middle}% ({low} – {high})"
 
 

@@ -187,7 +187,9 @@ class Player:
         for line in self._process.stdout:
             if line.startswith("seconds "):
                 return float(line.split()[1])
-        raise RuntimeError(f"{self.name} ended; run it by itself: {self._process.args!r}")
+        raise RuntimeError(
+            f"{self.name} ended; run it by itself: {self._process.args!r}"
+        )
 
     @contextlib.contextmanager
     def _sampled(self) -> Iterator[list[float]]:
@@ -196,7 +198,9 @@ class Player:
 
         def sample() -> None:
             while not over.wait(_INTERVAL):
-                pages = sum(int(read(p, "statm").split()[1] or 0) for p in self._processes())
+                pages = sum(
+                    int(read(p, "statm").split()[1] or 0) for p in self._processes()
+                )
                 sizes.append(pages * _PAGE / 1e6)
 
         thread = threading.Thread(target=sample)
@@ -243,11 +247,15 @@ def read(process: Path, name: str) -> str:
 
 def busy() -> float:
     """Processor seconds in which the machine was not idle."""
-    user, nice, system, _, _, *rest = Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    user, nice, system, _, _, *rest = (
+        Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
     return sum(map(int, (user, nice, system, *rest[:3]))) / _TICKS
 
 
-def compare(setting: Setting, pythons: dict[str, str], rounds: int, warm_up: int) -> None:
+def compare(
+    setting: Setting, pythons: dict[str, str], rounds: int, warm_up: int
+) -> None:
     print(f"\n{setting}", flush=True)
     players = [Player(name, setting, python) for name, python in pythons.items()]
     played: dict[str, list[Played]] = {name: [] for name in pythons}
@@ -266,7 +274,10 @@ def compare(setting: Setting, pythons: dict[str, str], rounds: int, warm_up: int
 
 def show(played: dict[str, list[Played]]) -> None:
     ours = np.array([result.speed for result in played["ours"]])
-    print("            clients/s   range         ours is   CPU ms       MB   load", flush=True)
+    print(
+        "            clients/s   range         ours is   CPU ms       MB   load",
+        flush=True,
+    )
     for name, results in played.items():
         speeds = np.array([result.speed for result in results])
         print(
@@ -284,11 +295,19 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--cohort", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=2, help="rounds that do not count")
-    parser.add_argument("--shortest", type=int, default=20, help="words of a sentence, at least")
+    parser.add_argument(
+        "--warm-up", type=int, default=2, help="rounds that do not count"
+    )
+    parser.add_argument(
+        "--shortest", type=int, default=20, help="words of a sentence, at least"
+    )
     parser.add_argument("--settings", nargs="+", default=_SETTINGS)
-    parser.add_argument("--pfl", metavar="PYTHON", help="an interpreter that has pfl-research")
-    parser.add_argument("--variants", nargs="+", default=["ours", "loop", "loop 1", "Flower"])
+    parser.add_argument(
+        "--pfl", metavar="PYTHON", help="an interpreter that has pfl-research"
+    )
+    parser.add_argument(
+        "--variants", nargs="+", default=["ours", "loop", "loop 1", "Flower"]
+    )
     options = parser.parse_args()
     pythons = dict.fromkeys(options.variants, sys.executable)
     if options.pfl:
@@ -297,7 +316,9 @@ def main() -> None:
         print("pfl-research is left out: name an interpreter that has it with --pfl.")
     for text in options.settings:
         model, _, batches = text.partition(":")
-        setting = Setting(model, int(batches), options.clients, options.cohort, options.shortest)
+        setting = Setting(
+            model, int(batches), options.clients, options.cohort, options.shortest
+        )
         compare(setting, pythons, options.rounds, options.warm_up)
 
 

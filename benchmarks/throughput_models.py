@@ -50,7 +50,10 @@ class Images(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = torch.nn.Conv2d(1, 32, 3), torch.nn.Conv2d(32, 64, 3)
-        self.dense1, self.dense2 = torch.nn.Linear(9216, 128), torch.nn.Linear(128, _CLASSES)
+        self.dense1, self.dense2 = (
+            torch.nn.Linear(9216, 128),
+            torch.nn.Linear(128, _CLASSES),
+        )
         self.dropout1, self.dropout2 = torch.nn.Dropout(0.25), torch.nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -75,7 +78,10 @@ class Words(torch.nn.Module):
         super().__init__()
         self.embedding = torch.nn.Embedding(_VOCABULARY, 96)
         self.lstm = torch.nn.LSTM(96, 670, batch_first=True)
-        self.dense1, self.dense2 = torch.nn.Linear(670, 96), torch.nn.Linear(96, _VOCABULARY)
+        self.dense1, self.dense2 = (
+            torch.nn.Linear(670, 96),
+            torch.nn.Linear(96, _VOCABULARY),
+        )
         frozen: Any = self.lstm.bias_hh_l0
         frozen.requires_grad_(False).zero_()
 
@@ -85,7 +91,9 @@ class Words(torch.nn.Module):
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy; pfl asks for it by this name, and for `metrics`."""
-        return functional.cross_entropy(self(x).flatten(0, 1), y.flatten(), ignore_index=0)
+        return functional.cross_entropy(
+            self(x).flatten(0, 1), y.flatten(), ignore_index=0
+        )
 
     def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
         """No metrics."""
@@ -106,7 +114,9 @@ class Tokens(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         """Logits."""
         places = torch.arange(x.shape[1], device=x.device)
-        return self.output(self.encoder(self.embedding(x) + self.positions(places)).mean(1))
+        return self.output(
+            self.encoder(self.embedding(x) + self.positions(places)).mean(1)
+        )
 
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy; pfl asks for it by this name, and for `metrics`."""
@@ -160,7 +170,10 @@ def examples(setting: Setting, client: int) -> tuple[torch.Tensor, torch.Tensor]
         images = torch.from_numpy(random.random((n, 1, 28, 28), np.float32))
         return images, torch.from_numpy(random.integers(0, _CLASSES, n))
     words = random.integers(1, _VOCABULARY, (n, _WORDS + 1))
-    words[np.arange(_WORDS + 1) > random.integers(setting.shortest, _WORDS + 1, n)[:, None]] = 0
+    words[
+        np.arange(_WORDS + 1)
+        > random.integers(setting.shortest, _WORDS + 1, n)[:, None]
+    ] = 0
     return torch.from_numpy(words[:, :-1].copy()), torch.from_numpy(words[:, 1:].copy())
 
 

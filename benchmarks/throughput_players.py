@@ -20,7 +20,9 @@ _WORKERS = 2
 
 def descend(net: Any, setting: Setting, client: int) -> float:
     """Train with plain SGD on a client's batches; returns the last loss."""
-    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=_RATE)
+    optimizer = torch.optim.SGD(
+        [p for p in net.parameters() if p.requires_grad], lr=_RATE
+    )
     x, y = examples(setting, client)
     for part in torch.split(torch.randperm(len(x)), BATCH):
         optimizer.zero_grad()
@@ -48,7 +50,9 @@ def lead(strategy: Any, grid: Any, arrays: Any) -> None:
 
     def play() -> None:
         state["round"] += 1
-        messages = strategy.configure_train(state["round"], state["arrays"], ConfigRecord(), grid)
+        messages = strategy.configure_train(
+            state["round"], state["arrays"], ConfigRecord(), grid
+        )
         replies = list(grid.send_and_receive(messages, timeout=3600))
         assert not any(reply.has_error() for reply in replies), replies[0].error
         state["arrays"], _ = strategy.aggregate_train(state["round"], replies)
@@ -104,7 +108,9 @@ def synthetic_task(setting: Setting) -> Any:
             return self.client(0)
 
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
-            return cross_entropy(outputs, targets, -100 if setting.model == "cnn" else 0)
+            return cross_entropy(
+                outputs, targets, -100 if setting.model == "cnn" else 0
+            )
 
     return MadeUp()
 
@@ -117,7 +123,9 @@ def own_task(setting: Setting) -> Any:
 
     parts = [examples(setting, client) for client in range(setting.clients)]
     table = {"user": np.repeat(np.arange(setting.clients), setting.batches * BATCH)}
-    table["x"], table["y"] = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+    table["x"], table["y"] = (
+        torch.cat(column).numpy() for column in zip(*parts, strict=True)
+    )
     rows = Dataset.from_dict(table)
     return from_datasets(
         setting.net,
@@ -140,8 +148,12 @@ def play_loop(setting: Setting) -> None:
         for client in order.choice(setting.clients, setting.cohort, replace=False):
             descend(net, setting, int(client))
             with torch.no_grad():
-                delta = [p - before for p, before in zip(parameters, start, strict=True)]
-                length = torch.linalg.vector_norm(torch.stack([part.norm() for part in delta]))
+                delta = [
+                    p - before for p, before in zip(parameters, start, strict=True)
+                ]
+                length = torch.linalg.vector_norm(
+                    torch.stack([part.norm() for part in delta])
+                )
                 torch._foreach_add_(total, delta, alpha=min(1.0, _CLIP / float(length)))
                 torch._foreach_copy_(parameters, start)
         with torch.no_grad():
@@ -156,7 +168,10 @@ def play_flower(setting: Setting) -> None:
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
-    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+    from flwr.serverapp.strategy import (
+        DifferentialPrivacyServerSideFixedClipping,
+        FedAvg,
+    )
 
     from fl_epe.simulation.flower_internals import quiet_flower, simulate_with_ray
 
@@ -167,20 +182,31 @@ def play_flower(setting: Setting) -> None:
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         net = setting.net()
-        net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        net.load_state_dict(
+            message.content.array_records["arrays"].to_torch_state_dict()
+        )
         loss = descend(net, setting, int(context.node_config["partition-id"]))
-        metrics = MetricRecord({"train_loss": loss, "num-examples": setting.batches * BATCH})
-        content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
+        metrics = MetricRecord(
+            {"train_loss": loss, "num-examples": setting.batches * BATCH}
+        )
+        content = RecordDict(
+            {"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}
+        )
         return Message(content, reply_to=message)
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         share = setting.cohort / setting.clients
         inner = FedAvg(
-            fraction_train=share, fraction_evaluate=0, min_available_nodes=setting.clients
+            fraction_train=share,
+            fraction_evaluate=0,
+            min_available_nodes=setting.clients,
         )
         strategy = DifferentialPrivacyServerSideFixedClipping(
-            inner, noise_multiplier=_NOISE, clipping_norm=_CLIP, num_sampled_clients=setting.cohort
+            inner,
+            noise_multiplier=_NOISE,
+            clipping_norm=_CLIP,
+            num_sampled_clients=setting.cohort,
         )
         lead(strategy, grid, ArrayRecord(setting.net().state_dict()))
 

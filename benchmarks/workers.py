@@ -43,7 +43,9 @@ APP = ROOT / "simulations" / "apps" / "flower_app"
 _DOWN, _UP = 4, 8  # bytes of a parameter: the model in float32, the sum in float64
 
 
-def simulated(backend: str, workers: int, cohort: int, rounds: int, audited: bool) -> float:
+def simulated(
+    backend: str, workers: int, cohort: int, rounds: int, audited: bool
+) -> float:
     """Seconds of a round."""
     canaries = None if audited else 0
     config = RunConfig(
@@ -84,7 +86,9 @@ def on_supernodes(workers: int, cohort: int, rounds: int) -> tuple[float, float]
             ends = dict.fromkeys(_checkpoints(run, output / "checkpoint.npz"))
             seconds = float(np.median(np.diff(list(ends))[1:]))
             with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as state:
-                (moved,) = state.execute("select sum(bytes_sent + bytes_recv) from run").fetchone()
+                (moved,) = state.execute(
+                    "select sum(bytes_sent + bytes_recv) from run"
+                ).fetchone()
             if not (output / "record.npz").exists():
                 raise RuntimeError(processes.log("run"))
         finally:
@@ -104,7 +108,9 @@ def _checkpoints(run: object, path: Path) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backends", nargs="+", default=["in-process", "ray", "supernodes"])
+    parser.add_argument(
+        "--backends", nargs="+", default=["in-process", "ray", "supernodes"]
+    )
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--cohort", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=6)
@@ -121,7 +127,9 @@ def main() -> None:
                 seconds, moved = on_supernodes(workers, options.cohort, options.rounds)
             else:
                 given = backend, workers, options.cohort, options.rounds
-                seconds, plain = (simulated(*given, audited) for audited in (True, False))
+                seconds, plain = (
+                    simulated(*given, audited) for audited in (True, False)
+                )
             print(
                 f"{backend:<12}{workers:>8}{options.cohort / seconds:>11.1f}{seconds:>9.2f}"
                 f"{plain:>9.2f}{moved / 1e6:>10.1f}",

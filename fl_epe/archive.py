@@ -144,7 +144,10 @@ def write_archive(
         whole_file(path, private=private, previous=previous) as file,
         zipfile.ZipFile(file, "w", packing) as archive,
     ):
-        members = {**arrays, **{name: _as_bytes(value) for name, value in texts.items()}}
+        members = {
+            **arrays,
+            **{name: _as_bytes(value) for name, value in texts.items()},
+        }
         sums = {name: _write(archive, name, array) for name, array in members.items()}
         _write(archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
 
@@ -224,12 +227,16 @@ def read_archive(
             sums[name] = hashlib.sha256(content).hexdigest()
         if _CHECKSUMS in arrays:
             del sums[_CHECKSUMS]
-            _check_sums(json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS), sums, schema)
+            _check_sums(
+                json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS), sums, schema
+            )
         elif schema is not None:
             raise ValueError("it has no checksums")
         if missing := [name for name in texts if name not in arrays]:
             raise ValueError(f"it has no {missing[0]!r}")
-        return [json_object(arrays.pop(name).tobytes(), repr(name)) for name in texts], arrays
+        return [
+            json_object(arrays.pop(name).tobytes(), repr(name)) for name in texts
+        ], arrays
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
 
@@ -243,21 +250,30 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
         for info in members:
             name = info.filename.removesuffix(".npy")
             if name == info.filename or name in names:
-                raise ValueError(f"its member {name[:80]!r} is no array, or is a duplicate")
+                raise ValueError(
+                    f"its member {name[:80]!r} is no array, or is a duplicate"
+                )
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
             names.add(name)
             with archive.open(info) as member:
-                yield name, member.read(info.file_size)  # in these ways never more than it claims
+                yield (
+                    name,
+                    member.read(info.file_size),
+                )  # in these ways never more than it claims
 
 
-def _check_sums(about: dict[str, Any], sums: dict[str, str], schema: int | None) -> None:
+def _check_sums(
+    about: dict[str, Any], sums: dict[str, str], schema: int | None
+) -> None:
     if schema is not None and (found := about.get("schema")) != schema:
         raise ValueError(
             f"it is of schema={found!r:.40}, and this version of fl_epe reads {schema}"
         )
     if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
-        raise ValueError(f"{changed[0][:80]!r} is not as it was written: its checksum differs")
+        raise ValueError(
+            f"{changed[0][:80]!r} is not as it was written: its checksum differs"
+        )
 
 
 def read_npy(path: Path, what: str) -> np.ndarray:
@@ -274,13 +290,19 @@ def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python and NumPy, on what is in the header
+            warnings.simplefilter(
+                "ignore"
+            )  # of Python and NumPy, on what is in the header
             array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
             kind = array.dtype
     except UNREADABLE as error:
         raise ValueError(f"{name!r} is no array ({one_line(error, 80)})") from error
-    if kind.kind not in _KINDS or not kind.itemsize:  # without, a header may claim any shape
-        raise ValueError(f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts")
+    if (
+        kind.kind not in _KINDS or not kind.itemsize
+    ):  # without, a header may claim any shape
+        raise ValueError(
+            f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts"
+        )
     return np.asarray(array, kind.newbyteorder("="), order="C")
 
 
@@ -301,7 +323,11 @@ def unpacked_json(packed: NDArray[np.uint8]) -> Any:
 
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by what follows it."""
-    return {n.removeprefix(prefix): each for n, each in arrays.items() if n.startswith(prefix)}
+    return {
+        n.removeprefix(prefix): each
+        for n, each in arrays.items()
+        if n.startswith(prefix)
+    }
 
 
 def put_under(prefix: str, arrays: NamedArrays) -> NamedArrays:

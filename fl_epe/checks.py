@@ -57,7 +57,9 @@ class ArgumentError(ValueError):
         self.values = values
         super().__init__(self.said())
 
-    def said(self, spelling: Callable[[str], str] = str, but: Collection[str] = ()) -> str:
+    def said(
+        self, spelling: Callable[[str], str] = str, but: Collection[str] = ()
+    ) -> str:
         """The message with arguments' names as ``spelling`` writes them, ``but`` some in braces."""
 
         def filled(place: re.Match[str]) -> str:
@@ -155,10 +157,14 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     """
     kinds = parts_of(kind)
     words = tuple(part for part in kinds if isinstance(part, str))
-    if (value is None and types.NoneType in kinds) or (isinstance(value, str) and value in words):
+    if (value is None and types.NoneType in kinds) or (
+        isinstance(value, str) and value in words
+    ):
         return value
     if words and (float not in kinds or isinstance(value, str)):
-        raise_invalid(name, value, f"to be {'a number or ' * (float in kinds)}one of {words}")
+        raise_invalid(
+            name, value, f"to be {'a number or ' * (float in kinds)}one of {words}"
+        )
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     number = number and abs(value) <= sys.float_info.max
     if int in kinds:
@@ -170,7 +176,9 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     if float in kinds and not number:
         raise_invalid(name, value, "to be a finite number")
     if kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
-        raise_invalid(name, value, "to be text" if kinds[0] is str else "to be true or false")
+        raise_invalid(
+            name, value, "to be text" if kinds[0] is str else "to be true or false"
+        )
     return value
 
 
@@ -221,7 +229,9 @@ def check_noise_multiplier(name: str, value: float) -> None:
     if value < 0 or not math.isfinite(value):
         raise_invalid(name, value, "in [0, inf)")
     if value and not LEAST_NOISE <= value <= MOST_NOISE:
-        raise_invalid(name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise")
+        raise_invalid(
+            name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise"
+        )
 
 
 def check_not_negative(name: str, value: float) -> None:

@@ -125,12 +125,20 @@ class RunConfig:
         self.sum_noise_multiplier()
 
     def _check_values(self) -> None:
-        for name in ("clients", "rounds", "clients_per_round", "local_epochs", "local_batch_size"):
+        for name in (
+            "clients",
+            "rounds",
+            "clients_per_round",
+            "local_epochs",
+            "local_batch_size",
+        ):
             checks.check_count(name, getattr(self, name))
         for name in ("clip_norm", "local_learning_rate"):
             checks.check_positive(name, getattr(self, name))
         checks.check_probability("canary_share", self.canary_share)
-        if self.unobserved is not None and (self.unobserved < 0 or self.unobserved == 1):
+        if self.unobserved is not None and (
+            self.unobserved < 0 or self.unobserved == 1
+        ):
             checks.raise_invalid("unobserved", self.unobserved, "to be 0 or >= 2")
         if self.clients_per_round > self.clients:
             raise checks.ArgumentError(
@@ -222,8 +230,14 @@ class RunConfig:
         unobserved = self.unobserved
         if unobserved is None:
             many = paper or self.canary_kind == "sphere"
-            unobserved = (count or 0) if self.by_coin else _OF_PAPER if many else LEAST_FOR_NULL
-        values = {"num_canaries": count, "canary_participations": often, "unobserved": unobserved}
+            unobserved = (
+                (count or 0) if self.by_coin else _OF_PAPER if many else LEAST_FOR_NULL
+            )
+        values = {
+            "num_canaries": count,
+            "canary_participations": often,
+            "unobserved": unobserved,
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -358,7 +372,9 @@ def _stop_rule(text: str) -> tuple[str, float] | None:
 def chosen_delta(delta: float | None, clients: int) -> float:
     """``delta``, or the paper's m^-1.1 for m ``clients``, of which there must be two then."""
     if delta is None and clients < 2:
-        raise checks.ArgumentError("Expected {clients} >= 2, or a delta.", clients=clients)
+        raise checks.ArgumentError(
+            "Expected {clients} >= 2, or a delta.", clients=clients
+        )
     return float(clients**-1.1) if delta is None else delta
 
 
@@ -372,5 +388,7 @@ def _schedule(participation: str, rounds: int, participations: float) -> Schedul
             "'fl-epe compare' and 'fl-epe advise'.",
             participation=participation,
         )
-    with checks.argument_context("participation", participation, "rounds", "participations"):
+    with checks.argument_context(
+        "participation", participation, "rounds", "participations"
+    ):
         return make_schedule(participation, rounds, participations)

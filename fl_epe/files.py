@@ -105,7 +105,9 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
     descriptor = os.open(path, flags | special, mode)
     if flags & (os.O_WRONLY | os.O_RDWR) and os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.EMLINK, "It has other names, which would be written to as well", path)
+        raise OSError(
+            errno.EMLINK, "It has other names, which would be written to as well", path
+        )
     return descriptor
 
 
@@ -158,7 +160,9 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> Iterator[BinaryIO]:
+def whole_file(
+    path: Path, *, private: bool, previous: Path | None = None
+) -> Iterator[BinaryIO]:
     """A file to write to that takes the place of ``path`` at the end, in one step.
 
     An error leaves what was there. If that is a link, the link is replaced, not what it points to.
@@ -172,7 +176,9 @@ def whole_file(path: Path, *, private: bool, previous: Path | None = None) -> It
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    descriptor = os.open(
+        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

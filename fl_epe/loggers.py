@@ -78,7 +78,10 @@ class Loggers:
     """
 
     def __init__(
-        self, log_to: str | Sequence[str | RunLogger], folder: Path, warn: Callable[[str], None]
+        self,
+        log_to: str | Sequence[str | RunLogger],
+        folder: Path,
+        warn: Callable[[str], None],
     ) -> None:
         self._left = check_loggers(log_to)
         self._folder, self._warn = folder, warn
@@ -89,7 +92,9 @@ class Loggers:
         """Whether there is anybody to tell."""
         return bool(self._left)
 
-    def log(self, round_number: int, values: Mapping[str, object], *, resumed: bool) -> None:
+    def log(
+        self, round_number: int, values: Mapping[str, object], *, resumed: bool
+    ) -> None:
         """Tell every logger what is known after a round.
 
         Args:
@@ -97,8 +102,16 @@ class Loggers:
             values: by name; those that are no finite numbers are left out.
             resumed: whether the run goes on with one that was logged before, by another process.
         """
-        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-        known = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+        numbers = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, int | float)
+        }
+        known = {
+            name: float(value)
+            for name, value in numbers.items()
+            if math.isfinite(value)
+        }
         goes_on = resumed or self._has_begun
         for one in list(self._left):
             with self._standing_back(one):
@@ -107,7 +120,9 @@ class Loggers:
                 self._open[id(one)].log(round_number, known)
         self._has_begun = True
 
-    def close(self, summary: Mapping[str, float | str], folder: Path | None = None) -> None:
+    def close(
+        self, summary: Mapping[str, float | str], folder: Path | None = None
+    ) -> None:
         """Tell every logger that was told a round the answer, or that the run stopped.
 
         Args:
@@ -144,7 +159,9 @@ def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogg
     for one in each:
         if not isinstance(one, str):
             if not all(callable(getattr(one, name, None)) for name in ("log", "close")):
-                raise_invalid("log_to", one, "to have the methods log and close of a RunLogger")
+                raise_invalid(
+                    "log_to", one, "to have the methods log and close of a RunLogger"
+                )
             continue
         _, package = _built_in(one)
         if package is not None and importlib.util.find_spec(package) is None:
@@ -182,7 +199,9 @@ class _TensorBoard:
 
         path = inside(folder, folder / "tensorboard")
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(_SHORTLY)  # files are read by the second in their names: this one is last
+            time.sleep(
+                _SHORTLY
+            )  # files are read by the second in their names: this one is last
         self._writer = EventFileWriter(str(path))
         self._start: Any = SessionLog(status=SessionLog.START)
         self._round = 0
@@ -196,7 +215,9 @@ class _TensorBoard:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._round = round_number
-        if self._start is not None:  # what is there of this round and later ones is forgotten
+        if (
+            self._start is not None
+        ):  # what is there of this round and later ones is forgotten
             self._add(session_log=self._start)
             self._start = None
         points = [Summary.Value(tag=n, simple_value=v) for n, v in values.items()]
@@ -246,8 +267,14 @@ class _MLflow:
         if not self._same.id:
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
             found = self._client.get_experiment_by_name(name)
-            place = self._client.create_experiment(name) if found is None else found.experiment_id
-            self._same.id = self._client.create_run(place, run_name=folder.name).info.run_id
+            place = (
+                self._client.create_experiment(name)
+                if found is None
+                else found.experiment_id
+            )
+            self._same.id = self._client.create_run(
+                place, run_name=folder.name
+            ).info.run_id
         else:
             self._client.update_run(self._same.id, status="RUNNING")
 
@@ -263,7 +290,9 @@ class _MLflow:
         for name, value in summary.items():
             self._client.set_tag(self._same.id, name, value)
         ends = {"stopped": "KILLED", "failed": "FAILED"}
-        self._client.set_terminated(self._same.id, ends.get(str(summary.get("status")), "FINISHED"))
+        self._client.set_terminated(
+            self._same.id, ends.get(str(summary.get("status")), "FINISHED")
+        )
 
 
 class _WandB:

@@ -50,7 +50,9 @@ class Seeds:
             ValueError: if ``seed`` is negative.
         """
         if seed is None:
-            drawn = {name: secrets.randbits(128) for name in _STREAMS if name != "noise"}
+            drawn = {
+                name: secrets.randbits(128) for name in _STREAMS if name != "noise"
+            }
             return cls(noise=None, **drawn)
         check_not_negative("seed", seed)
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
@@ -65,7 +67,9 @@ def generator(seed: int | None, *index: int) -> np.random.Generator:
     it draws protects anybody: for DP noise there is `noise_generator`.
     """
     entropy = secrets.randbits(256) if seed is None else seed
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=index)))
+    return np.random.Generator(
+        np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=index))
+    )
 
 
 def noise_generator(
@@ -88,6 +92,8 @@ def noise_generator(
     if seed is None:
         key = secrets.randbits(256)
     else:
-        words = np.random.SeedSequence(seed, spawn_key=index).generate_state(4, np.uint64)
+        words = np.random.SeedSequence(seed, spawn_key=index).generate_state(
+            4, np.uint64
+        )
         key = int.from_bytes(words.astype("<u8").tobytes(), "little")
     return np.random.Generator(ChaCha(key=key, rounds=20))

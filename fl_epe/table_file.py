@@ -47,10 +47,14 @@ TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 _HEAD = 1 << 16  # bytes, enough for a header and some rows
 _LONGEST_LINE = 1 << 22
-_FREE = 2 << 20  # bytes of a packed text, or numbers in Parquet, where Python reads each row
+_FREE = (
+    2 << 20
+)  # bytes of a packed text, or numbers in Parquet, where Python reads each row
 _ROWS = 1 << 14  # of Parquet, at once as Python's objects
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_DECIMAL_COMMA = re.compile(r'(?:^|;) ?"?[-+]?\d*,\d+(?:[eE][-+]?\d+)?"? ?(?:;|$)', re.MULTILINE)
+_DECIMAL_COMMA = re.compile(
+    r'(?:^|;) ?"?[-+]?\d*,\d+(?:[eE][-+]?\d+)?"? ?(?:;|$)', re.MULTILINE
+)
 _SAVE = "save it as UTF-8"
 
 
@@ -61,7 +65,9 @@ def table_ending(path: Path) -> str:
     return text if text in TEXT_ENDINGS else Path(name).suffix
 
 
-def read_table(path: Path, readers: Mapping[str, Callable[[Path], Content]], what: str) -> Content:
+def read_table(
+    path: Path, readers: Mapping[str, Callable[[Path], Content]], what: str
+) -> Content:
     """What the reader for the ending of ``path`` makes of the file.
 
     Args:
@@ -77,12 +83,16 @@ def read_table(path: Path, readers: Mapping[str, Callable[[Path], Content]], wha
     require_file(path)
     if (ending := table_ending(path)) not in readers:
         known = ", ".join(readers)
-        raise_invalid("path", str(path), f"to end with one of {known} (of text, also with .gz)")
+        raise_invalid(
+            "path", str(path), f"to end with one of {known} (of text, also with .gz)"
+        )
     try:
         return readers[ending](path)
     except (*UNREADABLE, csv.Error) as error:
         reason = one_line(error).rstrip(".")
-        raise UnreadableFileError(f"Expected {path} to hold {what}: {reason}.") from error
+        raise UnreadableFileError(
+            f"Expected {path} to hold {what}: {reason}."
+        ) from error
 
 
 def shown(value: object) -> str:
@@ -219,7 +229,9 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
             while line := file.readline(_LONGEST_LINE):
                 number += 1
                 if len(line) == _LONGEST_LINE:
-                    raise ValueError(f"line {number} is longer than {_LONGEST_LINE:,} characters")
+                    raise ValueError(
+                        f"line {number} is longer than {_LONGEST_LINE:,} characters"
+                    )
                 yield line
     except UnicodeDecodeError as error:
         near = error.object[max(0, error.start - 20) : error.end + 20].decode("latin-1")
@@ -282,13 +294,19 @@ def table_rows(path: Path, wanted: Sequence[str], *, every: bool = False) -> Tab
 def _parquet_rows(table: Any) -> Iterator[Row]:
     number = itertools.count(1)
     for batch in table.to_batches(max_chunksize=_ROWS):
-        for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for cells in zip(
+            *(column.to_pylist() for column in batch.columns), strict=True
+        ):
             yield next(number), list(cells)
 
 
-def _csv_rows(path: Path, layout: TextLayout, wanted: Sequence[str], every: bool) -> Iterator[Row]:
+def _csv_rows(
+    path: Path, layout: TextLayout, wanted: Sequence[str], every: bool
+) -> Iterator[Row]:
     """The names of the columns, and the rows of their cells."""
-    reader = csv.reader(_lines(path, layout.encoding), delimiter=layout.separator, strict=True)
+    reader = csv.reader(
+        _lines(path, layout.encoding), delimiter=layout.separator, strict=True
+    )
     rows = filter(None, reader)
     if (header := next(rows, None)) is None:
         raise ValueError("the file is empty")
@@ -299,7 +317,9 @@ def _csv_rows(path: Path, layout: TextLayout, wanted: Sequence[str], every: bool
     for row in rows:
         if len(row) != width:
             if len(row) > width:
-                raise ValueError(f"line {reader.line_num} has {len(row)} cells, the header {width}")
+                raise ValueError(
+                    f"line {reader.line_num} has {len(row)} cells, the header {width}"
+                )
             row += [""] * (width - len(row))
         yield reader.line_num, [row[at] for at in places]
 
@@ -324,14 +344,18 @@ def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
             names = list(found)
             yield 0, names
         if new := found.keys() - set(names):
-            raise ValueError(f"line {number} has {min(new)!r}, which the first line has not")
+            raise ValueError(
+                f"line {number} has {min(new)!r}, which the first line has not"
+            )
         cells = list(values.values())
         yield number, [cells[found[name]] if name in found else None for name in names]
     if not names:
         raise ValueError("the file is empty")
 
 
-def parquet_table(path: Path, wanted: Sequence[str] = (), *, every: bool = False) -> Any:
+def parquet_table(
+    path: Path, wanted: Sequence[str] = (), *, every: bool = False
+) -> Any:
     """The `pyarrow.Table` in a Parquet file, checked against the checksums that it may have.
 
     Args:
@@ -348,7 +372,9 @@ def parquet_table(path: Path, wanted: Sequence[str] = (), *, every: bool = False
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError("reading Parquet needs pyarrow: pip install 'fl-epe[parquet]'") from error
+        raise ValueError(
+            "reading Parquet needs pyarrow: pip install 'fl-epe[parquet]'"
+        ) from error
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names

@@ -27,7 +27,11 @@ def number(value: float | None) -> str:
 
 def signed(value: float, plus: str = "") -> str:
     """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
-    return "unknown" if math.isnan(value) else f"{'−' if value < 0 else plus}{number(abs(value))}"
+    return (
+        "unknown"
+        if math.isnan(value)
+        else f"{'−' if value < 0 else plus}{number(abs(value))}"
+    )
 
 
 def amount(count: float) -> str:

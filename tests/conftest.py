@@ -22,7 +22,9 @@ os.environ.setdefault("FL_EPE_DEVICE", "cpu")
 gc.disable()  # until all is imported and collected: it would look at every module again and again
 
 # Laws are tried on the same cases every time, on any machine, however busy it is.
-settings.register_profile("fl_epe", derandomize=True, deadline=None, database=None, max_examples=30)
+settings.register_profile(
+    "fl_epe", derandomize=True, deadline=None, database=None, max_examples=30
+)
 settings.load_profile("fl_epe")
 
 
@@ -102,7 +104,9 @@ def _with_pictures():
 
 
 pictures = pytest.fixture(_with_pictures, name="pictures")
-pictures_of_a_module = pytest.fixture(_with_pictures, name="pictures_of_a_module", scope="module")
+pictures_of_a_module = pytest.fixture(
+    _with_pictures, name="pictures_of_a_module", scope="module"
+)
 
 
 def _in_the_room_of_audits():
@@ -121,8 +125,13 @@ def one_bound_of_the_same_scores():
     def once(bound, observed, unobserved, delta, **options):
         if _in_the_room_of_audits():
             return real(bound, observed, unobserved, delta, **options)
-        arrays = [np.asarray(group) for group in (observed, unobserved)]  # None has its own type
-        scores = [(a.dtype, a.shape, None if a.dtype == object else a.tobytes()) for a in arrays]
+        arrays = [
+            np.asarray(group) for group in (observed, unobserved)
+        ]  # None has its own type
+        scores = [
+            (a.dtype, a.shape, None if a.dtype == object else a.tobytes())
+            for a in arrays
+        ]
         key = (bound, *scores, delta, *sorted(options.items()))
         if key not in known:
             known[key] = real(bound, observed, unobserved, delta, **options)

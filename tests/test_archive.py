@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_epe.archive import UnreadableFileError, check_size, read_archive, read_npy, write_archive
+from fl_epe.archive import (
+    UnreadableFileError,
+    check_size,
+    read_archive,
+    read_npy,
+    write_archive,
+)
 from fl_epe.files import whole_file
 
 ARRAYS = {
@@ -72,13 +78,19 @@ def test_archives_of_numpy_have_no_checksums(tmp_path):
 @pytest.mark.parametrize("schema", [None, "1", 2, [1]])
 def test_another_schema_is_refused(schema, tmp_path):
     write_archive(tmp_path / "a.npz", ARRAYS, {}, schema=schema)
-    with pytest.raises(UnreadableFileError, match=r"schema=.*, and this version of fl_epe reads 1"):
+    with pytest.raises(
+        UnreadableFileError, match=r"schema=.*, and this version of fl_epe reads 1"
+    ):
         read_archive(tmp_path / "a.npz", "things", schema=1)
 
 
 def test_a_text_must_be_one(tmp_path):
     write_archive(tmp_path / "a.npz", ARRAYS, {"list": [1]}, schema=1)
-    for name, message in (("list", "'list' is a list"), ("x", "'x' is no JSON"), ("z", "no 'z'")):
+    for name, message in (
+        ("list", "'list' is a list"),
+        ("x", "'x' is no JSON"),
+        ("z", "no 'z'"),
+    ):
         with pytest.raises(UnreadableFileError, match=message):
             read_archive(tmp_path / "a.npz", "things", texts=(name,))
 
@@ -106,7 +118,9 @@ def _other_text(members):
 def _other_sum(members):
     listed = json.loads(np.load(io.BytesIO(members["checksums.npy"])).tobytes())
     listed["sha256"]["y"] = listed["sha256"]["x"]
-    members["checksums.npy"] = _npy(np.frombuffer(json.dumps(listed).encode(), np.uint8))
+    members["checksums.npy"] = _npy(
+        np.frombuffer(json.dumps(listed).encode(), np.uint8)
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,11 +183,15 @@ def test_arrays_that_are_none(content, message, tmp_path):
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_member_whose_claim_python_would_not_keep_to_is_not_unpacked(tmp_path, packing):
+def test_a_member_whose_claim_python_would_not_keep_to_is_not_unpacked(
+    tmp_path, packing
+):
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", packing) as archive:
         archive.writestr("a.npy", b"0" * 1000)
-    with pytest.raises(UnreadableFileError, match="'a' is packed in a way that NumPy does not use"):
+    with pytest.raises(
+        UnreadableFileError, match="'a' is packed in a way that NumPy does not use"
+    ):
         read_archive(path, "scores")
 
 
@@ -182,7 +200,9 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     _rewrite(path, {"zeros.npy": _npy(np.zeros(40 << 20, np.uint8))})
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "30")
     tracemalloc.start()
-    with pytest.raises(UnreadableFileError, match=r"limit of 30\. If you .*FL_EPE_READ_LIMIT=41"):
+    with pytest.raises(
+        UnreadableFileError, match=r"limit of 30\. If you .*FL_EPE_READ_LIMIT=41"
+    ):
         read_archive(path, "numbers")
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
@@ -195,14 +215,18 @@ def test_a_member_cannot_claim_more_than_it_can_hold(path):
     at = content.index(b"PK\x01\x02")
     content[at + 24 : at + 28] = (2**31).to_bytes(4, "little")  # its unpacked size
     path.write_bytes(content)
-    with pytest.raises(UnreadableFileError, match="takes 2,049 MiB unpacked, more than"):
+    with pytest.raises(
+        UnreadableFileError, match="takes 2,049 MiB unpacked, more than"
+    ):
         read_archive(path, "things")
 
 
 @pytest.mark.parametrize("value", ["many", "-1"])
 def test_a_limit_that_is_none(value, monkeypatch):
     monkeypatch.setenv("FL_EPE_READ_LIMIT", value)
-    with pytest.raises(ValueError, match=f"FL_EPE_READ_LIMIT='{value}' to be a number of MiB"):
+    with pytest.raises(
+        ValueError, match=f"FL_EPE_READ_LIMIT='{value}' to be a number of MiB"
+    ):
         check_size(1, 1)
 
 
@@ -232,7 +256,9 @@ def test_the_file_before_is_kept(tmp_path):
     path, previous = tmp_path / "a.npz", tmp_path / "a-previous.npz"
     for number in range(4):
         write_archive(path, {"x": np.array(number)}, {}, schema=1, previous=previous)
-        found = [int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()]
+        found = [
+            int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()
+        ]
         assert found == [number, number - 1][: number + 1]
     path.write_bytes(b"damaged")
     assert int(read_archive(previous, "a")[1]["x"]) == 2
@@ -247,7 +273,9 @@ def test_at_every_moment_a_whole_file_stands(tmp_path, monkeypatch):
 
     def watched(self, target):
         os.replace(self, target)
-        seen.append([int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()])
+        seen.append(
+            [int(read_archive(p, "a")[1]["x"]) for p in (path, previous) if p.exists()]
+        )
 
     monkeypatch.setattr(Path, "replace", watched)
     write_archive(path, {"x": np.array(2)}, {}, schema=1, previous=previous)

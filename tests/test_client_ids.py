@@ -26,12 +26,16 @@ PAIRS = {
     "spaces": [f"{space}{i}" for i in range(10) for space in ("", " ")],
     "exponents": [one for i in range(1, 11) for one in (f"{i}000", f"{i}e3")],
     "signs": [f"{sign}{i}" for i in range(10) for sign in ("", "+")],
-    "dates": [f"2020-01-{i:02}{time}" for i in range(1, 11) for time in ("", " 00:00:00")],
+    "dates": [
+        f"2020-01-{i:02}{time}" for i in range(1, 11) for time in ("", " 00:00:00")
+    ],
     "missing": [
         *("NA", "NaN", "null", "None", "n/a", "#N/A", "nan", "-", "true", "True"),
         *"abcdefghij",
     ],
-    "letters": [f"{letter}{mark}" for letter in "abcdefghij" for mark in ("", "\u0301")],
+    "letters": [
+        f"{letter}{mark}" for letter in "abcdefghij" for mark in ("", "\u0301")
+    ],
 }
 
 
@@ -44,14 +48,19 @@ def _table(ids: list[str]) -> dict[str, list]:
 
 def _written(folder: pathlib.Path, form: str, ids: list[str]) -> pathlib.Path:
     columns = _table(ids)
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows = [
+        dict(zip(columns, row, strict=True))
+        for row in zip(*columns.values(), strict=True)
+    ]
     form, _, place = form.partition(" in ")
     path = folder / (f"data/train.{form}" if place else f"t.{form}")
     path.parent.mkdir(exist_ok=True)
     if form == "parquet":
         parquet.write_table(pa.table(columns), path)
     elif form == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     else:
         sign = {"csv": ",", "tsv": "\t"}[form]
         lines = [sign.join(map(str, row.values())) for row in rows]
@@ -65,12 +74,16 @@ def _task(source: object, partition: object = "by:user") -> DatasetTask:
 
 
 FORMS = ["csv", "tsv", "jsonl", "parquet", "csv in folder", "jsonl in folder"]
-EVERY = pytest.mark.parametrize("form", FORMS, ids=[form.replace(" ", "-") for form in FORMS])
+EVERY = pytest.mark.parametrize(
+    "form", FORMS, ids=[form.replace(" ", "-") for form in FORMS]
+)
 
 
 @EVERY
 @pytest.mark.parametrize("kind", PAIRS)
-def test_different_ids_are_different_clients(kind: str, form: str, tmp_path: pathlib.Path):
+def test_different_ids_are_different_clients(
+    kind: str, form: str, tmp_path: pathlib.Path
+):
     ids = PAIRS[kind]
     path = str(_written(tmp_path, form, ids))
     assert _task(path).num_clients == 20
@@ -90,7 +103,9 @@ def test_a_written_task_has_every_client(
     assert importlib.import_module(name).task.num_clients == 20
 
 
-def test_a_partitioner_by_natural_ids_has_every_client_of_a_file(tmp_path: pathlib.Path):
+def test_a_partitioner_by_natural_ids_has_every_client_of_a_file(
+    tmp_path: pathlib.Path,
+):
     path = str(_written(tmp_path, "csv", PAIRS["zeros"]))
     assert _task(path, NaturalIdPartitioner("user")).num_clients == 20
 
@@ -111,10 +126,21 @@ def test_real_numbers_are_refused(
         source.to_parquet(path)
     else:
         source.save_to_disk(str(path))
-    with pytest.raises(ValueError, match=f"partition='by:user' to fit the rows: {REMEDY}"):
+    with pytest.raises(
+        ValueError, match=f"partition='by:user' to fit the rows: {REMEDY}"
+    ):
         _ = _task(str(path)).num_clients
     capsys.readouterr()
-    words = ["new", str(tmp_path / "x.py"), "--data", str(path), "--targets", "y", "--by", "user"]
+    words = [
+        "new",
+        str(tmp_path / "x.py"),
+        "--data",
+        str(path),
+        "--targets",
+        "y",
+        "--by",
+        "user",
+    ]
     assert main(words) == 2
     assert f"--by='user' to say whose a row is: {REMEDY}" in capsys.readouterr().err
 
@@ -133,13 +159,21 @@ def test_whole_numbers_beside_a_missing_one_keep_their_digits(tmp_path: pathlib.
     ("column", "ids"),
     [
         pytest.param(pa.array([7, None]), ["7", None], id="integers"),
-        pytest.param(pa.array([2**64 - 1], pa.uint64()), [str(2**64 - 1)], id="unsigned"),
+        pytest.param(
+            pa.array([2**64 - 1], pa.uint64()), [str(2**64 - 1)], id="unsigned"
+        ),
         pytest.param(pa.array([True, False]), ["true", "false"], id="truth"),
-        pytest.param(pa.array(["a", "", " ", "a "]), ["a", None, None, "a "], id="texts"),
+        pytest.param(
+            pa.array(["a", "", " ", "a "]), ["a", None, None, "a "], id="texts"
+        ),
         pytest.param(pa.array(["a"], pa.large_string()), ["a"], id="large-texts"),
         pytest.param(pa.chunked_array([["a"], ["b"]]), ["a", "b"], id="chunks"),
-        pytest.param(pa.array(["a", "b"]).dictionary_encode(), ["a", "b"], id="categories"),
-        pytest.param(pa.array([7]).dictionary_encode(), ["7"], id="categories-of-integers"),
+        pytest.param(
+            pa.array(["a", "b"]).dictionary_encode(), ["a", "b"], id="categories"
+        ),
+        pytest.param(
+            pa.array([7]).dictionary_encode(), ["7"], id="categories-of-integers"
+        ),
         pytest.param(pa.array([b"a"]), ["a"], id="bytes"),
         pytest.param(pa.array([Decimal("1.10")]), ["1.10"], id="decimals"),
         pytest.param(pa.array([None, None]), [None, None], id="none"),
@@ -168,7 +202,9 @@ def test_ids_of_other_types_are_refused(column: pa.Array):
         pytest.param(["10", "9", "-1"], ["-1", "9", "10"], id="numbers"),
         pytest.param(["10", "9", "09"], ["09", "10", "9"], id="a-zero"),
         pytest.param(["10", "9", "a"], ["10", "9", "a"], id="a-letter"),
-        pytest.param([str(2**64), str(2**63), "5"], ["5", str(2**63), str(2**64)], id="large"),
+        pytest.param(
+            [str(2**64), str(2**63), "5"], ["5", str(2**63), str(2**64)], id="large"
+        ),
         pytest.param(["٣", "2"], ["2", "٣"], id="other-digits"),
         pytest.param([], [], id="none"),
     ],

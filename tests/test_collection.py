@@ -31,7 +31,9 @@ def _check(names: list[str]) -> None:
     assert len(set(names)) == len(names)
     cases = [name.partition("[") for name in names]
     assert [
-        (test, case) for test, bracket, case in cases if bracket and not CASE.fullmatch(case[:-1])
+        (test, case)
+        for test, bracket, case in cases
+        if bracket and not CASE.fullmatch(case[:-1])
     ] == []
 
 

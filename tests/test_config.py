@@ -15,10 +15,14 @@ from fl_epe.config import RunConfig
 def test_any_noise_fits_few_clients_by_default(clients, z):
     """The count of few voters is noisy enough that the sum has a part of the budget."""
     for cohort in range(1, clients + 1):
-        config = RunConfig(clients=clients, clients_per_round=cohort, noise_multiplier=z)
+        config = RunConfig(
+            clients=clients, clients_per_round=cohort, noise_multiplier=z
+        )
         std = config.clip_rule().count_std
         assert z < config.sum_noise_multiplier() < 1.16 * z
-        assert config.sum_noise_multiplier() ** -2 + (2 * std) ** -2 == pytest.approx(z**-2)
+        assert config.sum_noise_multiplier() ** -2 + (2 * std) ** -2 == pytest.approx(
+            z**-2
+        )
 
 
 @pytest.mark.parametrize("clients", [10, 40, 200])
@@ -43,7 +47,9 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
             id="clients=0-to-be-an-integer-at-least-1",
         ),
         pytest.param(
-            {"rounds": 2.5}, "rounds=2.5 to be an integer", id="rounds=2.5-to-be-an-integer"
+            {"rounds": 2.5},
+            "rounds=2.5 to be an integer",
+            id="rounds=2.5-to-be-an-integer",
         ),
         pytest.param(
             {"num_canaries": 1, "canary_design": "paper"},
@@ -81,7 +87,9 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
             id="one-canary-of-secret-rounds",
         ),
         pytest.param(
-            {"canary_share": 1.0}, r"canary_share=1\.0 in \(0, 1\)", id="canary_share=1.0"
+            {"canary_share": 1.0},
+            r"canary_share=1\.0 in \(0, 1\)",
+            id="canary_share=1.0",
         ),
         pytest.param(
             {"inclusion": "coin"},
@@ -95,7 +103,9 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
             id="noise_multiplier=-0.1-in-0,inf",
         ),
         pytest.param(
-            {"noise_multiplier": np.nan}, "noise_multiplier=nan", id="noise_multiplier=nan"
+            {"noise_multiplier": np.nan},
+            "noise_multiplier=nan",
+            id="noise_multiplier=nan",
         ),
         pytest.param(
             {"noise_multiplier": 50.0, "clip_count_std": 1.2},
@@ -104,10 +114,14 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
         ),
         pytest.param({"delta": 1.0}, r"delta=1\.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
         pytest.param(
-            {"clipping": "soft"}, "clipping='soft' to be one of", id="clipping=soft-to-be-one-of"
+            {"clipping": "soft"},
+            "clipping='soft' to be one of",
+            id="clipping=soft-to-be-one-of",
         ),
         pytest.param(
-            {"participation": "weekly"}, "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"
+            {"participation": "weekly"},
+            "kind='weekly' to be one of",
+            id="kind=weekly-to-be-one-of",
         ),
         pytest.param(
             {"server_optimizer": "lion"},
@@ -115,10 +129,14 @@ def test_a_count_with_too_little_noise_names_a_number_that_works():
             id="server_optimizer=lion-to-be-one-of",
         ),
         pytest.param(
-            {"clip_norm": -1.0}, r"clip_norm=-1\.0 in \(0, inf\)", id="clip_norm=-1.0-in-0,inf"
+            {"clip_norm": -1.0},
+            r"clip_norm=-1\.0 in \(0, inf\)",
+            id="clip_norm=-1.0-in-0,inf",
         ),
         pytest.param(
-            {"server_momentum": 1.0}, r"momentum=1\.0 in \[0, 1\)", id="momentum=1.0-in-0,1"
+            {"server_momentum": 1.0},
+            r"momentum=1\.0 in \[0, 1\)",
+            id="momentum=1.0-in-0,1",
         ),
         pytest.param(
             {"local_learning_rate": 0.0},
@@ -143,7 +161,11 @@ def test_settings_round_trip_and_defaults():
 
 def test_the_papers_design_and_what_the_user_fixes():
     paper = RunConfig(clients=120, canary_design="paper")
-    assert (paper.num_canaries, paper.unobserved, paper.canary_participations) == (1000, 1000, 1.0)
+    assert (paper.num_canaries, paper.unobserved, paper.canary_participations) == (
+        1000,
+        1000,
+        1.0,
+    )
     assert paper.canaries_per_round == pytest.approx(1000 / 60)
     fixed = RunConfig(clients=120, num_canaries=30, canary_participations=2)
     assert fixed.canaries_per_round == pytest.approx(30 * 2 / 60)
@@ -153,17 +175,26 @@ def test_the_papers_design_and_what_the_user_fixes():
     assert (places.load.places, places.canaries_per_round) == (5, 1.0)
     assert places.load.expected
     assert RunConfig(clients=120, num_canaries=0).canaries_per_round == 0
-    coins = RunConfig(clients=120, inclusion="coin", num_canaries=30, canary_participations=2)
-    assert (coins.unobserved, coins.canaries_per_round) == (30, fixed.canaries_per_round)
+    coins = RunConfig(
+        clients=120, inclusion="coin", num_canaries=30, canary_participations=2
+    )
+    assert (coins.unobserved, coins.canaries_per_round) == (
+        30,
+        fixed.canaries_per_round,
+    )
     assert {each.cohort_size for each in (paper, fixed, often, places, coins)} == {24}
 
 
-@pytest.mark.parametrize("participation", ["epochs", "poisson", "min-separation:separation=2"])
+@pytest.mark.parametrize(
+    "participation", ["epochs", "poisson", "min-separation:separation=2"]
+)
 @pytest.mark.parametrize(
     ("clients", "cohort", "share"),
     [(120, 24, 0.1), (10, 5, 0.3), (24, 12, 0.1), (5, 2, 0.3), (2000, 20, 0.1)],
 )
-def test_canaries_are_at_most_their_share_of_a_round(participation, clients, cohort, share):
+def test_canaries_are_at_most_their_share_of_a_round(
+    participation, clients, cohort, share
+):
     config = RunConfig(
         clients=clients,
         clients_per_round=cohort,
@@ -181,9 +212,12 @@ def test_canaries_are_at_most_their_share_of_a_round(participation, clients, coh
 def test_without_room_for_canaries_the_run_says_that_it_measures_nothing():
     config = RunConfig(clients=10, clients_per_round=5, participation="poisson")
     assert config.canaries_per_round == 0
-    assert "No two canaries fit beside 10 clients in 60 rounds" in config.canary_plan()[0]
     assert (
-        "no canaries" in RunConfig(clients=10, clients_per_round=5, num_canaries=0).canary_plan()[0]
+        "No two canaries fit beside 10 clients in 60 rounds" in config.canary_plan()[0]
+    )
+    assert (
+        "no canaries"
+        in RunConfig(clients=10, clients_per_round=5, num_canaries=0).canary_plan()[0]
     )
 
 

@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 ELSEWHERE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "simulations/README.md")
 DOCUMENTS = [*(ROOT / name for name in ELSEWHERE), *SITE]
-BLOCK = re.compile(r"(?:<!-- compile only: (.+?) -->\n)?```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
+BLOCK = re.compile(
+    r"(?:<!-- compile only: (.+?) -->\n)?```(\w+)[^\n]*\n(.*?)^```", re.M | re.S
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,11 @@ class Block:
 def blocks(language):
     return [
         Block(
-            str(path.relative_to(ROOT)), text.count("\n", 0, m.start()) + 1, m[2], m[1] or "", m[3]
+            str(path.relative_to(ROOT)),
+            text.count("\n", 0, m.start()) + 1,
+            m[2],
+            m[1] or "",
+            m[3],
         )
         for path in DOCUMENTS
         for text in [path.read_text("utf-8")]
@@ -100,7 +106,9 @@ def commands():
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_have_the_options_that_documents_give_them(words, capsys):
-    own = words[0] == "run" and words[1] in sorted(BUILT_IN)  # its options are in its own help
+    own = words[0] == "run" and words[1] in sorted(
+        BUILT_IN
+    )  # its options are in its own help
     depth = 2 if words[0] in ("advise", "data") or own else 1
     with pytest.raises(SystemExit) as ended:
         main([*words[:depth], "--help"])
@@ -134,12 +142,16 @@ def test_there_are_commands_to_check():
 @pytest.mark.parametrize(
     ("guide", "command"),
     [
-        pytest.param("compare", "advise canaries --clients 120 --rounds 60", id="canaries"),
+        pytest.param(
+            "compare", "advise canaries --clients 120 --rounds 60", id="canaries"
+        ),
         pytest.param("scores", "estimate scores.csv --delta 1e-5", id="scores"),
         pytest.param("compare", "compare --schedules epochs poisson", id="compare"),
     ],
 )
-def test_guides_show_what_their_commands_print(guide, command, tmp_path, monkeypatch, capsys):
+def test_guides_show_what_their_commands_print(
+    guide, command, tmp_path, monkeypatch, capsys
+):
     """Every row of the table that is printed, for the first command that begins so."""
     text = (ROOT / f"docs/guides/{guide}.md").read_text("utf-8")
     (line,) = re.findall(rf"^\.venv/bin/fl-epe ({re.escape(command)}.*)$", text, re.M)
@@ -151,17 +163,25 @@ def test_guides_show_what_their_commands_print(guide, command, tmp_path, monkeyp
     assert main(shlex.split(line)) == 0
     printed = [row.rstrip() for row in capsys.readouterr().out.splitlines()]
     start = next(place for place, row in enumerate(printed) if row.startswith("────"))
-    rows = [row for row in printed[start + 1 :] if re.search(r"\d(  |$)", row) and "  " in row]
+    rows = [
+        row
+        for row in printed[start + 1 :]
+        if re.search(r"\d(  |$)", row) and "  " in row
+    ]
     assert rows
     assert [row for row in rows if row not in text] == []
 
 
 def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
     app = ROOT / "simulations/apps/canary-audit"
-    settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"]["flwr"]["app"]
+    settings = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["tool"][
+        "flwr"
+    ]["app"]
     wanted = f"num-supernodes={settings['config']['min-nodes']} "
     texts = [path.read_text("utf-8") for path in (*DOCUMENTS, app / "README.md")]
-    said = re.findall(r"flwr run simulations/apps/canary-audit[^`\n]*", "\n".join(texts))
+    said = re.findall(
+        r"flwr run simulations/apps/canary-audit[^`\n]*", "\n".join(texts)
+    )
     assert len(said) >= 4
     assert all(wanted in command or "min-nodes=" in command for command in said)
 
@@ -169,7 +189,9 @@ def test_flwr_is_told_to_simulate_as_many_nodes_as_the_app_waits_for():
 def test_variables_are_exported_before_the_first_flwr_run():
     app = ROOT / "simulations/apps/canary-audit/README.md"
     printed = [
-        t for p in (*DOCUMENTS, app) if "flwr run simulations" in (t := p.read_text("utf-8"))
+        t
+        for p in (*DOCUMENTS, app)
+        if "flwr run simulations" in (t := p.read_text("utf-8"))
     ]
     assert len(printed) >= 4
     for text in printed:
@@ -181,13 +203,18 @@ def headings(path):
     """Anchors of a document's headings, as GitHub and the site make them."""
     text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.+)$", text, re.M)
-    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return {
+        re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-")
+        for title in titles
+    }
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=word)
 def test_links_pictures_and_named_files_exist(path):
     text = path.read_text("utf-8")
-    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
+    for link in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)
+    ):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
@@ -196,7 +223,9 @@ def test_links_pictures_and_named_files_exist(path):
         if path in SITE:  # which has nothing from outside docs
             assert target.resolve().is_relative_to(ROOT / "docs"), link
         assert not anchor or anchor in headings(target), link
-    for name in re.findall(r"`((?:simulations|benchmarks|docs|notebooks|tests)/[\w./-]+)`", text):
+    for name in re.findall(
+        r"`((?:simulations|benchmarks|docs|notebooks|tests)/[\w./-]+)`", text
+    ):
         assert (ROOT / name).exists(), name
 
 
@@ -213,7 +242,9 @@ def test_every_simulation_is_in_their_readme():
 def test_every_page_is_in_the_site_and_every_picture_on_a_page():
     site = (ROOT / "mkdocs.yml").read_text("utf-8")
     pages = re.findall(r"^ +- (?:[\w ]+: )?([\w/-]+\.md)$", site, re.M)
-    assert sorted(pages) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in SITE)
+    assert sorted(pages) == sorted(
+        path.relative_to(ROOT / "docs").as_posix() for path in SITE
+    )
     gallery = (ROOT / "docs/gallery.md").read_text("utf-8")
     for picture in (ROOT / "docs").glob("*.png"):
         assert f"]({picture.name})" in gallery

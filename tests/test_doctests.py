@@ -8,7 +8,9 @@ import pytest
 
 import fl_epe
 
-ROOMS = sorted(info.name for info in pkgutil.iter_modules(fl_epe.__path__) if info.ispkg)
+ROOMS = sorted(
+    info.name for info in pkgutil.iter_modules(fl_epe.__path__) if info.ispkg
+)
 
 
 def _examples():
@@ -28,7 +30,9 @@ EXAMPLES = dict(_examples())
 def test_an_example_gives_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    runner = doctest.DocTestRunner(
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    )
     result = runner.run(EXAMPLES[name], out=printed.append)
     assert result.attempted
     assert not result.failed, "".join(printed)

@@ -43,7 +43,12 @@ def test_lines_and_typographic_spaces_stay():
 def test_only_what_we_left_half_written_is_removed(tmp_path):
     ours = part_of(tmp_path / "checkpoint.npz")
     ours.touch()
-    theirs = {"film.part", "film.fl-epe-part", "a.npz.0123abcd.part", "b.0123ABCD.fl-epe-part"}
+    theirs = {
+        "film.part",
+        "film.fl-epe-part",
+        "a.npz.0123abcd.part",
+        "b.0123ABCD.fl-epe-part",
+    }
     for name in theirs:
         (tmp_path / name).touch()
     (tmp_path / "folder.0123abcd.fl-epe-part").mkdir()
@@ -63,7 +68,11 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     mine.write_text("mine")
     link.symlink_to(mine)
     write_text(link, "ours")
-    assert (mine.read_text(), link.read_text(), link.is_symlink()) == ("mine", "ours", False)
+    assert (mine.read_text(), link.read_text(), link.is_symlink()) == (
+        "mine",
+        "ours",
+        False,
+    )
 
 
 def test_what_is_appended_to_is_no_link_and_no_pipe(tmp_path):
@@ -99,7 +108,9 @@ def test_who_may_read(tmp_path):
         write_text(tmp_path / "open", "1")
     finally:
         os.umask(before)
-    modes = [Path(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "open")]
+    modes = [
+        Path(tmp_path / name).stat().st_mode & 0o777 for name in ("secret", "open")
+    ]
     assert modes == [0o600, 0o644]
 
 
@@ -138,6 +149,10 @@ def test_what_a_folder_names_stays_in_it(way, tmp_path):
     (folder / "link-of-a-folder").symlink_to("..")
     (folder / "good").symlink_to("below")
     assert inside(folder, folder / "good") == folder / "good"
-    place = {"link": "link", "link-of-a-folder": "link-of-a-folder/mine", "dots": "../mine"}[way]
+    place = {
+        "link": "link",
+        "link-of-a-folder": "link-of-a-folder/mine",
+        "dots": "../mine",
+    }[way]
     with pytest.raises(ValueError, match="leads out of it"):
         inside(folder, folder / place)

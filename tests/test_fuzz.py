@@ -30,7 +30,9 @@ def test_the_fuzzer_sees_what_is_wrong(fuzzer, monkeypatch):
     """Each of its four complaints, provoked."""
     broken: dict = {}
     monkeypatch.setattr("fuzz_files.call", lambda words: broken["command"](words))
-    monkeypatch.setattr(Fuzzer, "damaged", lambda self, *_: (self.seeds[0], "raw", b"broken"))
+    monkeypatch.setattr(
+        Fuzzer, "damaged", lambda self, *_: (self.seeds[0], "raw", b"broken")
+    )
     monkeypatch.setattr("fuzz_files.SECONDS", 0.2)
 
     def hang(words):

@@ -70,19 +70,25 @@ def test_the_type_checker_names_every_word_that_nobody_decides(tmp_path):
         source = path.read_text("utf-8")
         for known, new in words.items():
             assert f"Literal[{known}]" in source, (name, known)
-            source = source.replace(f"Literal[{known}]", f'Literal[{known}, "{new}"]', 1)
+            source = source.replace(
+                f"Literal[{known}]", f'Literal[{known}, "{new}"]', 1
+            )
         path.write_text(source, "utf-8")
     sections = [f"[mypy-{name}.*]\nfollow_imports = skip\n" for name in NOT_FOLLOWED]
     config = tmp_path / "mypy.ini"
     config.write_text("\n".join(["[mypy]\nignore_missing_imports = True\n", *sections]))
-    paths = [str(copy / name) for name in (*WIDENED, "flower/replies.py", "data/encoders.py")]
+    paths = [
+        str(copy / name) for name in (*WIDENED, "flower/replies.py", "data/encoders.py")
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", str(config), *paths],
         capture_output=True,
         text=True,
         cwd=tmp_path,
     )
-    undecided = set(re.findall(r"\"assert_never\" has .* \"Literal\['([\w-]+)'\]\"", done.stdout))
+    undecided = set(
+        re.findall(r"\"assert_never\" has .* \"Literal\['([\w-]+)'\]\"", done.stdout)
+    )
     wanted = {new for words in WIDENED.values() for new in words.values()}
     assert undecided == wanted, done.stdout[-4000:] + done.stderr[-1000:]
 
@@ -91,8 +97,12 @@ SMALL = {"clients": 48, "rounds": 6, "clients_per_round": 4, "num_canaries": 4}
 ARRAYS = pack(weights=np.ones(3))
 AT_RUN_TIME: dict[str, Callable[[], object]] = {
     "clipping": lambda: without(RunConfig(**SMALL), clipping="decay").clip_rule(),
-    "server_optimizer": lambda: without(RunConfig(**SMALL), server_optimizer="lion").optimizer(),
-    "canary_design": lambda: without(RunConfig(**SMALL), canary_design="spiral").on_ladder,
+    "server_optimizer": lambda: without(
+        RunConfig(**SMALL), server_optimizer="lion"
+    ).optimizer(),
+    "canary_design": lambda: (
+        without(RunConfig(**SMALL), canary_design="spiral").on_ladder
+    ),
     "inclusion": lambda: without(RunConfig(**SMALL), inclusion="dice").by_coin,
     "canary_kind": lambda: CanarySet(8, 2, 1, "cube"),
     "sees": lambda: Adversary("first"),

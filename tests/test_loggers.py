@@ -69,7 +69,14 @@ class Fails(Notes):
 
 def told_twice(logger, folder, is_kept=lambda: True):
     """A run of five rounds that was killed after the third, and went on after the first."""
-    command = [sys.executable, killed_logging.__file__, logger, str(folder), "--seed", SEED]
+    command = [
+        sys.executable,
+        killed_logging.__file__,
+        logger,
+        str(folder),
+        "--seed",
+        SEED,
+    ]
     path = str(Path(__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": path}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as killed:
@@ -88,7 +95,9 @@ def wait_for(condition):
 
 def tensorboard_points(folder):
     """The points of each name, as TensorBoard itself reads them, and the text of the answer."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     found = accumulator.EventAccumulator(str(folder / "tensorboard"))
     found.Reload()
     names = found.Tags()["scalars"]
@@ -130,13 +139,18 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
 
     def found():
-        return [read_wandb(path) for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))]
+        return [
+            read_wandb(path)
+            for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+        ]
 
     # its own process writes, also some time after a run has ended
     told_twice("wandb", tmp_path, lambda: 3 in found()[0][1])
     wait_for(lambda: "status" in found()[1][2])
     (known, before, _), (same, after, summary) = found()
-    assert known == same == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
+    assert (
+        known == same == json.loads((tmp_path / "wandb.json").read_text("utf-8"))["id"]
+    )
     assert sorted([*before, *after]) == list(range(6))
     assert {t: row["epsilon_all"] for t, row in (before | after).items()} == {
         t: 1.5 * t for t in range(6)
@@ -153,7 +167,9 @@ def test_a_run_that_was_killed_goes_on_in_its_folder_of_tensorboard(tmp_path):
     output = tmp_path / "run"
     words = [*SMALL, "--rounds", "8", "--seed", SEED, "--checkpoint-every", "3"]
     command = [sys.executable, "-m", "fl_epe", *words, "--output", str(output)]
-    process = subprocess.Popen([*command, "--log-to", "tensorboard"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, "--log-to", "tensorboard"], stdout=subprocess.DEVNULL
+    )
     log = output / "run.log"
     wait_for(lambda: log.exists() and '"round": 5' in log.read_text("utf-8"))
     os.kill(process.pid, signal.SIGKILL)
@@ -188,14 +204,18 @@ def test_around_a_strategy_loggers_are_told_its_metrics(tmp_path):
     assert notes.summary.pop("report") == str(tmp_path / "report.html")
     report = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert notes.summary.pop("status") == report["status"]
-    assert notes.summary == pytest.approx({n: v for n, v in found.items() if math.isfinite(v)})
+    assert notes.summary == pytest.approx(
+        {n: v for n, v in found.items() if math.isfinite(v)}
+    )
 
 
 def test_what_theory_allows_so_far_ends_in_the_answer():
     """Flower's noise is for 10 replies, and 15 arrive: a client has less than its share."""
     notes = Notes()
     audit, _ = run(fixed(z=2.0), log_to=[notes], participations=3, num_canaries=10)
-    so_far = audit._run.auditor.metrics_so_far(2.0, audit._run.wrapped.expected_replies())
+    so_far = audit._run.auditor.metrics_so_far(
+        2.0, audit._run.wrapped.expected_replies()
+    )
     theory = [values["epsilon-analytical"] for values in notes.rounds.values()]
     assert theory == sorted(theory)
     final = answers(audit.record())[1].analytical.epsilon
@@ -204,7 +224,9 @@ def test_what_theory_allows_so_far_ends_in_the_answer():
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("no space left"), Unspeakable()], ids=["plain", "unspeakable"]
+    "error",
+    [RuntimeError("no space left"), Unspeakable()],
+    ids=["plain", "unspeakable"],
 )
 def test_a_logger_that_fails_is_warned_about_once_and_the_run_goes_on(error, caplog):
     plain, _ = run(flower.FedAvg(**PLAIN))
@@ -215,7 +237,9 @@ def test_a_logger_that_fails_is_warned_about_once_and_the_run_goes_on(error, cap
     assert audit.faults == plain.faults
     assert len(result.train_metrics_clientapp) == 6
     same = audit.record().observed.final, plain.record().observed.final
-    np.testing.assert_allclose(*same, rtol=1e-5)  # float32, added in the order of the replies
+    np.testing.assert_allclose(
+        *same, rtol=1e-5
+    )  # float32, added in the order of the replies
     assert "ε" in audit.report()
     assert notes.summary["epsilon-all"] == notes.rounds[6]["epsilon-all"]
 
@@ -231,7 +255,9 @@ def test_a_logger_without_its_folder_is_warned_about_once(tmp_path, capsys):
     assert (output / "record.npz").exists()
 
 
-def test_a_package_that_is_missing_is_named_before_the_run(tmp_path, monkeypatch, capsys):
+def test_a_package_that_is_missing_is_named_before_the_run(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     output = tmp_path / "run"
     assert main([*SMALL, "--log-to", "mlflow", "--output", str(output)]) == 2
@@ -263,9 +289,19 @@ def test_the_command_says_how_to_go_on_with_its_loggers(tmp_path, monkeypatch, c
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fl_epe.simulation.DPFedAvg.start", stop)
-    words = [*SMALL, "--log-to", "mlflow", "--log-to", "wandb", "--output", str(tmp_path / "run")]
+    words = [
+        *SMALL,
+        "--log-to",
+        "mlflow",
+        "--log-to",
+        "wandb",
+        "--output",
+        str(tmp_path / "run"),
+    ]
     assert main(words) == 130
-    assert f"{tmp_path / 'run'} --log-to mlflow --log-to wandb" in "".join(capsys.readouterr())
+    assert f"{tmp_path / 'run'} --log-to mlflow --log-to wandb" in "".join(
+        capsys.readouterr()
+    )
 
 
 def test_dp_sgd_logs_its_steps(tmp_path):
@@ -292,7 +328,9 @@ def test_dp_sgd_logs_its_steps(tmp_path):
 def test_the_recipe_for_a_logger_is_all_that_a_logger_needs(tmp_path):
     """CONTRIBUTING's row is followed in a copy of the package; no package has the logger's name."""
     source = Path(fl_epe.__file__).parent
-    shutil.copytree(source, tmp_path / "fl_epe", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        source, tmp_path / "fl_epe", ignore=shutil.ignore_patterns("__pycache__")
+    )
     path = tmp_path / "fl_epe" / "loggers.py"
     rows = (source.parent / "CONTRIBUTING.md").read_text("utf-8").splitlines()
     row = next(row for row in rows if row.startswith("| a logger |"))

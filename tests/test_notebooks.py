@@ -10,7 +10,8 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = [
-    pytest.param(path, id=path.stem) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    pytest.param(path, id=path.stem)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
 ]
 
 
@@ -27,13 +28,16 @@ def printed(book):
 
 def accuracies(text):
     return [
-        float(found) for found in re.findall(r"accuracy(?: on held-out data:)? ([\d.]+)%", text)
+        float(found)
+        for found in re.findall(r"accuracy(?: on held-out data:)? ([\d.]+)%", text)
     ]
 
 
 def theories(text):
     """What theory allows every round's model in each table of a report."""
-    return [float(found) for found in re.findall(r"^every round .* ≤ ([\d.]+)", text, re.M)]
+    return [
+        float(found) for found in re.findall(r"^every round .* ≤ ([\d.]+)", text, re.M)
+    ]
 
 
 def check_tour(text):
@@ -43,7 +47,9 @@ def check_tour(text):
     before, after = theories(text)
     assert after < before / 3
     assert re.search(r"^under ε = 1 +right in at most 73.1% of cases$", text, re.M)
-    assert len(re.findall(r"^this attack, .* right practically always$", text, re.M)) == 2
+    assert (
+        len(re.findall(r"^this attack, .* right practically always$", text, re.M)) == 2
+    )
 
 
 def check_flower_app(text):
@@ -59,10 +65,17 @@ def check_audit(text):
 
 
 def check_schedules(text):
-    line = re.compile(r"^(\S+) +(median|worst-case) +client, .*?(known|secret) +ε = ([\d.]+)", re.M)
-    found = {(name, who): (knows, float(value)) for name, who, knows, value in line.findall(text)}
+    line = re.compile(
+        r"^(\S+) +(median|worst-case) +client, .*?(known|secret) +ε = ([\d.]+)", re.M
+    )
+    found = {
+        (name, who): (knows, float(value))
+        for name, who, knows, value in line.findall(text)
+    }
     assert found["poisson", "median"][0] == "secret"
-    medians = {name: value for (name, who), (_, value) in found.items() if who == "median"}
+    medians = {
+        name: value for (name, who), (_, value) in found.items() if who == "median"
+    }
     assert min(medians, key=medians.__getitem__) == "poisson"
     worst, usual = found["poisson", "worst-case"], found["epochs", "worst-case"]
     assert worst[1] > 1.5 * usual[1]

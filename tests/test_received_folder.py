@@ -48,7 +48,9 @@ MARK = "secret-7f3a91"
 LARGEST = 1 << 31
 """Bytes that a command may allocate, or write into one file."""
 
-SMALL = RunConfig(clients=60, rounds=1, clients_per_round=10, num_canaries=8, unobserved=8)
+SMALL = RunConfig(
+    clients=60, rounds=1, clients_per_round=10, num_canaries=8, unobserved=8
+)
 
 
 @dataclasses.dataclass
@@ -132,10 +134,20 @@ def pickle_in_a_record(place):
 
 @attempt("estimate", "scores.npz", says="scores.npz")
 def pickle_in_scores(place):
-    np.savez(place.received / "scores.npz", observed=_pickled(place), unobserved=np.zeros(9))
+    np.savez(
+        place.received / "scores.npz", observed=_pickled(place), unobserved=np.zeros(9)
+    )
 
 
-@attempt("advise", "noise", "--target-epsilon", "2", "--mechanism", "matrix.npy", says="matrix.npy")
+@attempt(
+    "advise",
+    "noise",
+    "--target-epsilon",
+    "2",
+    "--mechanism",
+    "matrix.npy",
+    says="matrix.npy",
+)
 def pickle_in_a_matrix(place):
     np.save(place.received / "matrix.npy", _pickled(place))
 
@@ -166,7 +178,9 @@ def modules_of_known_names(place):
     names = "sitecustomize usercustomize fl_epe numpy torch matplotlib json rich jinja2 plotly"
     for name in names.split():
         place.program(place.received / f"{name}.py")
-    (place.received / "evil.pth").write_text(f"import os; os.system({place.started!r})\n")
+    (place.received / "evil.pth").write_text(
+        f"import os; os.system({place.started!r})\n"
+    )
 
 
 @attempt(*REPORT, says="Report: ")
@@ -192,7 +206,12 @@ def outputs_that_are_hard_links(place):
     _with_clients(place)
     (place.received / "figures").mkdir()
     names = ("report.json", "report.html", "epsilon.png", "clients.csv")
-    for name in (*names, "figures/scores.csv", "figures/table.tex", "figures/epsilon.pdf"):
+    for name in (
+        *names,
+        "figures/scores.csv",
+        "figures/table.tex",
+        "figures/epsilon.pdf",
+    ):
         os.link(place.own / "notes.txt", place.received / name)
 
 
@@ -332,14 +351,20 @@ def formulas_in_names_and_texts(place):
         formula = "=HYPERLINK(A1)"
         settings = {"=1+1": f"@{name}", "x": f"y;=1{name}", "z": f"t\t=1{name}"}
         metrics = {"eval_round": [1], "eval_loss": [0.5], "eval_accuracy": [0.5]}
-        record = make_record(metrics={n: np.array(v, float) for n, v in metrics.items()})
-        record = record.with_values(metric=formula, settings=settings, chance_accuracy=0.1)
+        record = make_record(
+            metrics={n: np.array(v, float) for n, v in metrics.items()}
+        )
+        record = record.with_values(
+            metric=formula, settings=settings, chance_accuracy=0.1
+        )
         record.save(place.received / name / RECORD)
 
 
 @attempt("report", ".", "--details", says="Report: ")
 def lines_that_a_record_forges(place):
-    place.record(faults=("round 1, a client failed:\nForged: ε = 0",), task="a\nForged: ε = 0")
+    place.record(
+        faults=("round 1, a client failed:\nForged: ε = 0",), task="a\nForged: ε = 0"
+    )
 
 
 @attempt(*REPORT, says="Report: ")
@@ -417,7 +442,11 @@ def _images(place: Place, **links: Any) -> None:
     """An HDF5 file of images; ``links`` are put in the place of a client's labels."""
     rng = np.random.default_rng(5)
     rows = [
-        ("train", f"c{i}", {"pixels": np.ones((28, 28), np.float32), "label": int(label)})
+        (
+            "train",
+            f"c{i}",
+            {"pixels": np.ones((28, 28), np.float32), "label": int(label)},
+        )
         for i, label in enumerate(rng.integers(0, 10, 6))
     ]
     path = place.received / "source.h5"
@@ -439,7 +468,10 @@ def hdf5_with_storage_elsewhere(place):
     (place.own / "labels.bin").write_bytes(bytes([7]))
     stored = [(str(place.own / "labels.bin"), 0, 1)]
     _images(
-        place, make=lambda group: group.create_dataset("label", (1,), np.uint8, external=stored)
+        place,
+        make=lambda group: group.create_dataset(
+            "label", (1,), np.uint8, external=stored
+        ),
     )
 
 
@@ -474,17 +506,26 @@ def hdf5_that_fills_the_memory(place):
 
 @attempt("data", "convert", "emnist", "source", "out", says="train.parquet")
 def a_file_of_a_source_that_is_a_link(place):
-    rows = [("train", MARK, {"pixels": np.ones(784, np.float32), "label": i}) for i in range(9)]
+    rows = [
+        ("train", MARK, {"pixels": np.ones(784, np.float32), "label": i})
+        for i in range(9)
+    ]
     write_parquet(place.own / "private.parquet", rows, "client_id")
     (place.received / "source").mkdir()
-    (place.received / "source" / "train.parquet").symlink_to(place.own / "private.parquet")
+    (place.received / "source" / "train.parquet").symlink_to(
+        place.own / "private.parquet"
+    )
 
 
 @attempt("data", "convert", "emnist", "source", "out", says="source")
 def a_data_set_that_names_files_elsewhere(place):
     import datasets
 
-    rows = {"client_id": [MARK] * 9, "pixels": [[1.0] * 784] * 9, "label": list(range(9))}
+    rows = {
+        "client_id": [MARK] * 9,
+        "pixels": [[1.0] * 784] * 9,
+        "label": list(range(9)),
+    }
     datasets.Dataset.from_dict(rows).save_to_disk(place.own / "private")
     (place.own / "private").rename(place.own / "moved")
     source = place.received / "source"
@@ -503,16 +544,22 @@ def a_lock_of_a_conversion_that_is_a_hard_link(place):
     os.link(place.own / "notes.txt", place.received / "out.fl-epe-part.lock")
 
 
-@attempt("new", "task.py", "--data", "./rows", "--targets", "y", says="to be in the folder")
+@attempt(
+    "new", "task.py", "--data", "./rows", "--targets", "y", says="to be in the folder"
+)
 def rows_whose_description_names_another_file(place):
     private = place.own / "private.csv"
     private.write_text(f"x,y,{MARK}\n" + "1,2,3\n" * 20)
     (place.received / "rows").mkdir()
-    description = f"---\nconfigs:\n- config_name: default\n  data_files: {private}\n---\n"
+    description = (
+        f"---\nconfigs:\n- config_name: default\n  data_files: {private}\n---\n"
+    )
     (place.received / "rows" / "README.md").write_text(description)
 
 
-@attempt("new", "task.py", "--data", "table.csv", "--targets", "y", says="a task of your own")
+@attempt(
+    "new", "task.py", "--data", "table.csv", "--targets", "y", says="a task of your own"
+)
 def columns_with_code(place):
     code = f'"]; import os; os.system("{place.started}")  # """'
     with (place.received / "table.csv").open("w", newline="") as file:
@@ -586,7 +633,11 @@ def _limit() -> None:
 
 
 def _environment(place: Place, fonts: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("LANG", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {
+        name: os.environ[name]
+        for name in ("LANG", "LD_LIBRARY_PATH")
+        if name in os.environ
+    }
     home = place.own / "home"
     return kept | {
         "PATH": f"{place.own.parent / 'programs'}{os.pathsep}{os.environ['PATH']}",
@@ -676,7 +727,9 @@ def test_a_received_folder_reaches_nothing_beyond_it(name, place, fonts):
 
 
 def _imports_os(node: ast.AST) -> bool:
-    return isinstance(node, ast.Import) and any(alias.name == "os" for alias in node.names)
+    return isinstance(node, ast.Import) and any(
+        alias.name == "os" for alias in node.names
+    )
 
 
 def test_there_are_enough_attempts():

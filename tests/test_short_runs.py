@@ -23,7 +23,10 @@ def presence_of(**settings):
 def test_canaries_take_part_once_each_where_clients_take_part_less(clients, rounds):
     per_round = 20 if rounds * 20 < clients else 1
     here = presence_of(
-        clients=clients, rounds=rounds, clients_per_round=per_round, noise_multiplier=0.0
+        clients=clients,
+        rounds=rounds,
+        clients_per_round=per_round,
+        noise_multiplier=0.0,
     )
     assert here.shape[1] == int(rounds * per_round / 9 + 1e-9)
     assert here.shape[1] < 2 or (here.sum(axis=0) == 1).all()
@@ -44,7 +47,9 @@ def test_every_task_has_canaries_that_take_part(name, rounds):
 def test_too_short_a_run_says_which_would_do():
     short = {"clients": 1000, "rounds": 3, "clients_per_round": 5}
     plan = " ".join(RunConfig(**short).canary_plan())
-    assert plan.endswith("4 rounds or canary_share=0.12 would make a measurement possible.")
+    assert plan.endswith(
+        "4 rounds or canary_share=0.12 would make a measurement possible."
+    )
     assert presence_of(**short).shape[1] == 0
     assert presence_of(**{**short, "rounds": 4}).any(axis=0).sum() == 2
     assert presence_of(**short, canary_share=0.12).any(axis=0).sum() == 2
@@ -56,7 +61,12 @@ def test_too_short_a_run_says_which_would_do():
 def test_three_rounds_are_measured(name):
     task = find_task(name).task()
     config = RunConfig(
-        **{**task.defaults, "clients": task.num_clients, "rounds": 3, "clients_per_round": 20}
+        **{
+            **task.defaults,
+            "clients": task.num_clients,
+            "rounds": 3,
+            "clients_per_round": 20,
+        }
     )
     record = simulate(Job(task, config, Seeds.derive(1), evaluate_every=3), workers=1)
     found = answer(record, EVERY_ROUND)

@@ -12,7 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = (ROOT / "mkdocs.yml").read_text("utf-8")
-LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+LOADED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "link": "href",
+}
 
 
 class _Loads(HTMLParser):
@@ -39,23 +45,39 @@ def test_nothing_is_set_that_makes_pages_call_a_host():
 
 
 def test_what_a_page_loads_is_found():
-    page = '<link rel="stylesheet" href="https://a.b/c.css"><script src="d.js"></script>'
+    page = (
+        '<link rel="stylesheet" href="https://a.b/c.css"><script src="d.js"></script>'
+    )
     assert _Loads(page).addresses == ["https://a.b/c.css", "d.js"]
     assert _Loads('<a data-md-component="source" href="https://a.b">').asks_for_stars
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="needs the extra docs"
+)
 def test_no_page_of_the_site_calls_another_host(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
-    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        tmp_path,
+    ]
+    subprocess.run(
+        command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 50
     for page in pages:
         loads = _Loads(page.read_text("utf-8"))
         assert not loads.asks_for_stars, page
-        assert [one for one in loads.addresses if re.match(r"(https?:)?//", one)] == [], page
+        assert [
+            one for one in loads.addresses if re.match(r"(https?:)?//", one)
+        ] == [], page
     for sheet in tmp_path.rglob("*.css"):
-        assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text("utf-8")), (
-            sheet
-        )
+        assert not re.search(
+            r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text("utf-8")
+        ), sheet

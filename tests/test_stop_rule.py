@@ -47,13 +47,25 @@ def test_a_rule_is_met_by_an_interval_on_its_side():
         "8 < epsilon-all-low",
     ],
     ids=[
-        *("no-end", "final", "low-below", "low-not-above", "high-above", "unit", "word"),
+        *(
+            "no-end",
+            "final",
+            "low-below",
+            "low-not-above",
+            "high-above",
+            "unit",
+            "word",
+        ),
         *("nan", "inf", "negative", "empty", "turned-round"),
     ],
 )
 def test_another_text_is_refused_with_those_that_are_allowed(text):
-    allowed = "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0"
-    with pytest.raises(ValueError, match=f"stop_when={re.escape(repr(text))} {allowed}"):
+    allowed = (
+        "to be 'epsilon-all-low > X' or 'epsilon-all-high < X', with a finite X >= 0"
+    )
+    with pytest.raises(
+        ValueError, match=f"stop_when={re.escape(repr(text))} {allowed}"
+    ):
         RunConfig(clients=30, stop_when=text)
 
 
@@ -62,5 +74,8 @@ def test_coins_and_an_early_stop_do_not_go_together():
         ValueError, match="no stop_when='epsilon-all-low > 8' with inclusion='coin'"
     ):
         RunConfig(
-            clients=30, stop_when="epsilon-all-low > 8", inclusion="coin", canary_design="paper"
+            clients=30,
+            stop_when="epsilon-all-low > 8",
+            inclusion="coin",
+            canary_design="paper",
         )

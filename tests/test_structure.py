@@ -60,7 +60,11 @@ def _imports(module):
 
 def _found_imports(module):
     path = ROOT.parent / module.replace(".", "/")
-    path = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+    path = (
+        path.with_suffix(".py")
+        if path.with_suffix(".py").exists()
+        else path / "__init__.py"
+    )
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -74,7 +78,11 @@ def _found_imports(module):
 def test_rooms_import_only_from_rooms_below():
     linter = Path(sys.executable).with_name("lint-imports")
     run = subprocess.run(
-        [linter, "--no-cache"], cwd=ROOT.parent, capture_output=True, text=True, check=False
+        [linter, "--no-cache"],
+        cwd=ROOT.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stdout
 
@@ -140,19 +148,33 @@ def test_names_that_stay():
 
 def _loaded(*steps):
     """The modules that are loaded after each of these lines of one new process."""
-    code = "\n".join(["import sys", *(f"{step}\nprint(*sys.modules)" for step in steps)])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = "\n".join(
+        ["import sys", *(f"{step}\nprint(*sys.modules)" for step in steps)]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     return [set(line.split()) for line in done.stdout.splitlines()]
 
 
 def test_importing_the_package_is_light():
-    help_of_all = "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"
-    scipy = {"scipy.special", "scipy.optimize", "scipy.stats", "scipy.linalg", "scipy.fft"}
+    help_of_all = (
+        "from fl_epe.cli.main import parser_for; parser_for(['--help']).format_help()"
+    )
+    scipy = {
+        "scipy.special",
+        "scipy.optimize",
+        "scipy.stats",
+        "scipy.linalg",
+        "scipy.fft",
+    }
     for loaded in _loaded("import fl_epe", help_of_all):
         assert not (HEAVY | scipy) & loaded
 
 
-PLUG_IN = sorted(path.stem for path in (ROOT / "flower").glob("*.py") if path.stem != "__init__")
+PLUG_IN = sorted(
+    path.stem for path in (ROOT / "flower").glob("*.py") if path.stem != "__init__"
+)
 
 
 @pytest.mark.parametrize("name", PLUG_IN)
@@ -177,10 +199,19 @@ def test_importing_the_plug_in_loads_flower_and_nothing_that_trains_or_draws():
         "from fl_epe.flower import CanaryAudit, RecordAudit",
     )
     assert "fl_epe.flower.client_canaries" in client
-    assert not {name for name in client if name.startswith(("fl_epe.auditing", "fl_epe.account"))}
+    assert not {
+        name
+        for name in client
+        if name.startswith(("fl_epe.auditing", "fl_epe.account"))
+    }
     own = {module for module in server - anyway if module.startswith("fl_epe.flower.")}
     assert own == {f"fl_epe.flower.{name}" for name in PLUG_IN}
-    unwanted = (HEAVY - {"flwr"}) | {"rich", "scipy.special", "scipy.optimize", "scipy.stats"}
+    unwanted = (HEAVY - {"flwr"}) | {
+        "rich",
+        "scipy.special",
+        "scipy.optimize",
+        "scipy.stats",
+    }
     assert not unwanted & (server - anyway)  # Flower itself brings rich
 
 
@@ -207,7 +238,10 @@ def test_without_pytorch_deployments_are_audited_and_records_made():
         "from fl_epe.auditing import installed_versions; print(*installed_versions())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=missing.environment()
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=missing.environment(),
     )
     assert done.returncode == 0, done.stderr
     assert "flwr" in done.stdout.split()
@@ -238,7 +272,8 @@ def test_a_name_that_rooms_export_means_one_thing():
         public = getattr(module, "__all__", None) or [
             name
             for name, value in vars(module).items()
-            if getattr(value, "__module__", None) == info.name and not name.startswith("_")
+            if getattr(value, "__module__", None) == info.name
+            and not name.startswith("_")
         ]
         for name in public:
             meanings.setdefault(name, set()).add(id(getattr(module, name)))
@@ -253,5 +288,7 @@ def test_a_script_removes_its_temporary_folder(path):
     lines = path.read_text().splitlines()
     made = [line for line in lines if "mktemp" in line]
     assert made in ([], ["work=$(mktemp -d)"])
-    removed = [line for line in lines if line.startswith("trap ") and 'rm -rf "$work"' in line]
+    removed = [
+        line for line in lines if line.startswith("trap ") and 'rm -rf "$work"' in line
+    ]
     assert len(removed) == len(made)

@@ -39,7 +39,9 @@ def _json_lines(rows):
 
 
 def _keys_in_capitals(rows):
-    return _json_lines({name.upper(): cell for name, cell in row.items()} for row in rows)
+    return _json_lines(
+        {name.upper(): cell for name, cell in row.items()} for row in rows
+    )
 
 
 FILES = {
@@ -59,17 +61,27 @@ FILES = {
     "utf-16-of-a-spreadsheet": (".csv", lambda rows: _text(rows, "\t"), "utf-16"),
     "tsv": (".tsv", lambda rows: _text(rows, "\t"), "utf-8"),
     "tsv-packed": (".tsv.gz", lambda rows: _text(rows, "\t"), "utf-8"),
-    "packed-without-last-line-break": (".csv.gz", lambda rows: _text(rows)[:-1], "utf-8"),
+    "packed-without-last-line-break": (
+        ".csv.gz",
+        lambda rows: _text(rows)[:-1],
+        "utf-8",
+    ),
     "json-lines": (".jsonl", _json_lines, "utf-8"),
     "json-lines-packed": (".jsonl.gz", _json_lines, "utf-8"),
     "json-lines-in-utf-16": (".jsonl", _json_lines, "utf-16"),
     "json-lines-in-capitals": (".jsonl", _keys_in_capitals, "utf-8"),
-    "empty-lines": (".jsonl", lambda rows: "\n\n" + _json_lines(rows) + "\n\n", "utf-8"),
+    "empty-lines": (
+        ".jsonl",
+        lambda rows: "\n\n" + _json_lines(rows) + "\n\n",
+        "utf-8",
+    ),
 }
 
 
 def _write(path, content):
-    path.write_bytes(gzip.compress(content) if path.suffix.lower() == ".gz" else content)
+    path.write_bytes(
+        gzip.compress(content) if path.suffix.lower() == ".gz" else content
+    )
     return path
 
 
@@ -103,8 +115,16 @@ REFUSED = {
     "latin-1": (".csv", lambda rows: _text(rows) + "é\n", LATIN),
     "latin-1-lines": (".jsonl", lambda rows: '{"é": 1}', LATIN),
     "columns-alike": (".csv", _first_column_twice, "duplicate column '(round|score)'"),
-    "keys-alike": (".jsonl", _first_key_twice, "line 1: duplicate column '(round|score)'"),
-    "duplicate-key": (".jsonl", lambda rows: '{"a": 1, "a": 2}', "line 1 is no JSON .duplicate"),
+    "keys-alike": (
+        ".jsonl",
+        _first_key_twice,
+        "line 1: duplicate column '(round|score)'",
+    ),
+    "duplicate-key": (
+        ".jsonl",
+        lambda rows: '{"a": 1, "a": 2}',
+        "line 1 is no JSON .duplicate",
+    ),
     "list-of-rows": (".jsonl", json.dumps, "line 1 is a list, not a JSON object"),
     "half-a-line": (".jsonl", lambda rows: _json_lines(rows)[:-1], "line 2 is no JSON"),
     "empty": (".jsonl", lambda rows: "\n", "the file is empty"),
@@ -121,17 +141,24 @@ REFUSED = {
 def test_every_reader_refuses_the_same(kind, ending, write, message, tmp_path):
     read, rows = READERS[kind]
     path = _write(
-        tmp_path / f"a{ending}", write(rows).encode("latin-1" if message is LATIN else "utf-8")
+        tmp_path / f"a{ending}",
+        write(rows).encode("latin-1" if message is LATIN else "utf-8"),
     )
     with pytest.raises(UnreadableFileError, match=message):
         read(path)
 
 
 def test_the_first_line_of_json_says_which_columns_there_are(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"observed": 1}\n{"observed": 2, "unobserved": 0}\n')
-    with pytest.raises(ValueError, match="line 2 has 'unobserved', which the first line has not"):
+    (tmp_path / "a.jsonl").write_text(
+        '{"observed": 1}\n{"observed": 2, "unobserved": 0}\n'
+    )
+    with pytest.raises(
+        ValueError, match="line 2 has 'unobserved', which the first line has not"
+    ):
         read_scores(tmp_path / "a.jsonl")
-    (tmp_path / "b.jsonl").write_text('{"round": 1, "client_id": "a"}\n{"round": 2, "x": 3}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"round": 1, "client_id": "a"}\n{"round": 2, "x": 3}\n'
+    )
     with pytest.raises(ValueError, match="line 2: column 'client_id' is missing"):
         Trace.read(tmp_path / "b.jsonl")
 
@@ -154,7 +181,9 @@ def test_a_damaged_packed_file_is_refused(ending, damage, tmp_path):
 def test_a_packed_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     path = _write(tmp_path / "a.csv.gz", b"observed\n" + b"1\n" * 600_000)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "1")
-    with pytest.raises(ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"):
+    with pytest.raises(
+        ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"
+    ):
         read_scores(path)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "2")
     assert len(read_scores(path)[0]) == 600_000
@@ -173,7 +202,9 @@ def test_a_row_that_stands_in_parquet_many_times_is_refused(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet
 
-    table = pa.table({"score": pa.array([0.5]), "member": pa.array([1])}).take([0] * (1 << 21))
+    table = pa.table({"score": pa.array([0.5]), "member": pa.array([1])}).take(
+        [0] * (1 << 21)
+    )
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(UnreadableFileError, match="more than the limit of 2"):
         read_scores(tmp_path / "a.parquet")

@@ -16,13 +16,17 @@ SCORES, MEMBERS = [4.0, 3.0, 2.0, 1.0], [1, 1, 0, 0]
 
 
 def _parquet(path, names=None, **columns):
-    table = pa.Table.from_arrays([pa.array(c) for c in columns.values()], names or list(columns))
+    table = pa.Table.from_arrays(
+        [pa.array(c) for c in columns.values()], names or list(columns)
+    )
     parquet.write_table(table, path)
     return path
 
 
 def test_a_parquet_file_pairs_scores_with_members_by_row(tmp_path):
-    ours, others = read_scores(_parquet(tmp_path / "a.parquet", score=SCORES, member=MEMBERS))
+    ours, others = read_scores(
+        _parquet(tmp_path / "a.parquet", score=SCORES, member=MEMBERS)
+    )
     assert (ours.tolist(), others.tolist()) == ([4, 3], [2, 1])
 
 
@@ -44,12 +48,18 @@ def test_a_parquet_file_pairs_scores_with_members_by_row(tmp_path):
         "no-column",
     ],
 )  # fmt: skip
-def test_rows_that_are_not_whole_are_refused_with_their_number(columns, message, tmp_path):
-    with pytest.raises(UnreadableFileError, match=rf"a\.parquet to hold .*: {message}\.$"):
+def test_rows_that_are_not_whole_are_refused_with_their_number(
+    columns, message, tmp_path
+):
+    with pytest.raises(
+        UnreadableFileError, match=rf"a\.parquet to hold .*: {message}\.$"
+    ):
         read_scores(_parquet(tmp_path / "a.parquet", **columns))
 
 
-@pytest.mark.parametrize("names", [["score", "score"], ["Score", " score "]], ids=["same", "alike"])
+@pytest.mark.parametrize(
+    "names", [["score", "score"], ["Score", " score "]], ids=["same", "alike"]
+)
 def test_a_column_that_stands_twice_is_refused(names, tmp_path):
     path = _parquet(tmp_path / "a.parquet", names, a=SCORES, b=SCORES)
     with pytest.raises(ValueError, match=r"duplicate column 'score'|found"):
@@ -69,16 +79,37 @@ def test_a_column_that_stands_twice_is_refused(names, tmp_path):
 CSV = {
     "hole": (b"observed,unobserved\n1,2\n,3\n4,5\n", "line 3: observed is missing"),
     "no-member": (b"score,member\n1,1\n2\n", "line 3: member is missing"),
-    "long-field": (b"observed\n1\n" + b"1" * 200_000 + b"\n", "field larger than field limit"),
-    "400-digits": (b"observed\n1\n" + b"9" * 400 + b"\n", "line 3: observed='9+…* is not a number"),
-    "5000-digits": (b"score,member\n1,1\n2," + b"9" * 5000 + b"\n", "line 3: member='9+… is n"),
+    "long-field": (
+        b"observed\n1\n" + b"1" * 200_000 + b"\n",
+        "field larger than field limit",
+    ),
+    "400-digits": (
+        b"observed\n1\n" + b"9" * 400 + b"\n",
+        "line 3: observed='9+…* is not a number",
+    ),
+    "5000-digits": (
+        b"score,member\n1,1\n2," + b"9" * 5000 + b"\n",
+        "line 3: member='9+… is n",
+    ),
     "underscores": (b"observed\n1\n1_0\n", "line 3: observed='1_0' is not a number"),
-    "nul": (b"observed\n1\n2\0\n", r"no text in UTF-8 \(it has zero bytes\): save it as UTF-8"),
+    "nul": (
+        b"observed\n1\n2\0\n",
+        r"no text in UTF-8 \(it has zero bytes\): save it as UTF-8",
+    ),
     "latin": (b"observed\n1\n\xe9\n", "no text in UTF-8 .*: save it as UTF-8"),
     "utf-16-without-mark": ("observed\n1\n".encode("utf-16-le"), "no text in UTF-8"),
-    "utf-16-cut-off": ("observed\n1\n".encode("utf-16")[:-1], "the last line has no line break"),
-    "layouts": (b"score,member,observed\n1,1,3\n", r"\['member', 'observed', 'score'\], of two"),
-    "layouts-member": (b"observed,unobserved,member\n1,2,1\n", "of two layouts: keep one of them"),
+    "utf-16-cut-off": (
+        "observed\n1\n".encode("utf-16")[:-1],
+        "the last line has no line break",
+    ),
+    "layouts": (
+        b"score,member,observed\n1,1,3\n",
+        r"\['member', 'observed', 'score'\], of two",
+    ),
+    "layouts-member": (
+        b"observed,unobserved,member\n1,2,1\n",
+        "of two layouts: keep one of them",
+    ),
     "open-quote": (b'observed\n1\n"2\n', "unexpected end of data"),
     "ragged": (b"observed\n1\n2,3\n", "line 3 has 2 cells, the header 1"),
 }
@@ -99,7 +130,9 @@ def test_a_file_that_is_cut_off_inside_a_row_is_refused(header, tmp_path):
     for end in range(len(header) + 2, len(whole)):
         (tmp_path / "a.csv").write_bytes(whole[:end])
         if whole[end - 1 : end] != b"\n":
-            with pytest.raises(UnreadableFileError, match="last line has no line break, as if"):
+            with pytest.raises(
+                UnreadableFileError, match="last line has no line break, as if"
+            ):
                 read_scores(tmp_path / "a.csv")
 
 
@@ -110,7 +143,9 @@ def test_a_large_table_takes_the_memory_of_its_numbers(tmp_path):
     read_scores(tmp_path / "a.csv")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 3 * rows * 2 * 8 + (1 << 20)  # arrays that grow, and what a reader needs itself
+    assert peak < 3 * rows * 2 * 8 + (
+        1 << 20
+    )  # arrays that grow, and what a reader needs itself
 
 
 def test_only_the_shorter_column_may_end_in_empty_cells(tmp_path):
@@ -149,10 +184,22 @@ def test_one_array_is_the_observed_scores(tmp_path):
     ("content", "message"),
     [
         (b"round,client_id\n1_0,a\n", "line 2: round='1_0' is not an integer"),
-        (b"round,client_id\n" + b"9" * 400 + b",a\n", "line 2: round='9+… is not an integer"),
-        (b"round,client_id\n1," + b"a" * 300 + b"\n", "line 2: client_id is longer than 256"),
-        (b"round,client_id\n1,phone-1", "the last line has no line break, as if the file was cut"),
-        (b"round,client_id\n1," + b"a" * 200_000 + b"\n", "field larger than field limit"),
+        (
+            b"round,client_id\n" + b"9" * 400 + b",a\n",
+            "line 2: round='9+… is not an integer",
+        ),
+        (
+            b"round,client_id\n1," + b"a" * 300 + b"\n",
+            "line 2: client_id is longer than 256",
+        ),
+        (
+            b"round,client_id\n1,phone-1",
+            "the last line has no line break, as if the file was cut",
+        ),
+        (
+            b"round,client_id\n1," + b"a" * 200_000 + b"\n",
+            "field larger than field limit",
+        ),
     ],
     ids=["underscore", "400-digits", "long-id", "cut-off", "200-kB"],
 )
@@ -179,7 +226,9 @@ def test_a_damaged_page_is_refused_where_the_file_has_checksums(tmp_path):
 def test_a_parquet_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "1")
     path = _parquet(tmp_path / "a.parquet", observed=np.zeros(200_000))
-    with pytest.raises(ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"):
+    with pytest.raises(
+        ValueError, match=r"limit of 1\. If you trust it, set FL_EPE_READ_LIMIT=2"
+    ):
         read_scores(path)
     monkeypatch.setenv("FL_EPE_READ_LIMIT", "2")
     assert len(read_scores(path)[0]) == 200_000

@@ -25,5 +25,9 @@ def test_a_number_of_rounds(count, text):
 
 
 def test_who_takes_part_once_does_so_no_1_times():
-    assert [how_often(count) for count in (1, 1.0, 1.5)] == ["once", "once", "1.5 times"]
+    assert [how_often(count) for count in (1, 1.0, 1.5)] == [
+        "once",
+        "once",
+        "1.5 times",
+    ]
     assert amount(1.0) == "1"

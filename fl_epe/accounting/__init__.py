@@ -20,7 +20,10 @@ from fl_epe.accounting.expected_score_law import (
     expected_score_law,
 )
 from fl_epe.accounting.inverse import noise_at, scale_at, shift_of_epsilon
-from fl_epe.accounting.mixtures import known_expected_score_epsilon, unknown_expected_score_epsilon
+from fl_epe.accounting.mixtures import (
+    known_expected_score_epsilon,
+    unknown_expected_score_epsilon,
+)
 from fl_epe.accounting.sensitivity import sensitivity, strategy_bounds
 from fl_epe.accounting.two_gaussians import (
     delta_two_gaussians,

@@ -17,18 +17,28 @@ import numpy as np
 from fl_epe.accounting.mixtures import known_expected_score_epsilon
 from fl_epe.accounting.renyi import LEAST_DELTA, LOST, renyi_epsilon
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
-from fl_epe.checks import Floats, check_not_negative, check_probability, raise_invalid, tail_sums
+from fl_epe.checks import (
+    Floats,
+    check_not_negative,
+    check_probability,
+    raise_invalid,
+    tail_sums,
+)
 
 _COARSEST = 1e-2  # privacy-loss grid, in nats
 _FINEST = 1e-6
 _LARGEST_STEP = 500.0  # dp-accounting takes its exponential
-_CLOSE_ENOUGH = 1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
+_CLOSE_ENOUGH = (
+    1e-2  # relative change of ε at which the grid is fine enough: the next is 1/25
+)
 _NO_NOISE = 1e-150  # as much as less, or none: with it ε is infinite
 _USUAL_TRUNCATION = -50.0  # dp-accounting's, as a logarithm
 _MOST_CELLS = 2e5  # ε over the grid's step: a second or so of convolutions
 
 
-def gaussian_epsilon(noise_multiplier: float, delta: float, participations: int = 1) -> float:
+def gaussian_epsilon(
+    noise_multiplier: float, delta: float, participations: int = 1
+) -> float:
     """ε of a client who takes part ``participations`` times, in rounds the adversary knows.
 
     R adaptively chosen Gaussian mechanisms compose to √R/z-GDP (Dong, Roth, Su 2019),
@@ -102,12 +112,16 @@ def poisson_epsilon(
         raise_invalid("sampling_rate", sampling_rate, "in [0, 1]")
     if sampling_rate == 0 or rounds == 0:
         return 0.0
-    epsilon = gaussian_epsilon(noise_multiplier / (1 + replace_one), delta, rounds)  # not sampled
+    epsilon = gaussian_epsilon(
+        noise_multiplier / (1 + replace_one), delta, rounds
+    )  # not sampled
     if sampling_rate == 1 or epsilon == 0 or math.isinf(epsilon):
         return epsilon
     step = min(max(_COARSEST, epsilon / _MOST_CELLS), _LARGEST_STEP)
     while step >= _FINEST and epsilon <= 1.01 * _MOST_CELLS * step:
-        finer = _pld_epsilon(noise_multiplier, sampling_rate, rounds, delta, replace_one, step)
+        finer = _pld_epsilon(
+            noise_multiplier, sampling_rate, rounds, delta, replace_one, step
+        )
         settled = abs(epsilon - finer) <= _CLOSE_ENOUGH * finer
         epsilon = min(epsilon, finer)
         if settled:
@@ -162,14 +176,18 @@ def epsilon_of_losses(distribution: Any, delta: float) -> float:
         delta: in (0, 1).
     """
     directions = distribution._pmf_remove, distribution._pmf_add
-    return max(_one_direction(direction.to_dense_pmf(), delta) for direction in directions)
+    return max(
+        _one_direction(direction.to_dense_pmf(), delta) for direction in directions
+    )
 
 
 def _one_direction(direction: Any, delta: float) -> float:
     if direction._infinity_mass > delta:
         return math.inf
     losses = _losses(direction)[::-1]
-    probabilities = np.maximum(direction._probs[::-1], 0.0)  # a Fourier transform's may be negative
+    probabilities = np.maximum(
+        direction._probs[::-1], 0.0
+    )  # a Fourier transform's may be negative
     excess = direction._infinity_mass + np.cumsum(probabilities) - delta
     with np.errstate(divide="ignore"):  # ln 0 = −∞
         log_weights = np.logaddexp.accumulate(np.log(probabilities) - losses)

@@ -18,7 +18,14 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.sensitivity import bands_of
-from fl_epe.checks import Booleans, Floats, Integers, check_count, check_probability, raise_invalid
+from fl_epe.checks import (
+    Booleans,
+    Floats,
+    Integers,
+    check_count,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.schedules import Events, ParticipationLaw
 from fl_epe.seeding import generator
 
@@ -61,7 +68,9 @@ class SecretRounds:
         """In which rounds each of ``count`` clients takes part, ``(T, count)``."""
         last = np.full(count, -1)
         present = np.empty((len(self.chances), count), bool)
-        for t, (chance, barred_from) in enumerate(zip(self.chances, self.barred_from, strict=True)):
+        for t, (chance, barred_from) in enumerate(
+            zip(self.chances, self.barred_from, strict=True)
+        ):
             present[t] = (last < barred_from) & (rng.random(count) < chance)
             last[present[t]] = t
         return present
@@ -87,7 +96,9 @@ class SecretRounds:
         near: dict[int, Floats] = {}
         waiting: dict[int, Floats] = {}
         until = np.searchsorted(self.barred_from, np.arange(len(scores)), side="right")
-        steps = max(int(_MOST_EXPONENT / (own.max() / 2 + _FAR * math.sqrt(own.max()))), 1)
+        steps = max(
+            int(_MOST_EXPONENT / (own.max() / 2 + _FAR * math.sqrt(own.max()))), 1
+        )
         for t, chance in enumerate(self.chances):
             if t - self.bands in near:
                 end = max(int(until[t - self.bands]), t)
@@ -138,7 +149,9 @@ def secret_rounds(
     chances, barred_from = _chances_in_time(events, law.rounds)
     columns = np.eye(law.rounds) if strategy is None else np.abs(strategy)
     bands = bands_of(columns)
-    before = barred_from - 1  # the last round from which each may be reached, and that from which
+    before = (
+        barred_from - 1
+    )  # the last round from which each may be reached, and that from which
     second = np.where(before >= 0, barred_from[before] - 1, -1)  # this one may
     if np.any((second >= 0) & (np.arange(law.rounds) - second < bands)):
         return None
@@ -209,7 +222,9 @@ def drawn_epsilon(
         least = math.ceil(math.log(2 / (1 - confidence)) / -math.log1p(-delta))
         raise_invalid("draws", draws, f"more than {least} for δ = {delta:g}")
     rng = generator(seed, _STREAM)
-    return max(_largest_epsilon(losses, delta, doubt) for losses in chain.losses(draws, rng))
+    return max(
+        _largest_epsilon(losses, delta, doubt) for losses in chain.losses(draws, rng)
+    )
 
 
 def _largest_epsilon(losses: Floats, delta: float, doubt: float) -> float:

@@ -20,7 +20,9 @@ from fl_epe.schedules import Events
 _LEAST = 1e-9  # of a round's expected score, as logarithms are taken
 
 
-def epsilon_of_signals(signals: Floats, delta: float, events: Events | None = None) -> float:
+def epsilon_of_signals(
+    signals: Floats, delta: float, events: Events | None = None
+) -> float:
     """ε of a client whose score moves by ``signals`` where it takes part, in units of the noise.
 
     At known rounds ε of two Gaussians √Σ a_t² apart (Andrew et al. 2024, Algorithm 3, at the

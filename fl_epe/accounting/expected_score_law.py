@@ -40,7 +40,10 @@ _MOST_CELLS = 4_000_000  # rounds times drawn clients
 _FEW = 10_000  # clients that are drawn where all of them would take minutes
 _AS_LARGE = 1e-6
 _EVENTS_BETWEEN_CUTS = 8
-_MANY, _COARSE = 20_000, 2e-4  # a law of more expected scores is rounded, by so much at most
+_MANY, _COARSE = (
+    20_000,
+    2e-4,
+)  # a law of more expected scores is rounded, by so much at most
 _MOST_WORK = 4e9  # cells times rows: half a minute
 
 
@@ -61,7 +64,9 @@ class ExpectedScoreLaw:
     whole: bool = True
 
     @classmethod
-    def of(cls, expected_scores: np.ndarray, shares: Floats | None = None) -> ExpectedScoreLaw:
+    def of(
+        cls, expected_scores: np.ndarray, shares: Floats | None = None
+    ) -> ExpectedScoreLaw:
         """From values in any order; without ``shares`` all are equally likely."""
         weights = np.ones(len(expected_scores)) if shares is None else shares
         values, places = np.unique(expected_scores, return_inverse=True)
@@ -84,7 +89,9 @@ class ExpectedScoreLaw:
         if self.drawn:
             return float(self.expected_scores[-1]) if self.whole else None
         beyond = tail_sums(self.shares[1:])  # P[expected score > value]
-        return float(self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)])
+        return float(
+            self.expected_scores[np.argmax(beyond * clients <= 1 - confidence)]
+        )
 
 
 def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw | None:
@@ -106,13 +113,19 @@ def expected_score_law(events: Events, weights: ArrayLike) -> ExpectedScoreLaw |
     """
     added = np.asarray(weights, np.float64)
     rounds = int(events.rounds.max(initial=-1)) + 1
-    if added.ndim != 1 or len(added) < rounds or not np.all((added >= 0) & np.isfinite(added)):
+    if (
+        added.ndim != 1
+        or len(added) < rounds
+        or not np.all((added >= 0) & np.isfinite(added))
+    ):
         raise_invalid("weights", added, f">= 0, one for each of {rounds}")
     largest = float(added.max(initial=0.0)) or 1.0
     shape = np.round(added / largest, 12)
     shape[shape > 1 - _AS_LARGE] = 1.0
     law = _law_of_shape(events, shape.tobytes())
-    return law and dataclasses.replace(law, expected_scores=largest * law.expected_scores)
+    return law and dataclasses.replace(
+        law, expected_scores=largest * law.expected_scores
+    )
 
 
 @functools.lru_cache(maxsize=16)
@@ -163,7 +176,9 @@ def drawn_law(
     rng = generator(seed, 0)
     if populations * clients * schedule.rounds > _MOST_CELLS:
         return None
-    found = [expected_scores(presence(schedule, clients, rng)) for _ in range(populations)]
+    found = [
+        expected_scores(presence(schedule, clients, rng)) for _ in range(populations)
+    ]
     law = ExpectedScoreLaw.of(np.concatenate(found))
     return dataclasses.replace(law, drawn=populations * clients)
 
@@ -174,7 +189,12 @@ def _populations(confidence: float) -> int:
 
 
 def clients_law(
-    schedule: Schedule, weights: Floats, clients: int, *, confidence: float = 0.95, seed: int = 0
+    schedule: Schedule,
+    weights: Floats,
+    clients: int,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
 ) -> ExpectedScoreLaw | None:
     """The law of Σ w_t over a client's rounds: computed, or else of all clients, or of 10,000.
 
@@ -209,12 +229,16 @@ def _law_of_clients(
             sums = [_sums(schedule, added, many, rng) for _ in range(populations)]
             drawn = populations * many
             return dataclasses.replace(
-                ExpectedScoreLaw.of(np.concatenate(sums)), drawn=drawn, whole=many == clients
+                ExpectedScoreLaw.of(np.concatenate(sums)),
+                drawn=drawn,
+                whole=many == clients,
             )
     return None
 
 
-def _sums(schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator) -> Floats:
+def _sums(
+    schedule: Schedule, added: Floats, clients: int, rng: np.random.Generator
+) -> Floats:
     sums = np.zeros(clients)
     for weight, cohort in zip(added, schedule.cohorts(clients, rng), strict=True):
         sums[cohort] += weight
@@ -227,14 +251,18 @@ def _of_type(share: float, kind: Events, added: Floats) -> tuple[Floats, Floats]
     expected = float(kind.chances.sum())
     if expected == 0 or not np.any(inside > 0):
         return np.zeros(1), np.array([share])
-    if kind.most is not None and kind.most > expected:  # Chernoff: does anybody come so often?
+    if (
+        kind.most is not None and kind.most > expected
+    ):  # Chernoff: does anybody come so often?
         log_tail = kind.most - expected - kind.most * math.log(kind.most / expected)
         if log_tail < math.log(_FORGOTTEN):
             kind = dataclasses.replace(kind, most=None)
     step = _step(inside, kind.chances)
     places = np.ceil(inside / step * (1 - 1e-12)).astype(np.int64)
     events = len(np.unique(kind.events))
-    most = events if kind.most is None else min(events, kind.most)  # participations of a client
+    most = (
+        events if kind.most is None else min(events, kind.most)
+    )  # participations of a client
     counted = kind.most if kind.exactly is None else kind.exactly
     rows = 1 if counted is None else counted + 1
     if rows * kind.rest * len(places) * (expected + 20) * places.mean() > _MOST_WORK:
@@ -252,7 +280,9 @@ def _step(inside: Floats, chances: Floats) -> float:
     if inside[inside > 0].min() >= largest * (1 - 1e-12):
         return largest
     # Most rounds add the same, but for momentum.
-    return largest / math.ceil(largest / (float(inside @ chances / chances.sum()) / _CELLS))
+    return largest / math.ceil(
+        largest / (float(inside @ chances / chances.sum()) / _CELLS)
+    )
 
 
 def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
@@ -262,7 +292,9 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     are multiples of the largest step.
     """
     scale = int(places.max())
-    free = np.zeros((rows, 1))  # by participations so far where there is a cap, by lattice point
+    free = np.zeros(
+        (rows, 1)
+    )  # by participations so far where there is a cap, by lattice point
     free[0, 0] = 1.0
     resting: collections.deque[Floats] = collections.deque()
     lost, capped = 0.0, int(rows > 1)  # nobody leaves the last row of several
@@ -284,7 +316,9 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
             gone = _convolved(leaving, kernel / kernel.sum() * kind.keep)
             if kind.keep < 1:
                 gone[:, : able.shape[1]] += (1 - kind.keep) * leaving
-            moved = np.vstack([np.zeros((capped, gone.shape[1])), gone]) if capped else gone
+            moved = (
+                np.vstack([np.zeros((capped, gone.shape[1])), gone]) if capped else gone
+            )
             absent = 1 - chances
             able *= np.where(absent > 1e-12, absent, 0.0)  # else by rounding
         resting.append(moved)
@@ -298,7 +332,9 @@ def _walk(kind: Events, places: Integers, rows: int) -> tuple[Floats, float]:
     return _between(free, scale).sum(axis=0), lost
 
 
-def _events_in_time(kind: Events, places: Integers) -> Iterator[tuple[Integers, Floats]]:
+def _events_in_time(
+    kind: Events, places: Integers
+) -> Iterator[tuple[Integers, Floats]]:
     """For each event its steps on the lattice and their chances; none where nothing happens."""
     ends = np.searchsorted(kind.events, np.arange(kind.events[-1] + 2))
     for start, end in itertools.pairwise(ends.tolist()):
@@ -314,7 +350,9 @@ def _between(mass: Floats, scale: int) -> Floats:
 
 def _convolved(mass: Floats, kernel: Floats) -> Floats:
     out = np.zeros((len(mass), mass.shape[1] + len(kernel) - 1))
-    for place in np.flatnonzero(kernel).tolist():  # few: no more than an event has rounds
+    for place in np.flatnonzero(
+        kernel
+    ).tolist():  # few: no more than an event has rounds
         out[:, place : place + mass.shape[1]] += kernel[place] * mass
     return out
 

@@ -15,7 +15,9 @@ import scipy
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 
 _CLOSE = 1e-7  # relative error of the noise
-_FARTHEST = 256.0  # logarithm of noise from which on there is no more to try than its double
+_FARTHEST = (
+    256.0  # logarithm of noise from which on there is no more to try than its double
+)
 _LEAST = 1e-300
 _MOST = 1e300
 _ROUNDING = 4 * np.finfo(float).eps

@@ -102,9 +102,15 @@ class _Clients:
         if not len(given) or not np.all(given >= 0):
             bad = given[~(given >= 0)][0] if len(given) else expected_scores
             raise_invalid("expected_scores", bad, ">= 0, and at least one")
-        shares = np.ones(len(given)) if weights is None else np.asarray(weights, np.float64).ravel()
+        shares = (
+            np.ones(len(given))
+            if weights is None
+            else np.asarray(weights, np.float64).ravel()
+        )
         if len(shares) != len(given):
-            raise_invalid("weights", shares, f"to be {len(given)}, one for each expected score")
+            raise_invalid(
+                "weights", shares, f"to be {len(given)}, one for each expected score"
+            )
         total = shares.sum()
         if not (np.all(shares >= 0) and 0 < total < np.inf):
             raise_invalid("weights", shares, ">= 0 with a finite sum > 0")
@@ -113,13 +119,17 @@ class _Clients:
             sizes, places = np.unique(rounded_up(given), return_inverse=True)
         summed = np.bincount(places, shares / total, minlength=len(sizes))
         used = (sizes > 0) & (sizes <= _LARGEST) & (summed > 0)
-        silent, exposed = (float(summed[where].sum()) for where in (sizes == 0, sizes > _LARGEST))
+        silent, exposed = (
+            float(summed[where].sum()) for where in (sizes == 0, sizes > _LARGEST)
+        )
         log_silent = math.log(silent) if silent > 0 else -math.inf
         return cls(sizes[used], np.log(summed[used]), log_silent, min(exposed, 1.0))
 
     def log_delta_known(self, epsilon: float) -> float:
         """Logarithm of the mean of δ(m; ε); each member is told apart at a score of its own."""
-        return _log_sum(self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes))
+        return _log_sum(
+            self.log_shares + self._removed(self.sizes / 2 + epsilon / self.sizes)
+        )
 
     def log_delta_removed(self, score: float) -> float:
         """Logarithm of P[x > s] − e^ε Q[x > s], with P the mixture and ε its log ratio at s."""
@@ -134,7 +144,9 @@ class _Clients:
     def _removed(self, scores: Floats | float) -> Floats:
         """Logarithm of Φ(m − s) − e^(ms − m²/2) Φ(−s) for each m, without cancellation."""
         after = scores - self.sizes
-        return np.asarray(scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes)))
+        return np.asarray(
+            scipy.special.log_ndtr(-after) + _log_one_less(_fall(after, self.sizes))
+        )
 
     def log_ratio(self, score: float) -> float:
         """Logarithm of the mixture's density over that of N(0, 1); it rises with the score."""
@@ -176,7 +188,9 @@ def _solve_unknown(clients: _Clients, goal: float) -> float:
     return max(removed, added, 0.0)
 
 
-def _first(value: Callable[[float], float], goal: float, start: float, step: float) -> float:
+def _first(
+    value: Callable[[float], float], goal: float, start: float, step: float
+) -> float:
     """The first place from ``start`` on, in the direction of ``step``, where the value is ≤ goal.
 
     Args:
@@ -202,7 +216,9 @@ def _first(value: Callable[[float], float], goal: float, start: float, step: flo
 
 
 def _root(value: Callable[[float], float], low: float, high: float) -> float:
-    return float(scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000))
+    return float(
+        scipy.optimize.brentq(value, low, high, xtol=1e-300, rtol=1e-15, maxiter=5000)
+    )
 
 
 def rounded_up(expected_scores: Floats, distance: float = _COARSE) -> Floats:
@@ -217,11 +233,15 @@ def _log_sum(terms: Floats) -> float:
     most = float(terms.max())
     if most == -math.inf:
         return most
-    return most + math.log(float(np.exp(terms - most).sum()))  # scipy's takes ten times as long
+    return most + math.log(
+        float(np.exp(terms - most).sum())
+    )  # scipy's takes ten times as long
 
 
 def _log_one_less(fall: Floats) -> Floats:
-    with np.errstate(divide="ignore"):  # −∞ where an expected score is too small for any difference
+    with np.errstate(
+        divide="ignore"
+    ):  # −∞ where an expected score is too small for any difference
         return np.log(-np.expm1(-fall))
 
 

@@ -20,7 +20,9 @@ import scipy
 
 from fl_epe.checks import Floats
 
-LEAST_DELTA = 1e-11  # with smaller ones the rounding errors of a Fourier transform show in ε
+LEAST_DELTA = (
+    1e-11  # with smaller ones the rounding errors of a Fourier transform show in ε
+)
 LOST = 1e-6  # of δ, in tails that no grid covers: they are added to δ
 
 _SLOPES = tuple(np.geomspace(1e-3, 1e5, 81).tolist())
@@ -33,7 +35,9 @@ def log_sums(exponents: Floats, weights: Floats) -> Floats:
     used = exponents[:, weights > 0]
     most = used.max(axis=1, initial=-1e300)
     with np.errstate(divide="ignore"):  # −∞ where all weights are 0
-        return np.asarray(most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0]))
+        return np.asarray(
+            most + np.log(np.exp(used - most[:, None]) @ weights[weights > 0])
+        )
 
 
 def largest_sum(terms: Terms, tail: float) -> float:
@@ -51,7 +55,9 @@ def largest_sum(terms: Terms, tail: float) -> float:
 
     # The logarithm of a moment is convex, so that the bound falls and then rises.
     steps = range(len(_SLOPES) - 1)
-    return float(bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k))))
+    return float(
+        bound(bisect.bisect_left(steps, True, key=lambda k: bound(k + 1) >= bound(k)))
+    )
 
 
 def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
@@ -88,5 +94,6 @@ def renyi_epsilon(terms: Terms, delta: float, lost: float = 0.0) -> float:
 def _log_moment(terms: Terms, slope: float) -> float:
     """The logarithm of E[exp(slope · sum)]."""
     return sum(
-        count * float(log_sums(slope * values[None], masses)[0]) for values, masses, count in terms
+        count * float(log_sums(slope * values[None], masses)[0])
+        for values, masses, count in terms
     )

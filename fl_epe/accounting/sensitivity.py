@@ -23,7 +23,10 @@ from fl_epe.schedules import ParticipationLaw
 
 
 def strategy_bounds(
-    law: ParticipationLaw, strategy: Floats | None, noise_multiplier: float, delta: float
+    law: ParticipationLaw,
+    strategy: Floats | None,
+    noise_multiplier: float,
+    delta: float,
 ) -> tuple[UpperBound, ...]:
     """Every analytical ε that follows from a participation law and a strategy C of b bands.
 
@@ -54,7 +57,9 @@ def strategy_bounds(
         return (found,)
     bands = bands_of(strategy)
     z = noise_multiplier / max(float(np.linalg.norm(strategy, axis=0).max()), 1.0)
-    return found, *amplified_bounds(law, z, delta, bands, _overlap(strategy, law, bands))
+    return found, *amplified_bounds(
+        law, z, delta, bands, _overlap(strategy, law, bands)
+    )
 
 
 def bands_of(strategy: Floats) -> int:
@@ -65,7 +70,9 @@ def bands_of(strategy: Floats) -> int:
 def _overlap(strategy: Floats, law: ParticipationLaw, bands: int) -> float:
     """The largest ``|(CᵀC)_st|`` of rounds in blocks that follow each other."""
     products = [
-        np.abs(strategy[:, max(b - bands + 1, 0) : b].T @ strategy[:, b : b + bands - 1])
+        np.abs(
+            strategy[:, max(b - bands + 1, 0) : b].T @ strategy[:, b : b + bands - 1]
+        )
         for _, b in law.blocks[:-1]
     ]
     return max((float(each.max(initial=0.0)) for each in products), default=0.0)

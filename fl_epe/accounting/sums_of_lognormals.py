@@ -48,7 +48,9 @@ class LogLaw:
 
     def logs(self) -> Floats:
         """Logarithms of the values."""
-        return np.asarray(self.step * np.arange(self.first, self.first + len(self.null)))
+        return np.asarray(
+            self.step * np.arange(self.first, self.first + len(self.null))
+        )
 
 
 def lognormal(signals: Floats, shares: Floats, tail: float) -> LogLaw:
@@ -115,10 +117,16 @@ def plus(one: LogLaw, other: LogLaw, tail: float) -> LogLaw:
 
 def on_grid(law: LogLaw, step: float) -> LogLaw:
     """The same variable on another grid."""
-    return law if step == law.step else split(law.logs(), law.null, law.mean, step, law.lost)
+    return (
+        law
+        if step == law.step
+        else split(law.logs(), law.null, law.mean, step, law.lost)
+    )
 
 
-def split(logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0.0) -> LogLaw:
+def split(
+    logs: Floats, null: Floats, mean: Floats, step: float, lost: float = 0.0
+) -> LogLaw:
     """A law on the grid of ``step``, from values between its points.
 
     Args:
@@ -175,7 +183,9 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
         begin, lower, upper = _of_far_pairs(larger, smaller, far, up)
         if lower.size:
             _add(out, begin * finer - origin, finer, times * lower, times * upper)
-    for lag in range(0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)):
+    for lag in range(
+        0 if one is other else max(1 - m, 1 - far - apart), min(n, far - apart)
+    ):
         start, stop, distance = max(0, lag), min(n, m + lag), abs(apart + lag)
         a = slice(start, stop)
         b = slice(start - lag, stop - lag)
@@ -184,7 +194,9 @@ def _sum(one: LogLaw, other: LogLaw, finer: int) -> LogLaw:
         if lag:
             pairs *= times
         upper = up[:, distance, None] * pairs
-        begin = max(one.first + start, other.first + start - lag) * finer + int(cells[distance])
+        begin = max(one.first + start, other.first + start - lag) * finer + int(
+            cells[distance]
+        )
         _add(out, begin - origin, finer, pairs - upper, upper)
     return LogLaw(origin, step, out, one.lost + other.lost)
 
@@ -244,7 +256,9 @@ def _trimmed(law: LogLaw, tail: float) -> LogLaw:
     below = np.cumsum(law.null)
     beyond = tail_sums(law.mean)
     start = int(np.searchsorted(below, tail))
-    stop = int(np.searchsorted(-beyond, -tail * beyond[0]))  # the first that may be left out
+    stop = int(
+        np.searchsorted(-beyond, -tail * beyond[0])
+    )  # the first that may be left out
     masses = law.masses[:, start:stop].copy()
     if start:
         smallest = math.exp(law.step * (law.first + start))

@@ -26,7 +26,9 @@ _LARGEST_EPSILON = 1e300  # δ has long vanished
 _LOWEST_SCORE = -9.0  # 1 − Φ is 1 to the last bit
 _HIGHEST_SCORE = 40.0  # 1 − Φ is below every double
 _SHORT_GAP = 0.25  # M(u) − M(u + gap) cancels for smaller gaps
-_DELTA_ROUNDING = 1e-14  # a little more than the relative error of a computed δ, at given x
+_DELTA_ROUNDING = (
+    1e-14  # a little more than the relative error of a computed δ, at given x
+)
 _EPSILON_ROUNDING = 2e-15  # and of ε at given x, or of x at given ε
 _MAX_STEPS = 200  # bisection alone would need fewer
 
@@ -62,10 +64,14 @@ def epsilon_two_gaussians(
         ValueError: for a mean that is not finite, a standard deviation that is negative or not
             finite, a ``delta`` outside (0, 1), NaN anywhere, or shapes that do not broadcast.
     """
-    target = _checked("delta", delta, "in (0, 1)", lambda values: (values > 0) & (values < 1))
+    target = _checked(
+        "delta", delta, "in (0, 1)", lambda values: (values > 0) & (values < 1)
+    )
     pair = _Pair.of(null_mean, null_std, alt_mean, alt_std)
     epsilon = pair.epsilon(_solve(pair, target)) * (1 + _EPSILON_ROUNDING)
-    return _plain(np.where(pair.identical, 0.0, np.where(pair.disjoint, np.inf, epsilon)))
+    return _plain(
+        np.where(pair.identical, 0.0, np.where(pair.disjoint, np.inf, epsilon))
+    )
 
 
 def epsilon_of_shift(shift: ArrayLike, delta: float) -> Floats:
@@ -138,7 +144,11 @@ class _Pair:
 
     @classmethod
     def of(
-        cls, null_mean: ArrayLike, null_std: ArrayLike, alt_mean: ArrayLike, alt_std: ArrayLike
+        cls,
+        null_mean: ArrayLike,
+        null_std: ArrayLike,
+        alt_mean: ArrayLike,
+        alt_std: ArrayLike,
     ) -> _Pair:
         mean0 = _checked("null_mean", null_mean, "in (-inf, inf)", np.isfinite)
         mean1 = _checked("alt_mean", alt_mean, "in (-inf, inf)", np.isfinite)
@@ -148,7 +158,9 @@ class _Pair:
         shift = np.abs(mean1 - mean0) / narrow
         excess = np.abs(std1 - std0) / narrow
         identical = ((mean0 == mean1) & (std0 == std1)) | ((shift == 0) & (excess == 0))
-        regular = ~identical & (shift < _LARGEST) & (excess < _LARGEST)  # never where they are NaN
+        regular = (
+            ~identical & (shift < _LARGEST) & (excess < _LARGEST)
+        )  # never where they are NaN
         shift = np.where(regular, shift, 1.0)
         excess = np.where(regular, excess, 0.0)
 
@@ -195,7 +207,9 @@ def _solve(pair: _Pair, delta: Floats) -> Floats:
         newton = x + (goal - value) / slope
         usable = ((low < newton) & (newton < high)) | (newton == x)
         x, before = np.where(usable, newton, (low + high) / 2), x
-        if np.all(np.abs(x - before) <= 1e-9 + 1e-14 * x):  # the error is about the square of this
+        if np.all(
+            np.abs(x - before) <= 1e-9 + 1e-14 * x
+        ):  # the error is about the square of this
             break
     return x
 

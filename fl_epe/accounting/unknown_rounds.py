@@ -21,15 +21,31 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting.composed_gaussians import gaussian_epsilon, poisson_epsilon
-from fl_epe.accounting.renyi import LEAST_DELTA, LOST, largest_sum, log_sums, renyi_epsilon
-from fl_epe.accounting.sums_of_lognormals import LogLaw, lognormal, plus, split, total_of
+from fl_epe.accounting.renyi import (
+    LEAST_DELTA,
+    LOST,
+    largest_sum,
+    log_sums,
+    renyi_epsilon,
+)
+from fl_epe.accounting.sums_of_lognormals import (
+    LogLaw,
+    lognormal,
+    plus,
+    split,
+    total_of,
+)
 from fl_epe.accounting.two_gaussians import epsilon_of_shift
 from fl_epe.checks import Floats, check_probability, raise_invalid
 from fl_epe.schedules import Event, Events
 
 _SMALLEST_TAIL = 1e-300
-_LEAST_SIGNAL = 1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
-_LARGEST_SIGNAL = 15.0  # of a round in a cohort: beyond it hiding the round hides nothing
+_LEAST_SIGNAL = (
+    1e-4  # smaller ones are raised to it: a grid's memory grows with their inverse
+)
+_LARGEST_SIGNAL = (
+    15.0  # of a round in a cohort: beyond it hiding the round hides nothing
+)
 _ALIKE = 0.01  # relative difference of signals that are computed as one
 _ROUNDING = 1e-9  # of cells
 _AS_LARGE = 1e-6  # relative difference of signals that count as the largest one
@@ -92,13 +108,17 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
         if event.is_uniform:
             losses.append((_drawn(_loss(_groups(each), tail), event.chance), 1))
         elif event.is_spread:
-            losses.append((_of_rounds(_alike(each), tuple(event.chances.tolist()), tail), 1))
+            losses.append(
+                (_of_rounds(_alike(each), tuple(event.chances.tolist()), tail), 1)
+            )
         elif event.is_coin and event.chance == 1:
             known.append(float(each[0]))
         else:
             law = event.chances.tobytes(), event.counts.tobytes()
             alike.setdefault(law, (event, []))[1].append(float(each[0]))
-    tossed = [(e, group) for e, each in alike.values() for group in _groups(np.array(each))]
+    tossed = [
+        (e, group) for e, each in alike.values() for group in _groups(np.array(each))
+    ]
     for event, (signal, count) in tossed:
         losses.append((_of_round(event, signal, tail), count))
     if not losses:
@@ -106,7 +126,12 @@ def _of_hidden_rounds(events: Events, signals_in_bytes: bytes, delta: float) -> 
     if known:  # events whose round is known act as one Gaussian
         losses.append((_loss(((math.hypot(*known), 1),), tail), 1))
     found = _epsilon(losses, tail, delta, most)
-    if len(losses) > 1 or not tossed or not tossed[0][0].is_coin or found > _MOST_EXPONENT:
+    if (
+        len(losses) > 1
+        or not tossed
+        or not tossed[0][0].is_coin
+        or found > _MOST_EXPONENT
+    ):
         return found
     ((event, (signal, count)),) = tossed
     noise = float(f"{1 / signal:.8g}")
@@ -138,7 +163,9 @@ def fixed_size_epsilon(
     if cohort == population or most == 0 or noise_multiplier < 1 / _LARGEST_SIGNAL:
         return most
     tail = _tail(delta, rounds)
-    loss = _of_cohort(cohort / population, max(1 / noise_multiplier, _LEAST_SIGNAL), tail)
+    loss = _of_cohort(
+        cohort / population, max(1 / noise_multiplier, _LEAST_SIGNAL), tail
+    )
     return _epsilon([(loss, rounds)], tail, delta, most)
 
 
@@ -161,7 +188,9 @@ def partly_known_epsilon(
     losses = []
     for rounds, chance in blocks:
         loss = _loss(((max(signal, _LEAST_SIGNAL), rounds),), tail)
-        losses.append(_either(_loss(((told, 1),), tail), loss, chance) if chance else loss)
+        losses.append(
+            _either(_loss(((told, 1),), tail), loss, chance) if chance else loss
+        )
     largest = math.hypot(*(told if chance else signal for _, chance in blocks))
     most = float(epsilon_of_shift(largest, delta))
     return _epsilon([(loss, 1) for loss in losses], tail, delta, most)
@@ -197,7 +226,9 @@ def _tail(delta: float, parts: int) -> float:
     return max(LOST * delta / parts, _SMALLEST_TAIL)
 
 
-def _epsilon(parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float) -> float:
+def _epsilon(
+    parts: list[tuple[_Loss, int]], tail: float, delta: float, most: float
+) -> float:
     """ε of so many of each of these losses, at most ``most``."""
     if len(parts) == 1 and parts[0][1] == 1:
         return _solved(parts[0][0], delta, most)
@@ -206,7 +237,9 @@ def _epsilon(parts: list[tuple[_Loss, int]], tail: float, delta: float, most: fl
     lost = sum(count * part.lost for part, count in parts)
     removed = [(part.losses, part.members, count) for part, count in parts]
     added = [(-part.losses, part.others, count) for part, count in parts]
-    return min(most, max(renyi_epsilon(terms, delta, lost) for terms in (removed, added)))
+    return min(
+        most, max(renyi_epsilon(terms, delta, lost) for terms in (removed, added))
+    )
 
 
 def _solved(loss: _Loss, delta: float, most: float) -> float:
@@ -215,7 +248,9 @@ def _solved(loss: _Loss, delta: float, most: float) -> float:
         return 0.0
     if not loss.delta(most) < delta:
         return most
-    return float(scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12))
+    return float(
+        scipy.optimize.brentq(lambda e: loss.delta(e) - delta, 0.0, most, rtol=1e-12)
+    )
 
 
 def _groups(rounds: Floats) -> Groups:
@@ -237,14 +272,20 @@ def _ratio(signal: float, tail: float) -> LogLaw:
 def _loss(groups: Groups, tail: float) -> _Loss:
     """Privacy loss of an epoch: the logarithm of the mean of its rounds' likelihood ratios."""
     count = sum(number for _, number in groups)
-    if count > _SHORT and len(groups) > _MOST_GROUPS:  # as if each round drew its signal anew
+    if (
+        count > _SHORT and len(groups) > _MOST_GROUPS
+    ):  # as if each round drew its signal anew
         signals, numbers = np.array(groups).T
         laws = [total_of(lognormal(signals, numbers / count, tail), count, tail)]
     else:
-        laws = [total_of(_ratio(signal, tail), number, tail) for signal, number in groups]
+        laws = [
+            total_of(_ratio(signal, tail), number, tail) for signal, number in groups
+        ]
     while len(laws) > 1:
         pairs = [laws[i : i + 2] for i in range(0, len(laws), 2)]
-        laws = [plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs]
+        laws = [
+            plus(pair[0], pair[1], tail) if len(pair) > 1 else pair[0] for pair in pairs
+        ]
     (total,) = laws
     losses = total.logs() - math.log(count)
     return _Loss(losses, total.null, total.mean / count, total.lost / count)
@@ -259,7 +300,9 @@ def _alike(signals: Floats) -> tuple[float, ...]:
 
 
 @functools.lru_cache(maxsize=64)
-def _of_rounds(signals: tuple[float, ...], chances: tuple[float, ...], tail: float) -> _Loss:
+def _of_rounds(
+    signals: tuple[float, ...], chances: tuple[float, ...], tail: float
+) -> _Loss:
     """Of at most one of several rounds: 1 − q + Σ_t q_t·X_t, with q the sum of the chances."""
 
     def total_from(start: int, end: int) -> LogLaw:
@@ -270,14 +313,19 @@ def _of_rounds(signals: tuple[float, ...], chances: tuple[float, ...], tail: flo
         first = total_from(start, middle)
         if signals[start:middle] == signals[middle:end]:
             times = np.divide(chances[middle:end], chances[start:middle])
-            if np.ptp(times) <= _ROUNDING * times[0]:  # as for first heads: the same law, scaled
+            if (
+                np.ptp(times) <= _ROUNDING * times[0]
+            ):  # as for first heads: the same law, scaled
                 return plus(first, _scaled(first, float(times.max())), tail)
         return plus(first, total_from(middle, end), tail)
 
     total = total_from(0, len(signals))
     chance = min(math.fsum(chances), 1.0)
     loss = _Loss(
-        total.logs() - math.log(chance), total.null, total.mean / chance, total.lost / chance
+        total.logs() - math.log(chance),
+        total.null,
+        total.mean / chance,
+        total.lost / chance,
     )
     return _drawn(loss, chance)
 
@@ -294,7 +342,9 @@ def _drawn(loss: _Loss, chance: float) -> _Loss:
         return loss
     losses = np.logaddexp(math.log1p(-chance), math.log(chance) + loss.losses)
     members = (1 - chance) * loss.others + chance * loss.members
-    return _Loss(np.asarray(losses, np.float64), loss.others, members, chance * loss.lost)
+    return _Loss(
+        np.asarray(losses, np.float64), loss.others, members, chance * loss.lost
+    )
 
 
 def _of_round(event: Event, signal: float, tail: float) -> _Loss:
@@ -310,7 +360,9 @@ def _of_round(event: Event, signal: float, tail: float) -> _Loss:
     far = -float(scipy.special.ndtri(tail))
     end = min(far + float(shifts.max()), _LARGEST_SCORE)
     edges = np.linspace(-far, end, 2 * _CELLS_OF_A_ROUND + 1)
-    terms = np.append(shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1)
+    terms = np.append(
+        shifts * edges[:, None] - shifts**2 / 2, np.zeros((len(edges), 1)), axis=1
+    )
     logs = log_sums(terms, np.append(event.chances, max(absent, 0.0)))
     others = _masses(edges)
     members = absent * others
@@ -330,7 +382,9 @@ def _on_edges(logs: Floats, others: Floats, members: Floats, tail: float) -> _Lo
     """
     low = np.exp(logs[:-1])
     high = np.exp(logs[1:])
-    above = np.clip((members - others * low) / np.maximum(high - low, 1e-300), 0.0, others)
+    above = np.clip(
+        (members - others * low) / np.maximum(high - low, 1e-300), 0.0, others
+    )
     placed = np.append(others - above, 0.0) + np.append(0.0, above)
     found = placed * np.exp(logs)
     return _Loss(logs, placed, found, max(1 - float(found.sum()), 0.0) + 2 * tail)
@@ -345,7 +399,9 @@ def _of_cohort(rate: float, signal: float, tail: float) -> _Loss:
     """
     far = -float(scipy.special.ndtri(tail))
     below = np.linspace(-far, signal / 2, _CELLS_OF_A_ROUND + 1)
-    above = np.linspace(signal / 2, min(far + signal, _LARGEST_SCORE), _CELLS_OF_A_ROUND + 1)
+    above = np.linspace(
+        signal / 2, min(far + signal, _LARGEST_SCORE), _CELLS_OF_A_ROUND + 1
+    )
     rest = 1 - rate
     # Densities over that of a round without either of them, and the logarithms of their ratios.
     here = signal * above - signal**2 / 2
@@ -380,8 +436,12 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
     Losses outside of the grid's range come back at its other end. They have at most the probability
     ``tail`` at each end, by Chernoff's bound, and count as infinite besides.
     """
-    high = largest_sum([(part.losses, part.members, count) for part, count in parts], tail)
-    low = -largest_sum([(-part.losses, part.others, count) for part, count in parts], tail)
+    high = largest_sum(
+        [(part.losses, part.members, count) for part, count in parts], tail
+    )
+    low = -largest_sum(
+        [(-part.losses, part.others, count) for part, count in parts], tail
+    )
     # A loss is rounded by less than a step either way: all together by a few √n steps (Hoeffding).
     margin = _ROUNDED * math.ceil(math.sqrt(sum(count for _, count in parts)))
     step = (high - low) / (_CELLS - 2 * margin)
@@ -396,7 +456,9 @@ def _composed(parts: list[tuple[_Loss, int]], tail: float) -> _Loss:
         first += count * law.first
         kept *= (1 - part.lost) ** count
     start = math.floor(low / step) - margin
-    found = np.maximum(np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0)
+    found = np.maximum(
+        np.roll(np.fft.irfft(transforms, axis=1), first - start, axis=1), 0.0
+    )
     losses = step * np.arange(start, start + _CELLS, dtype=np.float64)
     return _Loss(losses, found[0], found[1], 1 - kept + 2 * tail)
 

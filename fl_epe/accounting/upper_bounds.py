@@ -74,13 +74,23 @@ def upper_bounds(
     """
     records = 1 if law.local is None else law.local.records
     epsilon = gaussian_epsilon(noise_multiplier / records, delta, law.limit)
-    found = [UpperBound(epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}")]
+    found = [
+        UpperBound(
+            epsilon, True, "zero-out", f"takes part at most {how_often(law.limit)}"
+        )
+    ]
     events = None if law.local else law.events or law.events_at_most
     counts = None if events is None else expected_score_law(events, np.ones(law.rounds))
-    if counts is not None and counts.shares.max() < 1:  # else everybody takes part equally often
-        pmf = np.bincount(np.rint(counts.expected_scores).astype(np.int64), counts.shares)
+    if (
+        counts is not None and counts.shares.max() < 1
+    ):  # else everybody takes part equally often
+        pmf = np.bincount(
+            np.rint(counts.expected_scores).astype(np.int64), counts.shares
+        )
         words = "participations follow the schedule's law"
-        epsilon = random_participations_epsilon(noise_multiplier, delta, pmf / pmf.sum())
+        epsilon = random_participations_epsilon(
+            noise_multiplier, delta, pmf / pmf.sum()
+        )
         found.append(UpperBound(epsilon, True, "zero-out", words, averages=True))
     if drawn := law.cohorts:
         sizes = drawn.available, drawn.size, drawn.rounds
@@ -120,12 +130,16 @@ def amplified_bounds(
         overlap: largest product of columns of the strategy in neighbouring blocks.
     """
     coins = law.coins
-    apart = bands == 1 or (law.separation >= bands and coins and law.limit >= coins.rounds)
+    apart = bands == 1 or (
+        law.separation >= bands and coins and law.limit >= coins.rounds
+    )
     if coins and coins.rate < 1 and apart:
         epsilon = poisson_epsilon(noise_multiplier, coins.rate, coins.rounds, delta)
         words = f"takes part by coins that the adversary does not see{coins.condition}"
         if bands > 1:
-            words += f", in rounds at least as far apart as the strategy's bands, {bands}"
+            words += (
+                f", in rounds at least as far apart as the strategy's bands, {bands}"
+            )
         yield UpperBound(epsilon, False, law.adjacency, words, averages=True)
     if not 0 < noise_multiplier < math.inf:
         return

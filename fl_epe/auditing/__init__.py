@@ -10,7 +10,13 @@ Examples:
 """
 
 from fl_epe.auditing.analytical import Analytical, analytical
-from fl_epe.auditing.answer import Answer, answer, answer_metrics, answers, client_epsilon
+from fl_epe.auditing.answer import (
+    Answer,
+    answer,
+    answer_metrics,
+    answers,
+    client_epsilon,
+)
 from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
 from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
@@ -74,7 +80,12 @@ from fl_epe.auditing.record_parts import (
 )
 from fl_epe.auditing.round_scores import RoundFacts
 from fl_epe.auditing.run_auditor import RunAuditor
-from fl_epe.auditing.score_file import ScoreSummary, bare_scores, read_scores, summarize_scores
+from fl_epe.auditing.score_file import (
+    ScoreSummary,
+    bare_scores,
+    read_scores,
+    summarize_scores,
+)
 from fl_epe.auditing.scores import Scores, quotients
 from fl_epe.auditing.silo_claims import assert_silos_private
 from fl_epe.auditing.silos import (

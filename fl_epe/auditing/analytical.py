@@ -45,7 +45,11 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
         client: whose.
         delta: target δ.
     """
-    law, z, rounds = mechanism.participation, mechanism.noise_multiplier, len(mechanism.clip_norms)
+    law, z, rounds = (
+        mechanism.participation,
+        mechanism.noise_multiplier,
+        len(mechanism.clip_norms),
+    )
 
     def without(epsilon: float | None, assumption: str) -> Analytical:
         return Analytical(epsilon, client.secret is None, law.adjacency, assumption)
@@ -69,7 +73,9 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
     return without(epsilon, "the adversary knows the client's rounds")
 
 
-def _at_hidden_rounds(mechanism: Mechanism, z: float, delta: float) -> accounting.UpperBound:
+def _at_hidden_rounds(
+    mechanism: Mechanism, z: float, delta: float
+) -> accounting.UpperBound:
     """By the law's theorem; ``z`` is that of a client of median weight."""
     law = mechanism.participation.first(len(mechanism.clip_norms))
     found = accounting.strategy_bounds(law, mechanism.strategy, z, delta)

@@ -98,7 +98,9 @@ def answers(
     """
     every = claim_adversary(record)
     final = dataclasses.replace(every, sees="final")
-    return answer(record, final, delta, confidence), answer(record, every, delta, confidence)
+    return answer(record, final, delta, confidence), answer(
+        record, every, delta, confidence
+    )
 
 
 def answer_metrics(found: tuple[Answer, Answer]) -> dict[str, float]:
@@ -142,13 +144,19 @@ def answer(
     check_probability("delta", delta)
     check_probability("confidence", confidence)
     if adversary.knows_others:
-        raise_invalid("adversary", adversary, "not to know the others; name a statistic for that")
+        raise_invalid(
+            "adversary", adversary, "not to know the others; name a statistic for that"
+        )
     try:
         client = client or AuditedClient.of(record, adversary)
     except NotMeasured as error:
-        theory = Analytical(None, False, record.mechanism.participation.adjacency, str(error))
+        theory = Analytical(
+            None, False, record.mechanism.participation.adjacency, str(error)
+        )
         reason = not_measured(record, adversary) or str(error)
-        return Answer(adversary, record.mechanism.canary_participations, theory, reason=reason)
+        return Answer(
+            adversary, record.mechanism.canary_participations, theory, reason=reason
+        )
     theory = analytical(record.mechanism, client, delta)
     blank = Answer(adversary, client.participations, theory)
     try:
@@ -182,7 +190,9 @@ def _estimate(
     view: View, client: AuditedClient, fit: LadderFit, delta: float, confidence: float
 ) -> EpsilonEstimate:
     scales = (fit.scale, fit.low, fit.high)
-    epsilon, low, high = (client_epsilon(view, client, scale, delta) for scale in scales)
+    epsilon, low, high = (
+        client_epsilon(view, client, scale, delta) for scale in scales
+    )
     method = "κ of the canaries' ladder, at the client's expected score"
     if client.secret is not None:
         method = "κ of all canaries, mixture over secret rounds"
@@ -190,7 +200,9 @@ def _estimate(
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method, adversary)
 
 
-def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float) -> float:
+def client_epsilon(
+    view: View, client: AuditedClient, scale: float, delta: float
+) -> float:
     """ε of a client whose scores are ``scale`` (κ) times the expected ones about N(0, 1).
 
     Two Gaussians at known rounds; at secret ones the mixture over all that the client may have had.
@@ -204,11 +216,15 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
     if scale <= 0 or not weights.any():
         return 0.0
     if secret is None:
-        return accounting.epsilon_of_signals(np.array([scale * client.size(view)]), delta)
+        return accounting.epsilon_of_signals(
+            np.array([scale * client.size(view)]), delta
+        )
     if view.adversary.sees == "final":
         law = accounting.expected_score_law(secret, scale * weights)
         if law is None:
-            raise NotMeasured("the law of the client's secret rounds would take minutes")
+            raise NotMeasured(
+                "the law of the client's secret rounds would take minutes"
+            )
         return accounting.unknown_expected_score_epsilon(
             law.expected_scores, delta, weights=law.shares
         )
@@ -222,7 +238,11 @@ def client_epsilon(view: View, client: AuditedClient, scale: float, delta: float
 
 
 def _proof(
-    view: View, client: AuditedClient, delta: float, confidence: float, adversary: Adversary
+    view: View,
+    client: AuditedClient,
+    delta: float,
+    confidence: float,
+    adversary: Adversary,
 ) -> tuple[float | None, str | None]:
     """A lower bound on the client's ε and its method; ``None`` twice if there are too few."""
     try:

@@ -23,8 +23,12 @@ LEAST_FOR_NULL = 20
 
 _LEAST_FOR_TEST = 8
 _LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
-_LEAST_CERTAINTY = 0.999  # one-sided, that scores are wider than their law; else they stay
-_WRONG_SIGN = 1e-6  # probability of observed scores so far below unobserved ones by chance
+_LEAST_CERTAINTY = (
+    0.999  # one-sided, that scores are wider than their law; else they stay
+)
+_WRONG_SIGN = (
+    1e-6  # probability of observed scores so far below unobserved ones by chance
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,9 @@ def gaussian_test(scores: Floats) -> GaussianFit | None:
     if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
         return None
     statistic = anderson_darling(*in_moderate_units(scores))
-    return GaussianFit(statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2)))
+    return GaussianFit(
+        statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2))
+    )
 
 
 def anderson_darling(scores: Floats) -> float:
@@ -69,7 +75,11 @@ def anderson_darling(scores: Floats) -> float:
 
 def _p_value(a: float) -> float:
     if a >= 0.34:
-        tail = 1.2937 - 5.709 * a + 0.0186 * a**2 if a >= 0.6 else 0.9177 - 4.279 * a - 1.38 * a**2
+        tail = (
+            1.2937 - 5.709 * a + 0.0186 * a**2
+            if a >= 0.6
+            else 0.9177 - 4.279 * a - 1.38 * a**2
+        )
         return math.exp(tail) if a < 10 else 0.0
     if a >= 0.2:
         return 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
@@ -89,7 +99,8 @@ def wider_than_known(scores: Scores) -> str | None:
         models.append(scores.expected)
     freedom = len(scores.observed) - 1
     square = min(
-        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1)) for sizes in models
+        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1))
+        for sizes in models
     )
     p = scipy.stats.chi2.sf(square * freedom, freedom)
     if p >= 1 - _LEAST_CERTAINTY:
@@ -146,7 +157,11 @@ def not_gaussian(scores: Scores) -> str | None:
     """
     if scores.infinite:
         return "these scores are not Gaussian (some are infinite)"
-    sides = [scores.deviates(scores.shift())] if scores.standard_null else list(scores.both())
+    sides = (
+        [scores.deviates(scores.shift())]
+        if scores.standard_null
+        else list(scores.both())
+    )
     sides = [side for side in in_moderate_units(*sides) if len(side) >= _LEAST_FOR_TEST]
     if any(map(all_equal, sides)):
         return "these scores are not Gaussian (all of a side are equal)"
@@ -175,7 +190,9 @@ def check_sign(scores: Scores) -> None:
         null = float(np.median(unobserved))
         p = 1.0
         if not all_equal(np.concatenate([observed, unobserved])):
-            p = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less").pvalue
+            p = scipy.stats.mannwhitneyu(
+                observed, unobserved, alternative="less"
+            ).pvalue
     if p < _WRONG_SIGN:
         raise NotMeasured(
             f"observed {scores.statistic} are far below unobserved ones (median "

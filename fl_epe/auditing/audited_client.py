@@ -26,8 +26,12 @@ from fl_epe.auditing.view import View, seen_by
 from fl_epe.schedules import Events
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
-AS_OFTEN = 0.75  # of a client's rounds, below which a canary takes part clearly less often
-_LESS_OFTEN = 0.2  # of the canaries' participations, from which on a score is extrapolated
+AS_OFTEN = (
+    0.75  # of a client's rounds, below which a canary takes part clearly less often
+)
+_LESS_OFTEN = (
+    0.2  # of the canaries' participations, from which on a score is extrapolated
+)
 _ALIKE = 1e-6  # relative difference of weights that are equal but for rounding
 
 
@@ -48,7 +52,11 @@ class AuditedClient:
 
     @classmethod
     def of(
-        cls, record: AuditRecord, adversary: Adversary | None = None, *, most: bool = False
+        cls,
+        record: AuditRecord,
+        adversary: Adversary | None = None,
+        *,
+        most: bool = False,
     ) -> AuditedClient:
         """From the clients' log of a record, or what else it says; if nothing, as the canaries.
 
@@ -73,7 +81,9 @@ class AuditedClient:
             chosen = np.flatnonzero(np.isclose(added, typical, rtol=_ALIKE))
             if most:
                 chosen = np.array([_most_exposed(record, adversary)])
-            spread_out = np.linspace(0, len(chosen) - 1, _MOST_PATTERNS).astype(np.int64)
+            spread_out = np.linspace(0, len(chosen) - 1, _MOST_PATTERNS).astype(
+                np.int64
+            )
             patterns = log.shares_of(chosen[np.unique(spread_out)])
             return cls(float(np.count_nonzero(patterns[:, 0])), patterns)
         participations = _expected(record)
@@ -103,12 +113,20 @@ class AuditedClient:
             NotMeasured: if they do not.
         """
         sees = Adversary(adversary.sees)
-        watched = record.running.scores is not None  # in the limit of large models none reacts
-        if not self.extrapolated(record) or not watched or record.mechanism.strategy is not None:
+        watched = (
+            record.running.scores is not None
+        )  # in the limit of large models none reacts
+        if (
+            not self.extrapolated(record)
+            or not watched
+            or record.mechanism.strategy is not None
+        ):
             return seen_by(record, sees)
         every = seen_by(record, EVERY_ROUND)
         if every.noise_prevails():
-            return seen_by(record, sees, Reaction() if adversary.sees == "all" else None)
+            return seen_by(
+                record, sees, Reaction() if adversary.sees == "all" else None
+            )
         return seen_by(record, sees, every.fitted_reaction)
 
     def size(self, view: View) -> float:
@@ -129,7 +147,9 @@ class AuditedClient:
         tossed = chances[chances < 1]
         most = float(len(chances) - len(tossed))
         if len(tossed):
-            most += float(scipy.stats.binom.isf(record.delta, len(tossed), tossed.mean()))
+            most += float(
+                scipy.stats.binom.isf(record.delta, len(tossed), tossed.mean())
+            )
         loss = record.correlation.loss_by_pairs(view.sizes.weights, record.dim)
         return most / record.rounds * loss / 2
 
@@ -139,7 +159,9 @@ def claim_adversary(record: AuditRecord) -> Adversary:
 
     The rounds of a client are known, unless the accounting rests on hiding them.
     """
-    return dataclasses.replace(EVERY_ROUND, knows_rounds=not record.mechanism.participation.hidden)
+    return dataclasses.replace(
+        EVERY_ROUND, knows_rounds=not record.mechanism.participation.hidden
+    )
 
 
 def hidden_events(record: AuditRecord) -> Events:

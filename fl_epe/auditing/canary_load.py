@@ -25,7 +25,11 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from fl_epe.accounting import gaussian_epsilon, poisson_epsilon, unknown_expected_score_epsilon
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    poisson_epsilon,
+    unknown_expected_score_epsilon,
+)
 from fl_epe.auditing.measured import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import Booleans, check_count, check_rate
@@ -168,7 +172,9 @@ class CanaryLoad:
             ]
         whose = counted(self.places, "more client")
         whose += f" in {self.kept:.0%} of its rounds" if self.kept < 1 else ""
-        whose += ", once each," if self.place_participations > self.participations else ""
+        whose += (
+            ", once each," if self.place_participations > self.participations else ""
+        )
         lines = [
             f"Canaries (synthetic clients) take part like {whose} {beside}: "
             f"{100 * self.share:.2g}% of a round."
@@ -232,7 +238,9 @@ def canary_load(
     def load_in(length: int, share: float) -> CanaryLoad:
         beside = min(clients, max(replies * (1 - share), _ROUNDING))
         often = participations * (length / rounds)
-        load = CanaryLoad(beside, length, often, places or 0, secret=secret, momentum=momentum)
+        load = CanaryLoad(
+            beside, length, often, places or 0, secret=secret, momentum=momentum
+        )
         return _filled(load, share) if places is None else load
 
     largest = share if share_of_few is None or not noise_multiplier else share_of_few
@@ -240,23 +248,36 @@ def canary_load(
     for tried in np.linspace(share, largest, steps + 1).tolist():
         load = load_in(rounds, tried)
         if load.places and noise_multiplier:
-            load = _with_expected(load, noise_multiplier, delta, is_given=places is not None)
-        is_rough = all(each.is_within(_ROUGH) for each in load.expected[-1:])  # every round's
+            load = _with_expected(
+                load, noise_multiplier, delta, is_given=places is not None
+            )
+        is_rough = all(
+            each.is_within(_ROUGH) for each in load.expected[-1:]
+        )  # every round's
         if load.places and (load.kept == 1 or is_rough):
             break
     if load.places or places is not None:
         return load
-    return dataclasses.replace(load, advice=_advice(load_in, rounds, largest, share_name))
+    return dataclasses.replace(
+        load, advice=_advice(load_in, rounds, largest, share_name)
+    )
 
 
 def _advice(
-    load_in: Callable[[int, float], CanaryLoad], rounds: int, share: float, share_name: str
+    load_in: Callable[[int, float], CanaryLoad],
+    rounds: int,
+    share: float,
+    share_name: str,
 ) -> str:
     """The fewest rounds, and the least share, with which two canaries fit; "" if there are none."""
     longer = range(rounds + 1, _MOST_ROUNDS)
     larger = [percent / 100 for percent in range(1, 51) if percent > 100 * share]
-    more_rounds = next((length for length in longer if load_in(length, share).places), None)
-    more_share = next((tried for tried in larger if load_in(rounds, tried).places), None)
+    more_rounds = next(
+        (length for length in longer if load_in(length, share).places), None
+    )
+    more_share = next(
+        (tried for tried in larger if load_in(rounds, tried).places), None
+    )
     ways = [counted(more_rounds, "round")] if more_rounds else []
     if more_share:
         ways.append(f"{share_name}={more_share:g}")
@@ -266,10 +287,16 @@ def _advice(
 def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
     """With the places that have at most that share of a round, or none if they are too few."""
     often = load.place_participations
-    room = load.clients * load.participations / often * share / (1 - share) if share < 1 else _MOST
+    room = (
+        load.clients * load.participations / often * share / (1 - share)
+        if share < 1
+        else _MOST
+    )
     room = min(room + _ROUNDING, float(_MOST))
     if room < 1 and not load.secret:
-        found = dataclasses.replace(load, places=1, kept=math.floor(room * often) / often)
+        found = dataclasses.replace(
+            load, places=1, kept=math.floor(room * often) / often
+        )
     else:
         found = dataclasses.replace(load, places=math.floor(room))
     return found if found.canaries >= LEAST_CANARIES else load
@@ -284,7 +311,9 @@ def _with_expected(
     """
     low = high = load.places
     if not is_given:
-        is_divided = not load.secret and load.kept * load.place_participations >= LEAST_CANARIES
+        is_divided = (
+            not load.secret and load.kept * load.place_participations >= LEAST_CANARIES
+        )
         low = min(high, 1 if is_divided else LEAST_CANARIES)
     while low < high:
         middle = (low + high) // 2
@@ -296,13 +325,19 @@ def _with_expected(
 
 
 @functools.cache
-def _secret_epsilons(noise: float, rate: float, rounds: int, delta: float) -> tuple[float, ...]:
+def _secret_epsilons(
+    noise: float, rate: float, rounds: int, delta: float
+) -> tuple[float, ...]:
     """By the theorem of Poisson sampling, at less signal, as it is, and at more."""
     scales = (1 / _AROUND, 1.0, _AROUND)
-    return tuple(poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales)
+    return tuple(
+        poisson_epsilon(noise / scale, rate, rounds, delta) for scale in scales
+    )
 
 
-def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tuple[Expected, ...]:
+def _expected(
+    load: CanaryLoad, places: int, noise: float, delta: float
+) -> tuple[Expected, ...]:
     """For both adversaries, by the error of κ, the inverse root of the sum of squared sizes."""
     often = load.place_participations
     rounds = load.rounds
@@ -311,10 +346,14 @@ def _expected(load: CanaryLoad, places: int, noise: float, delta: float) -> tupl
     else:
         divided = divided_places(places)
         parts = rungs(max(1, round(load.kept * often)))
-        squares = (places - divided) * often**2 + divided * sum(part**2 for part in parts)
+        squares = (places - divided) * often**2 + divided * sum(
+            part**2 for part in parts
+        )
     found = []
     weights = sgd_weights(np.ones(rounds), load.momentum)
-    even = float(weights.sum() ** 2 / (weights @ weights))  # rounds T, as far as they weigh alike
+    even = float(
+        weights.sum() ** 2 / (weights @ weights)
+    )  # rounds T, as far as they weigh alike
     for sees, total, mu in (
         ("final", squares * even / rounds**2, often / rounds * math.sqrt(even)),
         ("all", places * load.kept * often, math.sqrt(often)),

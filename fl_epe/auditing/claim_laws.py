@@ -94,7 +94,9 @@ def laws_of_scores(scores: Scores, method: str) -> LawTest:
     return LawTest(p_value, None, objection)
 
 
-def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> EpsilonEstimate:
+def epsilon_of_one_variance(
+    scores: Scores, delta: float, confidence: float
+) -> EpsilonEstimate:
     """ε of two groups of Gaussian scores with one variance, or against N(0, 1) as `epsilon_of`.
 
     The shift is the difference of the means over the pooled standard deviation, as in Student's
@@ -119,7 +121,9 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
     shift = max(float(student.statistic), 0.0) * math.sqrt(variance)
     variance += min(shift, 1e100) ** 2 / (2 * (alt.count + null.count - 2))
     reach = half_width(confidence) * math.sqrt(variance)
-    below = 0.0 if math.isinf(shift) else max(shift - reach, 0.0)  # no score has any spread
+    below = (
+        0.0 if math.isinf(shift) else max(shift - reach, 0.0)
+    )  # no score has any spread
     epsilon, low, high = (
         float(epsilon_of_shift(each, delta)) for each in (shift, below, shift + reach)
     )
@@ -127,7 +131,9 @@ def epsilon_of_one_variance(scores: Scores, delta: float, confidence: float) -> 
     return EpsilonEstimate(epsilon, low, high, delta, confidence, method)
 
 
-def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) -> LawTest:
+def laws_of_record(
+    record: AuditRecord, client: AuditedClient, found: Answer
+) -> LawTest:
     """Whether a record's scores and participations follow the laws that its answer rests on.
 
     Args:
@@ -145,12 +151,18 @@ def laws_of_record(record: AuditRecord, client: AuditedClient, found: Answer) ->
     sampling_p = None
     objection = _not_gaussian(groups, p_value, LEAST_OF_A_RECORD)
     tests = [test for test in (fit.number, fit.time) if test is not None]
-    if fit.wide or null_misfit(scores) or any(test.found(_MODEL_LEVEL) for test in tests):
+    if (
+        fit.wide
+        or null_misfit(scores)
+        or any(test.found(_MODEL_LEVEL) for test in tests)
+    ):
         objection = "scores do not follow what canaries added"
     if client.secret is not None:
         sampling_p = sampling_p_value(record, client.secret)
         if sampling_p < _MODEL_LEVEL:
-            objection = f"participations do not follow the recorded law (p = {sampling_p:.2g})"
+            objection = (
+                f"participations do not follow the recorded law (p = {sampling_p:.2g})"
+            )
     if record.findings.clients_add_noise:
         objection = "clients add noise of their own, which canaries do not have"
     if record.findings.stopped is not None:
@@ -190,7 +202,9 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
         taken = presence[np.unique(event.rounds)].sum(axis=0)
         if np.any(taken > 1) or (event.chance == 1 and np.any(taken == 0)):
             return 0.0
-    chances = [event.chance for event in drawn if event.in_one_round and event.chance < 1]
+    chances = [
+        event.chance for event in drawn if event.in_one_round and event.chance < 1
+    ]
     if not chances:
         return 1.0
     total = int(presence.sum())
@@ -204,7 +218,9 @@ def sampling_p_value(record: AuditRecord, events: Events) -> float:
     counts = np.append(presence.sum(axis=0), np.zeros(members - presence.shape[1]))
     canaries = _excess_variance(counts, record.rounds, realised)
     rounds = _excess_variance(presence.sum(axis=1), members, realised)
-    smallest = min(by_total, 2 * scipy.special.ndtr(-abs(canaries)), scipy.special.ndtr(-rounds))
+    smallest = min(
+        by_total, 2 * scipy.special.ndtr(-abs(canaries)), scipy.special.ndtr(-rounds)
+    )
     return float(min(1.0, 3 * smallest))
 
 
@@ -233,7 +249,9 @@ def power_of_answer(found: Answer, client: AuditedClient, claim: float) -> float
     if view is None or fit is None or estimate is None:
         return 0.0
     epsilon_at = functools.partial(client_epsilon, view, client, delta=estimate.delta)
-    return power_against_twice(epsilon_at, claim, fit.high - fit.scale, estimate.confidence)
+    return power_against_twice(
+        epsilon_at, claim, fit.high - fit.scale, estimate.confidence
+    )
 
 
 def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
@@ -243,7 +261,10 @@ def power_of_estimate(found: EpsilonEstimate, claim: float) -> float:
     delta = found.delta
     reach = shift_of_epsilon(found.high, delta) - shift_of_epsilon(found.epsilon, delta)
     return power_against_twice(
-        lambda shift: float(epsilon_of_shift(shift, delta)), claim, reach, found.confidence
+        lambda shift: float(epsilon_of_shift(shift, delta)),
+        claim,
+        reach,
+        found.confidence,
     )
 
 
@@ -272,9 +293,13 @@ def power_of_bound(
     others = compared_with(scores, method)
     error = law.std() * math.sqrt(1 / count + (1 / others if others else 0.0))
     for power in _POWERS:
-        observed = law.ppf(_quantiles(count)) + shift - scipy.special.ndtri(power) * error
+        observed = (
+            law.ppf(_quantiles(count)) + shift - scipy.special.ndtri(power) * error
+        )
         null = law.ppf(_quantiles(others)) if others else None
-        likely = dataclasses.replace(scores, observed=observed, unobserved=null, linear=True)
+        likely = dataclasses.replace(
+            scores, observed=observed, unobserved=null, linear=True
+        )
         if lower_bound(likely, delta, confidence=confidence, method=method) > claim:
             return float(power)
     return 0.0

@@ -37,12 +37,16 @@ _AT_ONCE = 2 * 10**6
 _SEED = 0
 _DIRECT = 0.02  # a tail that is larger comes from draws of the null
 _SAFE = 3.0  # standard errors that are added to a drawn tail
-_BEYOND = 5.0  # draws that may be missing beyond the largest, of probability e⁻⁵ at most
+_BEYOND = (
+    5.0  # draws that may be missing beyond the largest, of probability e⁻⁵ at most
+)
 _DIM = 10**9  # of scores whose null is N(0, 1)
 
 
 def scores_for_claim(
-    record: AuditRecord, adversary: Adversary | None = None, client: AuditedClient | None = None
+    record: AuditRecord,
+    adversary: Adversary | None = None,
+    client: AuditedClient | None = None,
 ) -> Scores:
     """Scores of the canaries that a claim about a client covers.
 
@@ -64,8 +68,12 @@ def scores_for_claim(
     if adversary.sees == "all":
         return _ratios(view, secret)
     rest = view.alone.unobserved.displacement * math.sqrt(record.dim)
-    observed = np.append(scores.observed, _drawn_for_none(record, secret, rest, scores.observed))
-    return dataclasses.replace(scores, observed=observed, unobserved=None, expected=None)
+    observed = np.append(
+        scores.observed, _drawn_for_none(record, secret, rest, scores.observed)
+    )
+    return dataclasses.replace(
+        scores, observed=observed, unobserved=None, expected=None
+    )
 
 
 def _covered(view: View, client: AuditedClient, scores: Scores) -> Scores:
@@ -114,7 +122,9 @@ def _ratios(view: View, events: Events) -> Scores:
 
     def ratios(side: Floats, width: float) -> Floats:
         cosines = cosines_of(side / width / safe, record.dim)
-        return mixture_ratios(normal_deviates(cosines, record.dim, 0.0), events, signal[:, None])
+        return mixture_ratios(
+            normal_deviates(cosines, record.dim, 0.0), events, signal[:, None]
+        )
 
     # Of all rounds: those that were kept during a run may be of a canary's own rounds alone.
     observed = ratios(record.correlation.whiten(view.round_scores), precision.own)
@@ -128,7 +138,12 @@ def _ratios(view: View, events: Events) -> Scores:
         return Scores(observed, others, None, UNKNOWN_ROUNDS, adversary=adversary)
     law = _null_law(signal.astype("<f4").tobytes(), events)
     return Scores(
-        _normal(observed, *law), None, _DIM, UNKNOWN_ROUNDS, linear=True, adversary=adversary
+        _normal(observed, *law),
+        None,
+        _DIM,
+        UNKNOWN_ROUNDS,
+        linear=True,
+        adversary=adversary,
     )
 
 
@@ -146,7 +161,9 @@ def members_of(record: AuditRecord, events: Events) -> int:
     return max(round(count / drawn_once), count)
 
 
-def _drawn_for_none(record: AuditRecord, events: Events, null: Floats, observed: Floats) -> Floats:
+def _drawn_for_none(
+    record: AuditRecord, events: Events, null: Floats, observed: Floats
+) -> Floats:
     """Scores of canaries that are members, but were drawn for no round.
 
     A record has them among the unobserved ones; where it lacks them, the lowest score stands in.
@@ -192,7 +209,9 @@ def _null_law(signal: bytes, events: Events) -> tuple[Floats, Floats]:
     return np.sort(np.concatenate(members)), np.sort(np.concatenate(null))
 
 
-def _times(events: Events, rounds: int, count: int, rng: np.random.Generator) -> Floats32:
+def _times(
+    events: Events, rounds: int, count: int, rng: np.random.Generator
+) -> Floats32:
     """How many times each of ``count`` members is in each round, ``(T, count)``."""
     found = np.zeros((rounds, count), np.float32)
     chances = np.zeros((rounds, 1), np.float32)

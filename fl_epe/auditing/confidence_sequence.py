@@ -21,14 +21,18 @@ from numpy.typing import ArrayLike
 from fl_epe.checks import Floats, check_positive, check_probability, raise_invalid
 
 SHAPE = 0.2  # exponent Δ of the boundary c·t^Δ; 0 is tightest at the end, ½ is too wide
-PLAN_MARGIN = 1.1  # of the planned information, as rounds differ a little in what they show
+PLAN_MARGIN = (
+    1.1  # of the planned information, as rounds differ a little in what they show
+)
 _BEYOND = 0.04  # share of the error that is left for what comes after the planned end
 _STEPS = 400  # of the integral equation for c
 _INEXACT = 1e-3  # its relative error, which is taken off the error that is asked for
 _NEVER = 9.0  # standard deviations that a walk is not above before the first step
 
 
-def crossing_probability(height: float, steps: int = _STEPS, shape: float = SHAPE) -> float:
+def crossing_probability(
+    height: float, steps: int = _STEPS, shape: float = SHAPE
+) -> float:
     """How likely it is that a Brownian motion is ever above ``height · t^Δ`` for t in (0, 1].
 
     Solves the integral equation of the first crossing's density (Buonocore, Nobile and Ricciardi
@@ -69,11 +73,15 @@ def boundary_height(error: float) -> float:
     wanted = error * (1 - _INEXACT)
     low = max(0.5, -float(scipy.special.ndtri(error)))
     high = 8.0
-    found = scipy.optimize.brentq(lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6)
+    found = scipy.optimize.brentq(
+        lambda c: crossing_probability(c) - wanted, low, high, xtol=1e-6
+    )
     return float(found) + 1e-6
 
 
-def boundary(information: ArrayLike, error: float, horizon: float, planned: bool = True) -> Floats:
+def boundary(
+    information: ArrayLike, error: float, horizon: float, planned: bool = True
+) -> Floats:
     """How far above its mean a sum of scores may be, once there is so much ``information``.
 
     It is exceeded at any information > 0, with any number of looks, with probability at most

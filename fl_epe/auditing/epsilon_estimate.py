@@ -101,7 +101,9 @@ def epsilon_metrics(name: str, found: EpsilonEstimate | None) -> dict[str, float
         {'epsilon-all': 1.0, 'epsilon-all-low': 0.5, 'epsilon-all-high': 2.0}
     """
     ends = {"": "epsilon", "-low": "low", "-high": "high"}
-    return {f"epsilon-{name}{end}": getattr(found, of, math.nan) for end, of in ends.items()}
+    return {
+        f"epsilon-{name}{end}": getattr(found, of, math.nan) for end, of in ends.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,9 @@ def _plausible(
     # The quantile of an equal mixture of χ² with one and with two degrees of freedom.
     chdtr = scipy.special.chdtr
     brentq = scipy.optimize.brentq
-    limit = float(brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3))
+    limit = float(
+        brentq(lambda v: (chdtr(1, v) + chdtr(2, v)) / 2 - confidence, 0.0, 1e3)
+    )
     angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 49), np.linspace(0.25, 1, 4))
     circle = np.stack([np.cos(angles), np.sin(angles)]) * radii
     offsets = np.tensordot(np.linalg.cholesky(covariance) * math.sqrt(limit), circle, 1)
@@ -241,7 +245,14 @@ def epsilon_difference(
         theirs = getattr(second, name)
         if ours != theirs:
             raise_invalid(f"second.{name}", theirs, f"to be that of first, {ours}")
-    ends = (first.epsilon, first.low, first.high, second.epsilon, second.low, second.high)
+    ends = (
+        first.epsilon,
+        first.low,
+        first.high,
+        second.epsilon,
+        second.low,
+        second.high,
+    )
     value = _less(first.epsilon, second.epsilon, math.nan)
     if independent and all(map(math.isfinite, ends)):
         below = math.hypot(_below(first), second.high - second.epsilon)

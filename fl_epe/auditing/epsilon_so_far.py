@@ -35,9 +35,13 @@ from fl_epe.checks import Floats, check_count, check_probability
 from fl_epe.schedules import Events, ParticipationLaw
 
 METHOD = "κ of all canaries so far, at a client so far, interval valid at every round at once"
-UNPLANNED = 100.0  # scores after which it is tightest, where nobody said how many there will be
+UNPLANNED = (
+    100.0  # scores after which it is tightest, where nobody said how many there will be
+)
 
-_FIRST_SECRET = 8  # rounds before which nothing is said of a client whose rounds are secret
+_FIRST_SECRET = (
+    8  # rounds before which nothing is said of a client whose rounds are secret
+)
 _LEAST_SIGNAL = 1e-9  # of the mean one
 
 
@@ -72,12 +76,21 @@ class EpsilonSoFar:
         window: int = 1,
         client: ParticipationLaw | None = None,
     ) -> None:
-        self._dim, self._planned, self._window, self._client = dim, planned, window, client
+        self._dim, self._planned, self._window, self._client = (
+            dim,
+            planned,
+            window,
+            client,
+        )
         self._gains = self._energy = 0.0  # of all canaries
         self._counts = np.zeros(count, np.int64)  # participations
-        self._variance = self._first = 0.0  # of the sum of gains, and of its first participation
+        self._variance = self._first = (
+            0.0  # of the sum of gains, and of its first participation
+        )
         self._rounds, self._pairs, self._by_round = 0, 0.0, 0.0
-        self._each: list[float] = []  # squared signal of a participation, by round; NaN: not seen
+        self._each: list[
+            float
+        ] = []  # squared signal of a participation, by round; NaN: not seen
         self._signals: deque[Floats] = deque(maxlen=window - 1)
         self._kept: dict[tuple[float, float], tuple[int, EpsilonEstimate]] = {}
 
@@ -94,7 +107,9 @@ class EpsilonSoFar:
         """
         self._rounds += 1
         self._counts[list(present)] += 1
-        self._pairs += energy_of_pairs(signals, np.array(self._signals).reshape(-1, len(signals)))
+        self._pairs += energy_of_pairs(
+            signals, np.array(self._signals).reshape(-1, len(signals))
+        )
         self._signals.append(signals)
         self._each.append(math.nan)
         if not signals.any():
@@ -129,11 +144,17 @@ class EpsilonSoFar:
         """Of the client so far, expected; at least one where its rounds are known."""
         if self._client is not None and self._client.rate is not None:
             expected = self._client.rate * self._rounds
-            return expected if self._client.hidden else max(expected, min(1.0, self._rounds))
+            return (
+                expected
+                if self._client.hidden
+                else max(expected, min(1.0, self._rounds))
+            )
         taken = self._counts[self._counts > 0]
         return float(np.median(taken)) if len(taken) else 0.0
 
-    def estimate(self, delta: float, confidence: float = 0.95) -> EpsilonEstimate | None:
+    def estimate(
+        self, delta: float, confidence: float = 0.95
+    ) -> EpsilonEstimate | None:
         """ε at ``delta``; ``None`` before two canaries took part, or 8 rounds of secret ones.
 
         ``None`` also where the law of secret rounds has no events that ε could be computed from.
@@ -154,11 +175,15 @@ class EpsilonSoFar:
                 if events is None:
                     return None
             signal, scales = self._signal_and_scales(confidence)
-            epsilon, low, high = (self._epsilon(scale * signal, delta, events) for scale in scales)
+            epsilon, low, high = (
+                self._epsilon(scale * signal, delta, events) for scale in scales
+            )
             adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=known)
             self._kept[asked] = (
                 due,
-                EpsilonEstimate(epsilon, low, high, delta, confidence, METHOD, adversary),
+                EpsilonEstimate(
+                    epsilon, low, high, delta, confidence, METHOD, adversary
+                ),
             )
         return self._kept[asked][1]
 
@@ -173,24 +198,32 @@ class EpsilonSoFar:
         if signal <= 0:
             return 0.0
         if events is None:
-            return epsilon_of_signals(np.array([signal * math.sqrt(self.participations)]), delta)
+            return epsilon_of_signals(
+                np.array([signal * math.sqrt(self.participations)]), delta
+            )
         mean = self._energy / int(self._counts.sum())
         each = np.sqrt(np.nan_to_num(self._each, nan=mean) / mean)
-        return epsilon_of_signals(signal * np.maximum(each, _LEAST_SIGNAL), delta, events)
+        return epsilon_of_signals(
+            signal * np.maximum(each, _LEAST_SIGNAL), delta, events
+        )
 
     def _signal_and_scales(self, confidence: float) -> tuple[float, Floats]:
         """The expected score of one participation, and κ with both ends of its interval.
 
         The interval allows for three times the error of its unit.
         """
-        precision = Precision.of(reach_of(self._rounds, self._window), self._dim, SKETCH_PARTS)
+        precision = Precision.of(
+            reach_of(self._rounds, self._window), self._dim, SKETCH_PARTS
+        )
         unit_error = precision.unit_error(self._pairs, self._by_round, self._energy)
         signal = precision.unit * math.sqrt(self._energy / int(self._counts.sum()))
         length = UNPLANNED if self._planned is None else PLAN_MARGIN * self._planned
         known = self._variance * precision.own**2
         error = (1 - confidence) / 2
         planned = self._planned is not None
-        half = float(boundary(known, error, length * self._first, planned)) / self._energy
+        half = (
+            float(boundary(known, error, length * self._first, planned)) / self._energy
+        )
         mean = self._gains / self._energy
         half = math.hypot(half, 3 * unit_error * mean)
         return signal, np.array([mean, mean - half, mean + half])
@@ -213,7 +246,11 @@ class RoundEstimate:
 
 
 def epsilon_by_round(
-    record: AuditRecord, delta: float | None = None, *, confidence: float = 0.95, most: int = 200
+    record: AuditRecord,
+    delta: float | None = None,
+    *,
+    confidence: float = 0.95,
+    most: int = 200,
 ) -> list[RoundEstimate]:
     """ε so far after each round: what `RunAuditor.epsilon_so_far` said, and at last the answer.
 
@@ -252,8 +289,14 @@ def epsilon_by_round(
     if running.scores is None:
         if law.rate is not None:
             planned = float(record.presence.sum())
-        client = law if law.hidden else ParticipationLaw(record.rounds, audited.participations)
-    chosen = set(np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round()))
+        client = (
+            law
+            if law.hidden
+            else ParticipationLaw(record.rounds, audited.participations)
+        )
+    chosen = set(
+        np.unique(np.linspace(1, record.rounds, min(most, record.rounds)).round())
+    )
     window = record.correlation.window
     so_far = EpsilonSoFar(record.dim, record.num_canaries, planned, window, client)
     found = []

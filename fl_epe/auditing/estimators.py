@@ -54,7 +54,12 @@ _HUGE = 1e145  # for a larger mean score ε is infinite, and squares of many sti
 
 
 def epsilon_from_cosines(
-    cosines: ArrayLike, dim: int, delta: float, *, variance: str = "known", confidence: float = 0.95
+    cosines: ArrayLike,
+    dim: int,
+    delta: float,
+    *,
+    variance: str = "known",
+    confidence: float = 0.95,
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
@@ -81,7 +86,11 @@ def epsilon_from_cosines(
 
 
 def epsilon_from_scores(
-    observed: ArrayLike, unobserved: ArrayLike, delta: float, *, confidence: float = 0.95
+    observed: ArrayLike,
+    unobserved: ArrayLike,
+    delta: float,
+    *,
+    confidence: float = 0.95,
 ) -> EpsilonEstimate:
     """ε between two fitted Gaussians (Andrew et al. 2024, Algorithm 3).
 
@@ -123,7 +132,9 @@ def epsilon_of_thresholds(
     check_probability("confidence", confidence)
     check_probability("delta", delta)
     observed, unobserved = in_moderate_units(*scores.both())
-    sample = Sample(observed, unobserved, 0, delta, alpha=(1 - confidence) / 4)  # of four bands
+    sample = Sample(
+        observed, unobserved, 0, delta, alpha=(1 - confidence) / 4
+    )  # of four bands
     thresholds = np.append(np.unique(np.concatenate([observed, unobserved])), math.inf)
     errors = count_errors(sample, thresholds)
 
@@ -133,7 +144,9 @@ def epsilon_of_thresholds(
         return float(np.max(epsilon_from_rates(*rates, delta)))
 
     low = largest(band_upper)
-    high = largest(lambda count, total, alpha: 1 - band_upper(total - count, total, alpha))
+    high = largest(
+        lambda count, total, alpha: 1 - band_upper(total - count, total, alpha)
+    )
     value = largest(lambda count, total, _: (count + 0.5) / (total + 1))
     if math.isinf(high):
         raise NotMeasured(
@@ -189,7 +202,9 @@ def epsilon_from_record(
     delta = record.delta if delta is None else delta
     if adversary is None:
         adversary = STATISTICS.get(statistic or "", claim_adversary(record))
-    by_name = statistic or variance != "known" or not leave_one_out or adversary.knows_others
+    by_name = (
+        statistic or variance != "known" or not leave_one_out or adversary.knows_others
+    )
     if not by_name:
         found = answer(record, adversary, delta, confidence)
         if found.estimate is None:
@@ -201,7 +216,9 @@ def epsilon_from_record(
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)
     # wider than known, as canaries are noise to each other
-    return _known_variance(scores, delta, confidence, f"{scores.statistic}, known variance")
+    return _known_variance(
+        scores, delta, confidence, f"{scores.statistic}, known variance"
+    )
 
 
 def epsilon_of(
@@ -229,7 +246,9 @@ def epsilon_of(
     check_probability("delta", delta)
     if not scores.standard_null:
         observed, unobserved = in_moderate_units(*scores.both())
-        check_sign(dataclasses.replace(scores, observed=observed, unobserved=unobserved))
+        check_sign(
+            dataclasses.replace(scores, observed=observed, unobserved=unobserved)
+        )
         if (refuse or scores.infinite) and (reason := not_gaussian(scores)):
             try:
                 return epsilon_of_thresholds(scores, delta, confidence)
@@ -240,7 +259,9 @@ def epsilon_of(
         method = f"{scores.statistic}, two fitted Gaussians"
         return estimate_between(null, alt, delta, confidence, method, scores.adversary)
     method = f"{scores.statistic}, {variance} variance"
-    scores = dataclasses.replace(scores, observed=np.clip(scores.observed, -_HUGE, _HUGE))
+    scores = dataclasses.replace(
+        scores, observed=np.clip(scores.observed, -_HUGE, _HUGE)
+    )
     check_sign(scores)
     if variance not in ("known", "fitted"):
         raise_invalid("variance", variance, "to be 'known' or 'fitted'")
@@ -250,7 +271,11 @@ def epsilon_of(
     if variance == "known" and (refuse or not wide):
         check_known_variance(scores)
         return _known_variance(scores, delta, confidence, method)
-    observed = scores.observed if scores.dim is None else shift_scores(scores.cosines, scores.dim)
+    observed = (
+        scores.observed
+        if scores.dim is None
+        else shift_scores(scores.cosines, scores.dim)
+    )
     null = FittedGaussian(0.0, 1.0)
     alt = fit_gaussian(observed)
     fitted = estimate_between(null, alt, delta, confidence, method, scores.adversary)
@@ -267,10 +292,21 @@ def _known_variance(
     """The mean of the deviates is N(0, spread²/k) at the true μ; their unit may have an error."""
     quantile = half_width(confidence)
     half = quantile * scores.spread / math.sqrt(scores.observed.size)
-    if scores.expected is not None and np.ptp(scores.expected) > _ALIKE * scores.expected.mean():
+    if (
+        scores.expected is not None
+        and np.ptp(scores.expected) > _ALIKE * scores.expected.mean()
+    ):
         method += ", of the mean of unequal canaries"
     value, low, high = (scores.shift(mean) for mean in (0.0, half, -half))
     error = quantile * scores.unit_error * value
-    shifts = value, value - math.hypot(value - low, error), value + math.hypot(high - value, error)
-    found, low, high = (float(epsilon_of_shift(scores.unit * shift, delta)) for shift in shifts)
-    return EpsilonEstimate(found, low, high, delta, confidence, method, scores.adversary)
+    shifts = (
+        value,
+        value - math.hypot(value - low, error),
+        value + math.hypot(high - value, error),
+    )
+    found, low, high = (
+        float(epsilon_of_shift(scores.unit * shift, delta)) for shift in shifts
+    )
+    return EpsilonEstimate(
+        found, low, high, delta, confidence, method, scores.adversary
+    )

@@ -47,7 +47,12 @@ from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
 from fl_epe.auditing.measured import NotMeasured
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
-from fl_epe.checks import all_equal, check_not_negative, check_probability, raise_invalid
+from fl_epe.checks import (
+    all_equal,
+    check_not_negative,
+    check_probability,
+    raise_invalid,
+)
 from fl_epe.wording import how_often
 
 _NO_GAUSSIAN_EPSILON = "Gaussian noise has no finite ε at δ = 0"
@@ -121,7 +126,9 @@ class Evidence:
     def refuted_by_estimate(self) -> bool:
         """Whether the estimate's interval is above the claim, and the laws behind it hold."""
         found = self.estimate
-        return found is not None and found.low > self.claimed and not self.laws.objection
+        return (
+            found is not None and found.low > self.claimed and not self.laws.objection
+        )
 
     @property
     def violated(self) -> bool:
@@ -134,7 +141,11 @@ class Evidence:
         if self.violated:
             return ""
         found = self.estimate
-        if found is not None and not self.laws.objection and found.high >= 2 * self.claimed:
+        if (
+            found is not None
+            and not self.laws.objection
+            and found.high >= 2 * self.claimed
+        ):
             return "the estimate's interval does not exclude an ε twice as large"
         if self.power is None or self.power < POWER:
             return self._power()
@@ -155,7 +166,10 @@ class Evidence:
         return f"an ε twice as large would be found in {self.power or 0.0:.0%} of such runs"
 
     def _tested(self) -> str:
-        tests = {"Anderson–Darling": self.laws.gaussian_p, "sampling": self.laws.sampling_p}
+        tests = {
+            "Anderson–Darling": self.laws.gaussian_p,
+            "sampling": self.laws.sampling_p,
+        }
         words = [f"{name}: p = {p:.2g}" for name, p in tests.items() if p is not None]
         return f" ({', '.join(words)})" if words else ""
 
@@ -192,7 +206,11 @@ class Evidence:
         rounds = f"{often}, and the adversary knows when"
         if not self.adversary.knows_rounds:
             rounds = f"{often} on average, and the adversary does not know when"
-        sees = "the final model is" if self.adversary.sees_final else "every round's model is"
+        sees = (
+            "the final model is"
+            if self.adversary.sees_final
+            else "every round's model is"
+        )
         return f"covers    whoever takes part {rounds}; {sees} seen\n"
 
     def __str__(self) -> str:
@@ -206,7 +224,9 @@ class Evidence:
         elif not self.delta:
             measured += f": {_NO_GAUSSIAN_EPSILON}"
         sure = f"{100 * self.proof_confidence:.6g}%"
-        others = f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
+        others = (
+            f"{self.unobserved} unobserved" if self.unobserved else "the exact null"
+        )
         faults = "".join(f"fault     {fault}\n" for fault in self.faults)
         return faults + (
             f"claimed   ε = {self.claimed:.4g} at δ = {self.delta:.4g}\n{self._of_whom()}"
@@ -240,7 +260,9 @@ def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
             )
         if adversary is not None:
             raise_invalid(
-                "adversary", adversary, "for a record alone: scores do not say who sees what"
+                "adversary",
+                adversary,
+                "for a record alone: scores do not say who sees what",
             )
         return found
     scores = scores_for_claim(found, adversary)
@@ -388,11 +410,15 @@ def assert_private(
             told; unless that is allowed.
         ValueError, TypeError: as `find_evidence`; and for an infinite claim.
     """
-    found = find_evidence(run, epsilon, delta, confidence, adversary=adversary, method=method)
+    found = find_evidence(
+        run, epsilon, delta, confidence, adversary=adversary, method=method
+    )
     if found.violated or found.faults:
         raise AssertionError(str(found))
     if math.isinf(epsilon):
-        raise_invalid("epsilon", epsilon, "to be finite, as no run refutes an infinite ε")
+        raise_invalid(
+            "epsilon", epsilon, "to be finite, as no run refutes an infinite ε"
+        )
     if found.unseen and not allow_unseen:
         raise Undecided(str(found))
     if found.undecided and not allow_undecided:
@@ -420,7 +446,9 @@ def evidence_against_theory(
         limit = analytical(record.mechanism, client, delta).epsilon
         if limit is None or math.isinf(limit):
             return None
-        return find_evidence(record, limit, delta, confidence, adversary=adversary, power=False)
+        return find_evidence(
+            record, limit, delta, confidence, adversary=adversary, power=False
+        )
     except ValueError:  # too few canaries, or no null
         return None
 

@@ -109,7 +109,9 @@ class FaultBook:
         """
         is_first = self.first(kind) is None
         self._counts[index, str(kind)] += times
-        self._keep(index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}")
+        self._keep(
+            index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}"
+        )
         return is_first
 
     def _keep(self, index: int, kind: str, message: str) -> None:
@@ -136,7 +138,9 @@ class FaultBook:
 
     def first(self, *kinds: str) -> str | None:
         """The first message about one of these kinds; ``None`` without any."""
-        return next((message for _, kind, message in self._first if kind in kinds), None)
+        return next(
+            (message for _, kind, message in self._first if kind in kinds), None
+        )
 
     def values(self) -> dict[str, Any]:
         """The book under the names that a record's `Provenance` has for it."""
@@ -151,7 +155,9 @@ class FaultBook:
         counts, first = json.loads(str(state["faults"]))
         saved = [tuple(entry) for entry in first]
         new = [entry for entry in self._first if entry not in saved]
-        self._counts = Counter({tuple(key): times for key, times in counts if key[0] < rounds})
+        self._counts = Counter(
+            {tuple(key): times for key, times in counts if key[0] < rounds}
+        )
         self._first = [entry for entry in saved if entry[0] < rounds]
         for index, kind, message in new:
             self._counts[index, kind] += 1

@@ -33,7 +33,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing.scores import Scores
-from fl_epe.checks import Floats, check_rate, checked_type, raise_invalid, rename_arguments
+from fl_epe.checks import (
+    Floats,
+    check_rate,
+    checked_type,
+    raise_invalid,
+    rename_arguments,
+)
 from fl_epe.seeding import generator
 
 Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
@@ -86,7 +92,9 @@ class Statistic:
 
 def _along(released: Floats, canaries: Floats) -> float:
     pairs = zip(released, canaries, strict=True)
-    return float(np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum())
+    return float(
+        np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum()
+    )
 
 
 ALONG_CANARY = Statistic("along the canary", _along)
@@ -131,7 +139,9 @@ def play_game(
     if observations < 2:
         raise_invalid("observations", observations, ">= 2")
     if steps < 1 or (two_runs and steps != 1):
-        raise_invalid("steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1")
+        raise_invalid(
+            "steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1"
+        )
     check_rate("sampling_rate", sampling_rate)
     noise = generator(seed, _NOISE)
     sampling = generator(seed, _SAMPLING)
@@ -146,7 +156,9 @@ def play_game(
         return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
 
     number = np.arange(2 * observations)
-    takes_part = (number if two_runs else generator(seed).permutation(number)) < observations
+    takes_part = (
+        number if two_runs else generator(seed).permutation(number)
+    ) < observations
     scores = np.empty(takes_part.size)
     for i, here in enumerate(takes_part):
         if not two_runs or i in (0, observations):
@@ -180,7 +192,9 @@ def play(
     Raises:
         ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    game = functools.partial(play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed)
+    game = functools.partial(
+        play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed
+    )
     with rename_arguments(observations="trials"):
         return game(observations=trials, others=updates)
 
@@ -233,7 +247,11 @@ def _canary(values: ArrayLike) -> Floats:
 
 def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:
     vector = np.array(values, np.float64)
-    if vector.ndim != 1 or size not in (None, vector.size) or not np.all(np.isfinite(vector)):
+    if (
+        vector.ndim != 1
+        or size not in (None, vector.size)
+        or not np.all(np.isfinite(vector))
+    ):
         raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
     return vector
 

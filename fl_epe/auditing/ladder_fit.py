@@ -34,7 +34,9 @@ _RATES_TRIED = 6
 # Level at which κ is taken to change with the expected score: at 1% intervals of 95% would hold in
 # 86% of small models that take back a quarter of what a frequent client adds, at 5% in 93%.
 _FOLLOWED = 0.05
-_REACHED = 1.1  # of the largest expected score of a canary, up to which a line may be followed
+_REACHED = (
+    1.1  # of the largest expected score of a canary, up to which a line may be followed
+)
 _ROUGH = 0.1  # of the scores by which they may vary more than assumed
 
 
@@ -90,7 +92,9 @@ class LadderFit:
     ratio: float = 1.0
 
 
-def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.95) -> LadderFit:
+def ladder_fit(
+    view: View, scores: Scores | None = None, confidence: float = 0.95
+) -> LadderFit:
     """Fit κ to the scores of a view.
 
     By least squares (of deviates, for cosines). The interval is wider where canaries overlap
@@ -125,7 +129,9 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     wide = scipy.stats.chi2.sf(square * freedom, freedom) < 0.001
     # All scores share the random norm of the residual, which moves κ as it moves their mean.
     common = max(scores.spread**2 - 1, 0.0) / (len(sizes) * float(sizes.mean()) ** 2)
-    deviation = np.sqrt((width if wide else min(scores.spread, 1.0)) ** 2 / energy + common)
+    deviation = np.sqrt(
+        (width if wide else min(scores.spread, 1.0)) ** 2 / energy + common
+    )
     quantile = half_width(confidence)
     low, high = (scores.shift(end * quantile * deviation, sizes) for end in (1.0, -1.0))
     rough = bool(wide and width > _ROUGH * scale * math.sqrt(energy / len(sizes)))
@@ -133,7 +139,9 @@ def ladder_fit(view: View, scores: Scores | None = None, confidence: float = 0.9
     return _widened(fit, scores.unit_error * scale, confidence)
 
 
-def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> LadderFit:
+def client_fit(
+    view: View, client: AuditedClient, confidence: float = 0.95
+) -> LadderFit:
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
     That of a record of fewer rounds than were planned holds after every round at once, whoever or
@@ -154,7 +162,9 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
     """
     fit = _fit_at_any_end(view, confidence)
     if client.secret is not None:
-        return _widened(fit, client.error_of_secret_rounds(view) * fit.scale, confidence)
+        return _widened(
+            fit, client.error_of_secret_rounds(view) * fit.scale, confidence
+        )
     size = client.size(view)
     if view.reaction is None:
         return _at_size(fit, view, size, confidence)
@@ -162,7 +172,10 @@ def client_fit(view: View, client: AuditedClient, confidence: float = 0.95) -> L
         fit = _at_size(fit, view, size, confidence)
         return _widened(fit, _EXTRAPOLATED * fit.scale, confidence)
     moved = seen_by(view.record, view.adversary, Reaction(rate + view.reaction.error))
-    shift = ladder_fit(moved, None, confidence).scale * client.size(moved) - fit.scale * size
+    shift = (
+        ladder_fit(moved, None, confidence).scale * client.size(moved)
+        - fit.scale * size
+    )
     if not abs(shift) < abs(fit.scale) * size:
         raise NotMeasured(
             "canaries took part in fewer rounds than a client, too few to tell how the others react"
@@ -193,7 +206,11 @@ def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> Ladd
     with an intercept; it says nothing beyond the canary with the largest expected score.
     """
     test = fit.number
-    if test is None or not test.found(_FOLLOWED) or size > _REACHED * view.sizes.observed.max():
+    if (
+        test is None
+        or not test.found(_FOLLOWED)
+        or size > _REACHED * view.sizes.observed.max()
+    ):
         return fit
     regressor = 1 / size - test.along
     shift = test.slope * regressor
@@ -204,10 +221,14 @@ def _at_size(fit: LadderFit, view: View, size: float, confidence: float) -> Ladd
         high=fit.high + shift,
         ratio=1 + shift / fit.scale,
     )
-    return _widened(moved, abs(regressor) * test.error * max(fit.width, 1.0), confidence)
+    return _widened(
+        moved, abs(regressor) * test.error * max(fit.width, 1.0), confidence
+    )
 
 
-def _at_any_rate(fit: LadderFit, view: View, client: AuditedClient, confidence: float) -> LadderFit:
+def _at_any_rate(
+    fit: LadderFit, view: View, client: AuditedClient, confidence: float
+) -> LadderFit:
     """The fit with the interval that holds whatever share of a contribution is taken back."""
     size = client.size(view)
     low = fit.low
@@ -229,7 +250,9 @@ def _widened(fit: LadderFit, deviation: float, confidence: float) -> LadderFit:
     return dataclasses.replace(fit, low=low, high=high)
 
 
-def _test(regressor: Floats, sizes: Floats, rest: Floats, effect: float) -> LadderTest | None:
+def _test(
+    regressor: Floats, sizes: Floats, rest: Floats, effect: float
+) -> LadderTest | None:
     """Of residuals against a regressor, with the power if its coefficient is ``effect``."""
     along = float(regressor @ sizes) / max(float(sizes @ sizes), _LEAST)
     own = regressor - along * sizes

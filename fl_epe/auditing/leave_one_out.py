@@ -119,11 +119,17 @@ def measure_others(record: AuditRecord, canaries: CanarySet) -> AuditRecord:
     values: dict[str, Any] = {}
     for name, (cosines, length) in found.items():
         mine, theirs = np.split(cosines, [record.num_canaries], axis=-1)
-        values |= {f"observed.{name}": mine, f"unobserved.{name}": theirs, f"norms.{name}": length}
+        values |= {
+            f"observed.{name}": mine,
+            f"unobserved.{name}": theirs,
+            f"norms.{name}": length,
+        }
     return record.with_values(**values)
 
 
-def _round_sums(record: AuditRecord, canaries: CanarySet, ids: Integers) -> tuple[Floats, Any]:
+def _round_sums(
+    record: AuditRecord, canaries: CanarySet, ids: Integers
+) -> tuple[Floats, Any]:
     """Cosines of all canaries with the sum of those of each round, and the sums' norms."""
     found = np.zeros((record.rounds, len(ids)))
     lengths = np.zeros(record.rounds)
@@ -151,7 +157,9 @@ def _final_part(
     record: AuditRecord, canaries: CanarySet, own: Floats, ids: Integers
 ) -> tuple[Floats, Any]:
     square = record.norms.displacement**2
-    fits = np.max(np.abs(own), initial=0.0) < _LARGEST  # else float32 cannot hold their sum
+    fits = (
+        np.max(np.abs(own), initial=0.0) < _LARGEST
+    )  # else float32 cannot hold their sum
     if not (fits and np.sum(own**2) >= SMALLEST_SHARE * square > 0):
         return np.zeros(len(ids)), 0.0
     part = canaries.combine(own[None], numbers=ids[: len(own)].tolist())[0]
@@ -184,10 +192,18 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
             of `measure_others`.
     """
     if not record.signal_known():
-        raise_invalid("clip_norms", record.mechanism.clip_norms, "to be known in every round")
-    norms, mine, theirs = record.norms.sums, record.observed.sums, record.unobserved.sums
+        raise_invalid(
+            "clip_norms", record.mechanism.clip_norms, "to be known in every round"
+        )
+    norms, mine, theirs = (
+        record.norms.sums,
+        record.observed.sums,
+        record.unobserved.sums,
+    )
     if norms is None or mine is None or theirs is None:
-        raise_invalid("canary_sum_norms", norms, "known, for an adversary with full knowledge")
+        raise_invalid(
+            "canary_sum_norms", norms, "known, for an adversary with full knowledge"
+        )
     lengths = norms[:, None]
     added = _added(record)[:, None]
     own = np.where(lengths > 0, record.shares(), 0.0)
@@ -209,7 +225,11 @@ def _means_alone(record: AuditRecord) -> AuditRecord:
     if observed.sums is None or unobserved.sums is None or norms.sums is None:
         return record
     rounds = np.flatnonzero(norms.sums)
-    weights, length, whole = record.shares()[rounds], norms.means[rounds], norms.sums[rounds]
+    weights, length, whole = (
+        record.shares()[rounds],
+        norms.means[rounds],
+        norms.sums[rounds],
+    )
     sum_dot = np.sum(weights * observed.means[rounds], axis=1) * length
     shared = (length[:, None] ** 2, sum_dot[:, None], whole[:, None] ** 2)
 
@@ -235,12 +255,21 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
     own = _own_parts(record)
     observed = record.observed
     unobserved = record.unobserved
-    if not norms.part or own is None or observed.part is None or unobserved.part is None:
+    if (
+        not norms.part
+        or own is None
+        or observed.part is None
+        or unobserved.part is None
+    ):
         return record
     length = norms.displacement
     whole = norms.part
     # Of a sum of canaries each has its own part, and by chance that of the others over √d.
-    error = float(np.sum((observed.part * whole - own) ** 2)) * record.dim / float(own @ own)
+    error = (
+        float(np.sum((observed.part * whole - own) ** 2))
+        * record.dim
+        / float(own @ own)
+    )
     if error > scipy.special.chdtri(len(own), _BY_CHANCE):
         raise NotMeasured(
             "what canaries should have added to the final model was changed after they were "
@@ -248,15 +277,26 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
         )
     sum_dot = float(own @ observed.displacement) * length
 
-    def alone(side: CanaryCosines, part: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    def alone(
+        side: CanaryCosines, part: Floats, weights: Floats
+    ) -> tuple[Floats, Floats]:
         left, hidden, share = leave_others_out(
-            side.displacement * length, part * whole, weights, length**2, sum_dot, whole**2
+            side.displacement * length,
+            part * whole,
+            weights,
+            length**2,
+            sum_dot,
+            whole**2,
         )
         mine = share * weights
-        return left / np.sqrt(hidden**2 + 2 * mine * left - mine**2), np.hypot(hidden, mine)
+        return left / np.sqrt(hidden**2 + 2 * mine * left - mine**2), np.hypot(
+            hidden, mine
+        )
 
     mine, lengths = alone(observed, observed.part, own)
     others, _ = alone(unobserved, unobserved.part, np.zeros(unobserved.count))
     length = float(np.sqrt(np.mean(lengths**2)))
     values = zip(_PARTS, (mine, others, length), strict=True)
-    return record.with_values(**{f"{name}.displacement": value for name, value in values})
+    return record.with_values(
+        **{f"{name}.displacement": value for name, value in values}
+    )

@@ -33,7 +33,9 @@ class NotMeasured(ValueError):  # noqa: N818 - a finding, which reports show
     """ε was not measured; the message says why, in a sentence without its full stop."""
 
 
-def check_measured(record: AuditRecord, adversary: Adversary, statistic: str | None = None) -> None:
+def check_measured(
+    record: AuditRecord, adversary: Adversary, statistic: str | None = None
+) -> None:
     """Refuse a record that has nothing to say about ε; arguments are as for `not_measured`.
 
     Raises:
@@ -57,7 +59,9 @@ def not_measured(
         return reason
     if adversary.sees_final:
         return _no_final_model(record, statistic)
-    return _no_rounds(record) or record.findings.unbounded  # what ran it may have seen no noise
+    return (
+        _no_rounds(record) or record.findings.unbounded
+    )  # what ran it may have seen no noise
 
 
 def _nobody(record: AuditRecord) -> str | None:
@@ -68,7 +72,9 @@ def _nobody(record: AuditRecord) -> str | None:
         if record.rounds == 0:
             return "the audit saw no round"
         if count:
-            return f"only 1 canary took part {where}; an ε needs at least {LEAST_CANARIES}"
+            return (
+                f"only 1 canary took part {where}; an ε needs at least {LEAST_CANARIES}"
+            )
         return f"no canary took part {where}"
     adding = _count(record.presence & ~(record.mechanism.added == 0)[:, None])
     if adding >= LEAST_CANARIES:
@@ -117,7 +123,9 @@ def _model_not_finite(record: AuditRecord) -> str | None:
     """
     if not record.findings.last_model_is_finite:
         return "the last model that the strategy released has NaN or infinite entries"
-    return None if math.isfinite(record.norms.final) else "the final model is not finite"
+    return (
+        None if math.isfinite(record.norms.final) else "the final model is not finite"
+    )
 
 
 def _loss_not_finite(record: AuditRecord) -> str | None:
@@ -177,7 +185,9 @@ def at_chance(record: AuditRecord, evaluations: int = 1) -> str | None:
         evaluations: how many of the last ones must all be so.
     """
     return (
-        None if tells_apart(record, evaluations) else no_better_than_constant(record, evaluations)
+        None
+        if tells_apart(record, evaluations)
+        else no_better_than_constant(record, evaluations)
     )
 
 
@@ -271,7 +281,9 @@ def _arrived(record: AuditRecord) -> Floats | None:
         return np.asarray(cohort + canaries, np.float64)
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
-    size = record.mechanism.cohort_size  # a deployment's mean number of replies, with canaries
+    size = (
+        record.mechanism.cohort_size
+    )  # a deployment's mean number of replies, with canaries
     return np.full(record.rounds, size) if math.isfinite(size) else None
 
 

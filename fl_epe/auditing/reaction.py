@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 RATES = -0.1, 0.9
 """The range of ρ."""
 _MOST = 64  # canaries
-_MODEL_ERROR = 0.1  # of ρ, as losses are not quadratic, and canaries hide a part of themselves
+_MODEL_ERROR = (
+    0.1  # of ρ, as losses are not quadratic, and canaries hide a part of themselves
+)
 _STEP = 1e-3  # of ρ, for derivatives
 
 
@@ -111,7 +113,9 @@ def fit_reaction(view: View) -> Reaction:
     scores = view.whitened_scores[:, often]
     shares = record.shares()[:, often] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    own = record.correlation.whiten(np.where(shares > 0, 0.0, view.round_scores[:, often]))
+    own = record.correlation.whiten(
+        np.where(shares > 0, 0.0, view.round_scores[:, often])
+    )
     rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
 
     def product(first: Floats, second: Floats) -> float:

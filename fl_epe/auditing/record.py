@@ -115,10 +115,16 @@ class AuditRecord:
             shape = tuple(sizes[axis] for axis in axes)
             for name in names.split():
                 if values[name] is not None and np.shape(values[name]) != shape:
-                    raise_invalid(f"{name}.shape", np.shape(values[name]), f"to be {shape}")
+                    raise_invalid(
+                        f"{name}.shape", np.shape(values[name]), f"to be {shape}"
+                    )
         finite = ["observed.means", "unobserved.means"]
         if np.isfinite(self.norms.final):  # else the model diverged, and has no cosines
-            finite += [f"{side}.{name}" for side in _SIDES for name in ("final", "displacement")]
+            finite += [
+                f"{side}.{name}"
+                for side in _SIDES
+                for name in ("final", "displacement")
+            ]
         for name in finite:
             if not np.all(np.isfinite(values[name])):
                 raise ArgumentError(f"Expected {name} to be finite.")
@@ -146,7 +152,9 @@ class AuditRecord:
 
     def signal_known(self) -> bool:
         """Whether it is known how much the canaries added in each of their rounds."""
-        return bool(np.all(np.isfinite(self.mechanism.added[self.presence.any(axis=1)])))
+        return bool(
+            np.all(np.isfinite(self.mechanism.added[self.presence.any(axis=1)]))
+        )
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
@@ -184,7 +192,11 @@ class AuditRecord:
 
     def by_name(self) -> dict[str, Any]:
         """Every value by its name, such as "dim" or "norms.means"."""
-        return {n: value for n, value in _values(self) if not dataclasses.is_dataclass(value)}
+        return {
+            n: value
+            for n, value in _values(self)
+            if not dataclasses.is_dataclass(value)
+        }
 
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
@@ -203,9 +215,15 @@ class AuditRecord:
         known = [name for name, _ in _values(self)]
         given = {}
         for name, value in values.items():
-            found = [name] if name in known else [n for n in known if n.endswith(f".{name}")]
+            found = (
+                [name]
+                if name in known
+                else [n for n in known if n.endswith(f".{name}")]
+            )
             if len(found) != 1:
-                raise_invalid("name", name, f"to be that of one value of a record, found {found}")
+                raise_invalid(
+                    "name", name, f"to be that of one value of a record, found {found}"
+                )
             given[found[0]] = value
         changed: AuditRecord = _with_values(self, given)
         if self.running.signals is None or changed.running is not self.running:
@@ -216,7 +234,9 @@ class AuditRecord:
         ):
             return changed
         # They were of what canaries added by the values before.
-        return dataclasses.replace(changed, running=dataclasses.replace(self.running, signals=None))
+        return dataclasses.replace(
+            changed, running=dataclasses.replace(self.running, signals=None)
+        )
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
@@ -249,25 +269,38 @@ class AuditRecord:
 def _check_lengths(record: AuditRecord) -> None:
     for name, series in record.metrics.items():
         if series.ndim != 1:
-            raise_invalid(f"metrics.{name[:40]}.shape", series.shape, "to have one axis")
+            raise_invalid(
+                f"metrics.{name[:40]}.shape", series.shape, "to have one axis"
+            )
     for names in _SERIES:
         found = {len(record.metrics[name]) for name in names if name in record.metrics}
         if len(found) > 1:
             listed = ", ".join(names)
-            raise ArgumentError(f"Expected metrics {listed} of one length, found {found}.")
+            raise ArgumentError(
+                f"Expected metrics {listed} of one length, found {found}."
+            )
     mechanism = record.mechanism
     clients = record.clients
     if mechanism.server.linear and mechanism.server.learning_rates is None:
-        raise ArgumentError("Expected mechanism.server.learning_rates, as the server is sgd.")
+        raise ArgumentError(
+            "Expected mechanism.server.learning_rates, as the server is sgd."
+        )
     factor = record.correlation.factor
     if factor is not None and not np.all(factor[:, 0] > 0):
         raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
     ids, offsets, weights = clients.ids, clients.offsets, clients.weights
     if weights is not None and (ids is None or weights.shape != ids.shape):
-        raise_invalid("clients.weights.shape", weights.shape, "to be that of clients.ids")
+        raise_invalid(
+            "clients.weights.shape", weights.shape, "to be that of clients.ids"
+        )
     if ids is not None and offsets is not None:
         fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
-        if not fits or offsets[0] or offsets[-1] != len(ids) or np.any(np.diff(offsets) < 0):
+        if (
+            not fits
+            or offsets[0]
+            or offsets[-1] != len(ids)
+            or np.any(np.diff(offsets) < 0)
+        ):
             raise ArgumentError(
                 f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
                 "steps."

@@ -27,7 +27,9 @@ _LONGEST = 2000
 _SEEDS = 2**128
 
 
-def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True) -> None:
+def write_values(
+    path: Path, values: Mapping[str, Any], *, private: bool = True
+) -> None:
     """Write a record's values by name; replaces ``path`` in one step, so that it is never half.
 
     Args:
@@ -35,10 +37,20 @@ def write_values(path: Path, values: Mapping[str, Any], *, private: bool = True)
         values: as `AuditRecord.by_name` gives them.
         private: for its owner alone (mode 0600).
     """
-    metrics = {f"{_METRICS}{name}": np.asarray(v) for name, v in values["metrics"].items()}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    meta = {name: value for name, value in values.items() if name not in {*arrays, "metrics"}}
-    write_archive(path, arrays | metrics, {"meta": meta}, schema=SCHEMA, private=private)
+    metrics = {
+        f"{_METRICS}{name}": np.asarray(v) for name, v in values["metrics"].items()
+    }
+    arrays = {
+        name: value for name, value in values.items() if isinstance(value, np.ndarray)
+    }
+    meta = {
+        name: value
+        for name, value in values.items()
+        if name not in {*arrays, "metrics"}
+    }
+    write_archive(
+        path, arrays | metrics, {"meta": meta}, schema=SCHEMA, private=private
+    )
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -93,7 +105,12 @@ def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
     return kind(**given)
 
 
-_WORDS = {"f": "real numbers", "i": "whole numbers", "b": "true and false", "biuf": "numbers"}
+_WORDS = {
+    "f": "real numbers",
+    "i": "whole numbers",
+    "b": "true and false",
+    "biuf": "numbers",
+}
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
@@ -107,7 +124,9 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         (scalar,) = typing.get_args(arguments[1])
         kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
         if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
-            found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            found = (
+                value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            )
             raise ArgumentError(
                 f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
             )
@@ -119,7 +138,10 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise_invalid(name, value, "to be a table")
-        return {key: _checked(f"{name}.{key[:40]}", v, arguments[1]) for key, v in value.items()}
+        return {
+            key: _checked(f"{name}.{key[:40]}", v, arguments[1])
+            for key, v in value.items()
+        }
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         return value  # of a model that diverged, or not known
     return checked_type(name, value, hint, largest=_SEEDS)
@@ -127,7 +149,11 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 _LARGEST = 1e100  # of what is squared
 _LENGTH = 1e-46, 1e46  # of float32, if it is not 0
-_COSINE = -1.001, 1.001, math.nan  # computed in float32; of a model that diverged, unknown
+_COSINE = (
+    -1.001,
+    1.001,
+    math.nan,
+)  # computed in float32; of a model that diverged, unknown
 
 # By how names begin, the first that fits: the ends of a range, and numbers besides.
 _RANGES: dict[str, tuple[float, ...]] = {
@@ -135,12 +161,24 @@ _RANGES: dict[str, tuple[float, ...]] = {
     "observed.ids unobserved.ids": (0, 2**53),
     "observed. unobserved.": _COSINE,
     "norms.means norms.residuals norms.sums": (*_LENGTH, 0),
-    "norms. mechanism.clip_norms mechanism.contributions": (*_LENGTH, 0, math.inf, math.nan),
+    "norms. mechanism.clip_norms mechanism.contributions": (
+        *_LENGTH,
+        0,
+        math.inf,
+        math.nan,
+    ),
     "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
     "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
     # Its square is a number, too.
-    "mechanism.noise_multiplier mechanism.sum_noise_multiplier": (1 / _LARGEST, _LARGEST, 0),
-    "mechanism.server.learning_rates running.scores running.signals": (-_LARGEST, _LARGEST),
+    "mechanism.noise_multiplier mechanism.sum_noise_multiplier": (
+        1 / _LARGEST,
+        _LARGEST,
+        0,
+    ),
+    "mechanism.server.learning_rates running.scores running.signals": (
+        -_LARGEST,
+        _LARGEST,
+    ),
     "mechanism.server.momentum": (0, math.nextafter(1, 0)),
     "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
     "correlation.factor": (-1.1, 1.1),  # rows of length 1 but for the error of sketches
@@ -158,7 +196,9 @@ def _check_range(name: str, value: Any) -> None:
         return
     numbers = np.asarray(value, np.float64)
     low, high, *others = next(
-        ends for starts, ends in _RANGES.items() if name.startswith(tuple(starts.split(" ")))
+        ends
+        for starts, ends in _RANGES.items()
+        if name.startswith(tuple(starts.split(" ")))
     )
     fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, others)
     if any(math.isnan(other) for other in others):

@@ -189,12 +189,18 @@ class Design:
     def to_settings(self) -> dict[str, Any]:
         """The inverse of `of`, without what is not known."""
         names = {field: name for name, field in _AS_SET.items()}
-        known = {names.get(name, name): v for name, v in vars(self).items() if v is not None}
+        known = {
+            names.get(name, name): v for name, v in vars(self).items() if v is not None
+        }
         others: dict[str, Any] = known.pop("settings")
         return known | others
 
 
-_AS_SET = {"clients": "num_clients", "rounds": "num_rounds", "participation": "schedule"}
+_AS_SET = {
+    "clients": "num_clients",
+    "rounds": "num_rounds",
+    "participation": "schedule",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,7 +244,9 @@ class Findings:
     unbounded: str | None = None
     step_faults: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
-    noise: tuple[str, ...] = ("Noise: cannot be told, as only sums or models with it were seen.",)
+    noise: tuple[str, ...] = (
+        "Noise: cannot be told, as only sums or models with it were seen.",
+    )
     last_model_is_finite: bool = True
     last_model_is_final: bool = True
     clients_add_noise: bool = False
@@ -276,7 +284,9 @@ class ClientLog:
             ValueError: if it is not known which client took part when.
         """
         ids, rounds, weights = self.rows()
-        return np.bincount(ids, (by_round[rounds] * weights) ** power).astype(np.float64)
+        return np.bincount(ids, (by_round[rounds] * weights) ** power).astype(
+            np.float64
+        )
 
     def shares_of(self, clients: Integers) -> Floats:
         """What some clients added in each round, in units of its contribution, ``(T, m)``.
@@ -299,7 +309,9 @@ class ClientLog:
     def rows(self) -> tuple[Integers, Integers, Floats]:
         """Client, round and weight of each participation."""
         if self.ids is None or self.offsets is None:
-            raise ValueError("Expected a record that says which client took part in which round.")
+            raise ValueError(
+                "Expected a record that says which client took part in which round."
+            )
         rounds = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
         weights = np.ones(len(self.ids)) if self.weights is None else self.weights
         return self.ids, rounds, weights
@@ -360,6 +372,8 @@ def installed_versions() -> dict[str, str]:
     names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting", "opacus")
     found = {}
     for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # some are optional
+        with contextlib.suppress(
+            importlib.metadata.PackageNotFoundError
+        ):  # some are optional
             found[name] = _version(name)
     return found

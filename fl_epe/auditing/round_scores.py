@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing.leave_one_out import SMALLEST_SHARE, leave_others_out, measure_others
+from fl_epe.auditing.leave_one_out import (
+    SMALLEST_SHARE,
+    leave_others_out,
+    measure_others,
+)
 from fl_epe.auditing.record import AuditRecord
 from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
 from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
@@ -23,7 +27,9 @@ from fl_epe.schedules import ParticipationLaw
 
 OTHERS = "others"  # name of released means without canaries, in the place of "mean"
 
-_LARGEST = 1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
+_LARGEST = (
+    1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +56,9 @@ class RoundFacts:
 
     def canary_weights(self) -> Floats:
         """One number for each that is present."""
-        return np.asarray(self.weights if len(self.weights) else [1.0] * len(self.present))
+        return np.asarray(
+            self.weights if len(self.weights) else [1.0] * len(self.present)
+        )
 
 
 def score_round(
@@ -94,7 +102,9 @@ def score_round(
     weights = own[present]
     known = math.isfinite(facts.contribution)
     numbers = list(range(count)) if everybody else present
-    scores[numbers] = canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
+    scores[numbers] = (
+        canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
+    )
     dim = len(mean)
     part = facts.contribution if known else 0.0
     along = float(weights @ scores[present])  # the sum of the canaries
@@ -140,13 +150,20 @@ class SeenRounds:
             **dict.fromkeys((*_FACTS, "update_norms", "window"), ()),
             **dict.fromkeys(("presence", "scores", "signals", "weights"), (count,)),
         }
-        self._rows: dict[str, list[Any]] = {name: [] for name in (*self._shapes, "factor")}
+        self._rows: dict[str, list[Any]] = {
+            name: [] for name in (*self._shapes, "factor")
+        }
 
     def __len__(self) -> int:
         return len(self._rows["presence"])
 
     def add(
-        self, facts: RoundFacts, update_norm: float, scores: Floats, signals: Floats, row: Floats
+        self,
+        facts: RoundFacts,
+        update_norm: float,
+        scores: Floats,
+        signals: Floats,
+        row: Floats,
     ) -> None:
         """Note a round.
 
@@ -198,7 +215,9 @@ class SeenRounds:
     ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
-            step = ServerStep("sgd", np.full(len(self), server.learning_rate), server.momentum)
+            step = ServerStep(
+                "sgd", np.full(len(self), server.learning_rate), server.momentum
+            )
         else:
             step = ServerStep(server)
         replies, presence, weights = self["replies"], self["presence"], self["weights"]
@@ -227,11 +246,15 @@ class SeenRounds:
         """
         seen = len(state["presence"])
         if not 0 <= rounds <= seen:
-            raise_invalid("rounds", rounds, f"to be from 0 to {seen}, the rounds of the state")
+            raise_invalid(
+                "rounds", rounds, f"to be from 0 to {seen}, the rounds of the state"
+            )
         for name, shape in self._shapes.items():
             value = state[name]
             if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
-                raise_invalid(f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers")
+                raise_invalid(
+                    f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers"
+                )
             self._rows[name] = list(value[:rounds])
         each = state["window"].astype(np.int64)
         factor = state["factor"]
@@ -286,7 +309,9 @@ def record_from_scorer(
         mine = {name: values[..., ids] for name, values in cosines.items()}
         return CanaryCosines(
             means=mine["mean"],
-            final=mine["final"][-1],  # a record in the middle of the run scored others before
+            final=mine["final"][
+                -1
+            ],  # a record in the middle of the run scored others before
             displacement=mine["displacement"][-1],
             deltas=mine.get(delta_series),
             residuals=mine.get("residual"),
@@ -330,4 +355,6 @@ def _with_own(record: AuditRecord) -> AuditRecord:
         "norms.deltas": quotients(record.norms.deltas, norms) * alone,
         "norms.sums": np.zeros(record.rounds),
     }
-    return record.with_values(**values, **dict.fromkeys(("observed.sums", "unobserved.sums")))
+    return record.with_values(
+        **values, **dict.fromkeys(("observed.sums", "unobserved.sums"))
+    )

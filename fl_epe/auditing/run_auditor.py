@@ -26,7 +26,12 @@ from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.faults import FaultBook
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import ClientLog, Provenance, RunningScores, installed_versions
+from fl_epe.auditing.record_parts import (
+    ClientLog,
+    Provenance,
+    RunningScores,
+    installed_versions,
+)
 from fl_epe.auditing.round_scores import (
     OTHERS,
     RoundFacts,
@@ -112,7 +117,12 @@ class RunAuditor:
         self._unobserved = unobserved
         self._server = server
         self._told = tuple(series)
-        self._planned, self._client, self._follow, self._window = planned, client, follow, window
+        self._planned, self._client, self._follow, self._window = (
+            planned,
+            client,
+            follow,
+            window,
+        )
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
 
@@ -148,14 +158,22 @@ class RunAuditor:
             ValueError: if it has begun already, or the model is not a finite vector.
         """
         if self._scorer is not None:
-            raise ValueError(f"Expected a new RunAuditor: this one has seen {self.rounds} rounds.")
+            raise ValueError(
+                f"Expected a new RunAuditor: this one has seen {self.rounds} rounds."
+            )
         if theta.ndim != 1 or not math.isfinite(norm(theta)):
-            raise ValueError(f"Expected theta.shape={theta.shape} to be (dim,), and finite.")
+            raise ValueError(
+                f"Expected theta.shape={theta.shape} to be (dim,), and finite."
+            )
         dim = len(theta)
         count = self._count + self._unobserved
         self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
-        whitener = Whitener(dim, self._window if self.canaries.fast and self._follow else 1)
-        self._so_far = EpsilonSoFar(dim, self._count, self._planned, whitener.window, self._client)
+        whitener = Whitener(
+            dim, self._window if self.canaries.fast and self._follow else 1
+        )
+        self._so_far = EpsilonSoFar(
+            dim, self._count, self._planned, whitener.window, self._client
+        )
         self._whitener = whitener
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(1, np.float32)  # of all numbers
@@ -187,12 +205,16 @@ class RunAuditor:
         names = self._series
         after = self._last if theta is None else theta
         if after.shape != self._last.shape:
-            raise ValueError(f"Expected theta.shape={after.shape} to be {self._last.shape}.")
+            raise ValueError(
+                f"Expected theta.shape={after.shape} to be {self._last.shape}."
+            )
         if theta is None and released is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0, weights=())
             released = dict.fromkeys(names, np.zeros_like(self._last))
         if bad := [i for i in facts.present if not 0 <= i < self._count]:
-            raise IndexError(f"Expected present={bad[0]} in [0, num_canaries={self._count}).")
+            raise IndexError(
+                f"Expected present={bad[0]} in [0, num_canaries={self._count})."
+            )
         velocity = self._velocity
         if released is None:
             released, velocity = self._derived(after - self._last)
@@ -268,8 +290,12 @@ class RunAuditor:
         allowed = math.nan
         hidden = self._client is not None and self._client.hidden
         if self.canaries_seen and z is not None and not hidden:
-            mechanism = self._rounds.mechanism(self._server, np.arange(self._count), self._client)
-            client = AuditedClient(self._so_far.participations, np.empty((self.rounds, 0)))
+            mechanism = self._rounds.mechanism(
+                self._server, np.arange(self._count), self._client
+            )
+            client = AuditedClient(
+                self._so_far.participations, np.empty((self.rounds, 0))
+            )
             mechanism = dataclasses.replace(
                 mechanism, noise_multiplier=z, noise_is_for=noise_is_for
             )
@@ -330,7 +356,10 @@ class RunAuditor:
         self.faults.restore(state, rounds)
 
     def record(
-        self, observed: Integers | None = None, final: Vector | None = None, **facts: Any
+        self,
+        observed: Integers | None = None,
+        final: Vector | None = None,
+        **facts: Any,
     ) -> AuditRecord:
         """What the run leaves behind so far; every canary is scored against every round.
 
@@ -346,20 +375,30 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scorer, rounds, presence = self._whole_rounds(), self._rounds, self._rounds["presence"]
+        scorer, rounds, presence = (
+            self._whole_rounds(),
+            self._rounds,
+            self._rounds["presence"],
+        )
         scorer.flush()  # so that a second record of the same rounds is the same to the last bit
         ids = np.flatnonzero(presence.any(axis=0)) if observed is None else observed
         running = RunningScores()
         if self._follow:
-            scores, signals = (rounds[name].take(ids, axis=1) for name in ("scores", "signals"))
-            running = RunningScores(scores, signals, self._planned, self._client is not None)
+            scores, signals = (
+                rounds[name].take(ids, axis=1) for name in ("scores", "signals")
+            )
+            running = RunningScores(
+                scores, signals, self._planned, self._client is not None
+            )
         return record_from_scorer(
             scorer,
             ids,
             start=self._start,
             final=self._last if final is None else final,
             delta_norms=rounds["update_norms"],
-            delta_series="delta" if isinstance(self._server, ServerSGD) else self._series[-1],
+            delta_series="delta"
+            if isinstance(self._server, ServerSGD)
+            else self._series[-1],
             released=self._series[0],
             values=facts,
             presence=presence[:, ids],
@@ -367,7 +406,10 @@ class RunAuditor:
             mechanism=rounds.mechanism(self._server, ids, self._client),
             clients=ClientLog(absent=rounds["absent"].astype(np.int64)),
             provenance=Provenance(
-                {"canary": self._seed}, self._kind, installed_versions(), **self.faults.values()
+                {"canary": self._seed},
+                self._kind,
+                installed_versions(),
+                **self.faults.values(),
             ),
             correlation=RoundCorrelation.of(rounds.factor, len(self._start)),
             running=running,

@@ -59,7 +59,9 @@ def read_scores(path: Path) -> tuple[Floats, Floats | None]:
     readers = dict.fromkeys((*TEXT_ENDINGS, ".parquet"), _rows)
     readers |= {".npz": _npz, ".json": _json, ".npy": _npy}
     return read_table(
-        path, {end: functools.partial(_scores, read) for end, read in readers.items()}, LAYOUT
+        path,
+        {end: functools.partial(_scores, read) for end, read in readers.items()},
+        LAYOUT,
     )
 
 
@@ -68,13 +70,18 @@ def _scores(read: Callable[[Path], Table], path: Path) -> tuple[Floats, Floats |
     found = shown(sorted(columns))
     if "score" in columns and "member" not in columns:
         raise ValueError(f"'score' needs a column 'member', found {found}")
-    if columns.keys() & {"observed", "unobserved"} and columns.keys() & {"score", "member"}:
+    if columns.keys() & {"observed", "unobserved"} and columns.keys() & {
+        "score",
+        "member",
+    }:
         raise ValueError(f"found {found}, of two layouts: keep one of them")
     if "score" in columns:
         scores = columns["score"]
         members = columns["member"]
         if len(scores) != len(members):
-            raise ValueError(f"score has {len(scores)} values and member {len(members)}")
+            raise ValueError(
+                f"score has {len(scores)} values and member {len(members)}"
+            )
         for name in ("score", "member"):
             _check_whole(name, columns[name], place)
         observed = scores[members == 1]
@@ -98,7 +105,9 @@ def _without_end(name: str, numbers: Floats, place: Callable[[int], str]) -> Flo
 
 def _check_whole(name: str, numbers: Floats, place: Callable[[int], str]) -> None:
     if np.isnan(numbers).any():
-        raise ValueError(f"{place(int(np.argmax(np.isnan(numbers))))}: {name} is missing")
+        raise ValueError(
+            f"{place(int(np.argmax(np.isnan(numbers))))}: {name} is missing"
+        )
 
 
 def _cell(name: str, value: Any, place: str) -> float:
@@ -130,7 +139,9 @@ def _table(columns: Mapping[str, Any]) -> Table:
     """The table of columns in memory, of which only those of `LAYOUT` are looked at."""
     check_header(names := [str(name).strip().lower() for name in columns])
     cells = dict(zip(names, columns.values(), strict=True))
-    return {name: _column(name, cells[name]) for name in names}, lambda row: f"row {row + 1}"
+    return {
+        name: _column(name, cells[name]) for name in names
+    }, lambda row: f"row {row + 1}"
 
 
 def _column(name: str, cells: Any) -> Floats:
@@ -141,7 +152,9 @@ def _column(name: str, cells: Any) -> Floats:
         good = np.isin(numbers, (0, 1)) if name == "member" else ~np.isnan(numbers)
         if good.all():
             return numbers
-    return np.array([_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64)
+    return np.array(
+        [_cell(name, cell, f"row {i}") for i, cell in enumerate(cells, 1)], np.float64
+    )
 
 
 def _rows(path: Path) -> Table:
@@ -182,7 +195,9 @@ def _json(path: Path) -> Table:
         name: list(cells.values()) if isinstance(cells, dict) else cells
         for name, cells in content.items()
     }
-    return _table({name: cells for name, cells in by_row.items() if isinstance(cells, list)})
+    return _table(
+        {name: cells for name, cells in by_row.items() if isinstance(cells, list)}
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,10 +247,16 @@ class ScoreSummary:
         Cosines have a known law.
         """
         estimate = self.estimate
-        return self.dim is None and estimate is not None and not estimate.method.endswith(ANY_LAW)
+        return (
+            self.dim is None
+            and estimate is not None
+            and not estimate.method.endswith(ANY_LAW)
+        )
 
 
-def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None) -> Scores:
+def bare_scores(
+    observed: ArrayLike, unobserved: ArrayLike | None, dim: int | None
+) -> Scores:
     """`Scores` from what a file holds; for `summarize_scores`.
 
     Args:
@@ -251,13 +272,21 @@ def bare_scores(observed: ArrayLike, unobserved: ArrayLike | None, dim: int | No
     others: ArrayLike | None = () if unobserved is None and dim is None else unobserved
     for name, side in (("took part", observed), ("did not take part", others)):
         if side is not None and np.ndim(side) == 1 and np.size(side) < LEAST_CANARIES:
-            cosines = ", or cosines their --dim" if side is others and dim is None else ""
+            cosines = (
+                ", or cosines their --dim" if side is others and dim is None else ""
+            )
             raise NotMeasured(
                 f"there is {'only 1' if np.size(side) else 'no'} score of a canary that {name}; "
                 f"an ε needs at least {LEAST_CANARIES}{cosines}"
             )
-    bare = Scores(np.asarray(observed), None if unobserved is None else np.asarray(unobserved))
-    return bare if dim is None else Scores.from_cosines(bare.observed, dim, bare.unobserved)
+    bare = Scores(
+        np.asarray(observed), None if unobserved is None else np.asarray(unobserved)
+    )
+    return (
+        bare
+        if dim is None
+        else Scores.from_cosines(bare.observed, dim, bare.unobserved)
+    )
 
 
 def summarize_scores(
@@ -285,7 +314,11 @@ def summarize_scores(
     shared = None
     asked = [(bare, "fitted")] if bare.unobserved is not None else []
     if scores.dim is not None:
-        shared = max(float(scores.observed.mean()), 0.0) ** 2 * len(scores.observed) / scores.dim
+        shared = (
+            max(float(scores.observed.mean()), 0.0) ** 2
+            * len(scores.observed)
+            / scores.dim
+        )
         asked = [(scores, "known"), (scores, "fitted"), *asked]
     estimates: list[EpsilonEstimate] = []
     refused = None
@@ -295,7 +328,11 @@ def summarize_scores(
         except NotMeasured as error:
             refused = refused or str(error)
     groups = {"observed": bare.observed, "unobserved": bare.unobserved}
-    tests = {name: gaussian_test(group) for name, group in groups.items() if group is not None}
+    tests = {
+        name: gaussian_test(group)
+        for name, group in groups.items()
+        if group is not None
+    }
     bounds = all_bounds(scores, delta, confidence, coins=coins)
     proof = method_by_design(scores, delta, confidence)
     return ScoreSummary(
@@ -310,6 +347,8 @@ def summarize_scores(
         proof=proof,
         bounds=bounds,
         gaussian={name: test for name, test in tests.items() if test is not None},
-        evidence=None if claim is None else find_evidence(scores, claim, delta, confidence),
+        evidence=None
+        if claim is None
+        else find_evidence(scores, claim, delta, confidence),
         overlap=shared,
     )

@@ -97,7 +97,11 @@ class Scores:
     def __post_init__(self) -> None:
         for name in ("observed", "unobserved"):
             if (scores := getattr(self, name)) is not None:
-                bare = self.dim is None and self.adversary is None and not self.standard_null
+                bare = (
+                    self.dim is None
+                    and self.adversary is None
+                    and not self.standard_null
+                )
                 object.__setattr__(self, name, check_scores(name, scores, ranks=bare))
         if self.dim is not None:
             object.__setattr__(self, "standard_null", True)
@@ -121,7 +125,9 @@ class Scores:
         members = check_cosines("cosines", cosines)
         others = None if unobserved is None else check_cosines("unobserved", unobserved)
         scale = np.sqrt(dim)
-        return cls(members * scale, None if others is None else others * scale, dim, "cosines")
+        return cls(
+            members * scale, None if others is None else others * scale, dim, "cosines"
+        )
 
     @property
     def cosines(self) -> Floats:
@@ -167,7 +173,9 @@ class Scores:
         """
         if self.unobserved is None:
             raise_invalid(
-                "unobserved", None, f"to be at least 2 scores for statistic={self.statistic!r}"
+                "unobserved",
+                None,
+                f"to be at least 2 scores for statistic={self.statistic!r}",
             )
         return self.observed, self.unobserved
 
@@ -177,7 +185,9 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
     cosines = check_scores(name, values)
     if np.any(np.abs(cosines) > 1 + 1e-6):
         raise_invalid(
-            name, cosines[np.argmax(np.abs(cosines))], "in [-1, 1]: with dim, scores are cosines"
+            name,
+            cosines[np.argmax(np.abs(cosines))],
+            "in [-1, 1]: with dim, scores are cosines",
         )
     return cosines
 
@@ -200,7 +210,9 @@ def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
         shifts: ``(T,)``, what each released vector contributes to the mean shift.
         noise: ``(T,)``, the noise's share of the energy of each of their residuals.
     """
-    lengths = (1 - (1 - noise) ** 2) / (2 * dim)  # relative variance, for noise and a fixed vector
+    lengths = (1 - (1 - noise) ** 2) / (
+        2 * dim
+    )  # relative variance, for noise and a fixed vector
     return float(np.sqrt(1 + count * np.sum(shifts**2 * lengths)))
 
 

@@ -43,7 +43,9 @@ def assert_silos_private(
     undecided = list[str]()
     for silo, answer in answers.items():
         if answer.delta != delta:
-            raise_invalid("delta", delta, f"to be {answer.delta}, as in the answer of {silo}")
+            raise_invalid(
+                "delta", delta, f"to be {answer.delta}, as in the answer of {silo}"
+            )
         refuted += [f"{silo}: {fault}" for fault in answer.faults]
         for line in answer.lines:
             if (line.proved or 0.0) > epsilon:
@@ -52,7 +54,9 @@ def assert_silos_private(
                     f" {line.adversary}, and {number(epsilon)} claimed"
                 )
             elif (line.low or 0.0) > epsilon:
-                undecided.append(f"{silo}: the interval of ε is above the claim, and no proof")
+                undecided.append(
+                    f"{silo}: the interval of ε is above the claim, and no proof"
+                )
         if all(line.epsilon is None for line in answer.lines):
             undecided.append(f"{silo}: nothing was measured")
     if refuted:

@@ -119,12 +119,19 @@ class SiloAnswer:
         """As a JSON text; an infinite number is the text "inf"."""
         values = dataclasses.asdict(self)
         for line in values["lines"]:
-            line |= {name: "inf" if line[name] == math.inf else line[name] for name in _NUMBERS}
+            line |= {
+                name: "inf" if line[name] == math.inf else line[name]
+                for name in _NUMBERS
+            }
         return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
     def to_leave(self) -> str:
         """`to_json` for others: the number of canaries tells that of the records."""
-        shown = self if self.design is not None else dataclasses.replace(self, canaries=None)
+        shown = (
+            self
+            if self.design is not None
+            else dataclasses.replace(self, canaries=None)
+        )
         return shown.to_json()
 
     @classmethod
@@ -152,10 +159,16 @@ def _reading(what: str, text: str) -> Iterator[None]:
 
 
 def _line(values: dict[str, Any]) -> SiloLine:
-    numbers = {name: None if values[name] is None else float(values[name]) for name in _NUMBERS}
-    line = SiloLine(**(values | numbers | {"doubts": tuple(map(str, values["doubts"]))}))
+    numbers = {
+        name: None if values[name] is None else float(values[name]) for name in _NUMBERS
+    }
+    line = SiloLine(
+        **(values | numbers | {"doubts": tuple(map(str, values["doubts"]))})
+    )
     if line.adversary not in get_args(SiloAdversary):
-        raise_invalid("adversary", line.adversary, f"to be one of {', '.join(SEEN_OF_SILOS)}")
+        raise_invalid(
+            "adversary", line.adversary, f"to be one of {', '.join(SEEN_OF_SILOS)}"
+        )
     return line
 
 

@@ -32,7 +32,9 @@ def _displacement(view: View) -> Scores:
 
 def _model(view: View) -> Scores:
     """``√d·cos(c_i, θ_T)`` (Andrew et al. 2024, Algorithm 2). Null N(0, 1)."""
-    return _scaled_cosines(view, view.record.observed.final, view.record.unobserved.final, "model")
+    return _scaled_cosines(
+        view, view.record.observed.final, view.record.unobserved.final, "model"
+    )
 
 
 def _maximum(view: View) -> Scores:
@@ -43,7 +45,9 @@ def _maximum(view: View) -> Scores:
     """
     observed, unobserved = view.record.delta_cosines()
     return Scores(
-        observed.max(axis=0), _if_enough(unobserved.max(axis=0)), statistic="maximum over rounds"
+        observed.max(axis=0),
+        _if_enough(unobserved.max(axis=0)),
+        statistic="maximum over rounds",
     )
 
 
@@ -58,7 +62,9 @@ def _matched_filter(view: View) -> Scores:
     record = view.record
     precision = view.precision
     here = record.presence.any(axis=0)
-    exact = record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
+    exact = (
+        record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
+    )
     own = view.whitened_signals[:, here]
     observed = _filter(own, view.whitened_scores[:, here])
     unobserved = _filter(_borrowed(record, own), view.whitened_null)
@@ -175,7 +181,9 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
 }
 
 
-def _scaled_cosines(view: View, observed: Floats, unobserved: Floats, statistic: str) -> Scores:
+def _scaled_cosines(
+    view: View, observed: Floats, unobserved: Floats, statistic: str
+) -> Scores:
     """Scores that are cosines with one vector each, which rounding may lift above 1."""
     scale = np.sqrt(view.record.dim)
     dim = view.record.dim

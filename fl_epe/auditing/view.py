@@ -85,15 +85,23 @@ class Sizes:
         """
         view = self.view
         final = view.adversary.sees_final
-        if view.reaction is None or view.reaction.rate is None or (final and not self.known):
+        if (
+            view.reaction is None
+            or view.reaction.rate is None
+            or (final and not self.known)
+        ):
             if final:
                 return np.asarray(self.weights @ shares)
-            return np.asarray(self.unit * np.sqrt(np.sum(view.signals(shares) ** 2, axis=0)))
+            return np.asarray(
+                self.unit * np.sqrt(np.sum(view.signals(shares) ** 2, axis=0))
+            )
         if final:
             return view.final_signals(shares)
         rng = generator(0, len(shares))
         drawn = [rng.permuted(shares, axis=0) for _ in range(_DRAWS)]
-        energies = [np.sum(view.signals(each, of_clients=True) ** 2, axis=0) for each in drawn]
+        energies = [
+            np.sum(view.signals(each, of_clients=True) ** 2, axis=0) for each in drawn
+        ]
         return np.asarray(self.unit * np.sqrt(np.mean(energies, axis=0)))
 
     def of_rounds(self, rounds: float) -> float:
@@ -118,7 +126,9 @@ class View:
     record: AuditRecord
     adversary: Adversary
     reaction: Reaction | None = None
-    _scores: dict[str, Scores] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    _scores: dict[str, Scores] = dataclasses.field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @functools.cached_property
     def alone(self) -> AuditRecord:
@@ -152,10 +162,14 @@ class View:
             scores = statistics.FUNCTIONS[statistic](self)
             if scores.standard_null and statistic != "full-knowledge":
                 if statistic != "model" and self.record.norms.sums is not None:
-                    scores = dataclasses.replace(scores, spread=self._overlap_spread(scores))
+                    scores = dataclasses.replace(
+                        scores, spread=self._overlap_spread(scores)
+                    )
                 if self.sizes.known:
                     scores = dataclasses.replace(scores, expected=self.sizes.observed)
-            self._scores[statistic] = dataclasses.replace(scores, adversary=STATISTICS[statistic])
+            self._scores[statistic] = dataclasses.replace(
+                scores, adversary=STATISTICS[statistic]
+            )
         return self._scores[statistic]
 
     @property
@@ -175,7 +189,9 @@ class View:
         before = (signals[max(t - window + 1, 0) : t] for t in range(len(signals)))
         pairs = math.fsum(map(energy_of_pairs, signals, before))
         energies = np.sum(signals**2, axis=1)
-        return self.precision.unit_error(pairs, float(np.sum(energies**2)), float(energies.sum()))
+        return self.precision.unit_error(
+            pairs, float(np.sum(energies**2)), float(energies.sum())
+        )
 
     @functools.cached_property
     def round_signal(self) -> Floats:
@@ -184,7 +200,9 @@ class View:
         Raises:
             ValueError: if the record does not say what a canary adds to the mean.
         """
-        return quotients(np.sqrt(self.record.dim) * self.contributions, self._hidden_norms)
+        return quotients(
+            np.sqrt(self.record.dim) * self.contributions, self._hidden_norms
+        )
 
     @functools.cached_property
     def whitened_signals(self) -> Floats:
@@ -198,7 +216,11 @@ class View:
         return self.signals(self.record.shares() * 1.0)
 
     def signals(
-        self, shares: Floats, reaction: Reaction | None = None, *, of_clients: bool = False
+        self,
+        shares: Floats,
+        reaction: Reaction | None = None,
+        *,
+        of_clients: bool = False,
     ) -> Floats:
         """What is added to whitened scores by shares of the rounds' contributions, ``(T, m)``.
 
@@ -213,7 +235,11 @@ class View:
         reaction = reaction or self.reaction
         correlation = self.record.correlation
         if reaction is None or reaction.rate is None:
-            own = self.round_signal[:, None] * shares if self.record.signal_known() else shares
+            own = (
+                self.round_signal[:, None] * shares
+                if self.record.signal_known()
+                else shares
+            )
             if reaction is None:
                 return correlation.whiten(own)
             return own / correlation.innovations[:, None]
@@ -226,7 +252,9 @@ class View:
     @property
     def client_share(self) -> float:
         """The inverse of the mean number of real clients in a round; 0 if that is not known."""
-        clients = self.record.mechanism.cohort_size - float(self.record.presence.sum(axis=1).mean())
+        clients = self.record.mechanism.cohort_size - float(
+            self.record.presence.sum(axis=1).mean()
+        )
         return 1 / max(clients, 1.0) if math.isfinite(clients) else 0.0
 
     @functools.cached_property
@@ -269,7 +297,9 @@ class View:
         rate = 0.0 if self.reaction is None else self.reaction.rate or 0.0
         others = 1 - np.minimum(shares, 1.0) * self.client_share
         moved = self._moved(shares, rate * others)
-        return np.asarray(np.sqrt(self.record.dim) * moved.position / self._final_parts[1])
+        return np.asarray(
+            np.sqrt(self.record.dim) * moved.position / self._final_parts[1]
+        )
 
     @functools.cached_property
     def whitened_scores(self) -> Floats:
@@ -302,12 +332,16 @@ class View:
         added = self.record.mechanism.added
         norms = self.record.norms.means
         if not self.record.signal_known():
-            raise_invalid("clip_norms", added, "(or contributions) to be known in every round")
+            raise_invalid(
+                "clip_norms", added, "(or contributions) to be known in every round"
+            )
         known = np.isfinite(added)
         if known.all():
             return added
         telling = known & (norms > 0)
-        share = float(np.median(added[telling] / norms[telling])) if telling.any() else 0.0
+        share = (
+            float(np.median(added[telling] / norms[telling])) if telling.any() else 0.0
+        )
         return np.where(known, added, share * norms)
 
     @functools.cached_property
@@ -325,7 +359,9 @@ class View:
         """
         check_measured(self.record, self.adversary)
         if not self.adversary.sees_final:
-            return self.precision.unit**2 * self.record.correlation.alone(self.round_signal)
+            return self.precision.unit**2 * self.record.correlation.alone(
+                self.round_signal
+            )
         added, hidden = self._final_parts
         return np.asarray(added * np.sqrt(self.record.dim) / hidden)
 
@@ -418,7 +454,9 @@ class View:
 
 
 def seen_by(
-    record: AuditRecord, adversary: Adversary = FINAL_MODEL, reaction: Reaction | None = None
+    record: AuditRecord,
+    adversary: Adversary = FINAL_MODEL,
+    reaction: Reaction | None = None,
 ) -> View:
     """The view of an adversary on a record; the same object whenever it is asked for."""
     views: dict[Any, View] = vars(record).setdefault("_views", {})
@@ -439,9 +477,13 @@ def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str
         and needs.knows_others <= adversary.knows_others
     ]
     if not known:
-        raise_invalid("adversary", adversary, "to know the rounds, for scores of the final model")
+        raise_invalid(
+            "adversary", adversary, "to know the rounds, for scores of the final model"
+        )
     if statistic is None:
         return next((name for name in known if STATISTICS[name] == adversary), known[0])
     if statistic not in known:
-        raise_invalid("statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}")
+        raise_invalid(
+            "statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}"
+        )
     return statistic

@@ -39,12 +39,18 @@ SKETCH_PARTS = 16381
 WINDOW = 800
 _PARTS_A_ROUND = 20  # of a sketch, and dimensions, for the estimate of G
 _LEAST_PARTS = 7  # where more than `WINDOW` rounds are known to be correlated
-_LEAST_NEW = 0.01  # of a residual; of what is less, rounding in float32 is too large a part
-_MEASURED = 2.0  # errors of a residual, 1/√d of it, from the canaries' part that is taken out
+_LEAST_NEW = (
+    0.01  # of a residual; of what is less, rounding in float32 is too large a part
+)
+_MEASURED = (
+    2.0  # errors of a residual, 1/√d of it, from the canaries' part that is taken out
+)
 _BLOCK = 512
 _SEED = 0
 _CHANCE = 4.0  # scales of the largest eigenvalue's law, that noise alone does not reach
-_NOTHING = np.ones(1)  # the factor's row of a round without a residual, and of the first
+_NOTHING = np.ones(
+    1
+)  # the factor's row of a round without a residual, and of the first
 
 
 def window_of(dim: int, rounds: int) -> int:
@@ -101,7 +107,9 @@ class Whitener:
         self._dim, self._parts = dim, min(dim, SKETCH_PARTS)
         self._width = self._parts + self.window  # with room for what is added to rounds
         self._signs: NDArray[np.uint8] | None = None  # as bits
-        self._known = np.empty((0, self._width), np.float32)  # the last rounds, orthonormal
+        self._known = np.empty(
+            (0, self._width), np.float32
+        )  # the last rounds, orthonormal
 
     def add(self, residual: Residual | Vector | None) -> Floats:
         """Note a round's residual, shape ``(dim,)``; ``None`` if nothing was released.
@@ -162,7 +170,9 @@ class Whitener:
             ValueError: if it does not fit.
         """
         if known.shape[1:] != (self._width,) or not np.all(np.isfinite(known)):
-            raise_invalid("sketches.shape", known.shape, f"to be (rounds, {self._width}), finite")
+            raise_invalid(
+                "sketches.shape", known.shape, f"to be (rounds, {self._width}), finite"
+            )
         self._known = known.astype(np.float32)[: max(len(known) - forgotten, 0)]
 
 

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.canaries.directions import Rows, Sphere, rotation, size_for
-from fl_epe.checks import ArgumentError, Floats, Floats32, Reals, checked_type, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Floats,
+    Floats32,
+    Reals,
+    checked_type,
+    raise_invalid,
+)
 from fl_epe.mechanism import blocks, norm
 
 CanaryKind = Literal["rotation", "sphere"]
@@ -50,8 +57,14 @@ class CanarySet:
         ValueError: if an argument is out of range.
     """
 
-    def __init__(self, dim: int, count: int, seed: int, kind: CanaryKind = "rotation") -> None:
-        for name, value, least in (("dim", dim, 1), ("count", count, 1), ("seed", seed, 0)):
+    def __init__(
+        self, dim: int, count: int, seed: int, kind: CanaryKind = "rotation"
+    ) -> None:
+        for name, value, least in (
+            ("dim", dim, 1),
+            ("count", count, 1),
+            ("seed", seed, 0),
+        ):
             if value < least:
                 raise_invalid(name, value, f">= {least}")
         self.dim, self.count, self.seed = int(dim), int(count), int(seed)
@@ -99,7 +112,9 @@ class CanarySet:
                 row[:] = vector
         return out
 
-    def combine(self, weights: Reals, *, numbers: Sequence[int] | None = None) -> Floats32:
+    def combine(
+        self, weights: Reals, *, numbers: Sequence[int] | None = None
+    ) -> Floats32:
         """Weighted sums of canaries, without making them all.
 
         Args:
@@ -161,12 +176,16 @@ class CanarySet:
         chosen = self._chosen(numbers)
         vectors = x if x.ndim == 2 else x[None]
         if self._sphere is not None:
-            out = self._sphere.dot(vectors if less is None else vectors - less, chosen, threads)
+            out = self._sphere.dot(
+                vectors if less is None else vectors - less, chosen, threads
+            )
         else:
             out = np.empty((len(vectors), len(chosen)))
             family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
             for dots, vector in zip(out, vectors, strict=True):
-                products = family.products(vector, rows[chosen], less=less, threads=threads)
+                products = family.products(
+                    vector, rows[chosen], less=less, threads=threads
+                )
                 dots[:] = products / lengths[chosen]
         return out if x.ndim == 2 else out[0]
 
@@ -203,12 +222,18 @@ class CanaryScorer:
     def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
         self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
-        self._names: list[str] = []  # of the vectors that wait, in the first rows of `_rows`
-        self._rows = np.empty((0 if canaries.fast else self._limit, canaries.dim), np.float32)
+        self._names: list[
+            str
+        ] = []  # of the vectors that wait, in the first rows of `_rows`
+        self._rows = np.empty(
+            (0 if canaries.fast else self._limit, canaries.dim), np.float32
+        )
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
-    def add(self, series: str, vector: Reals, less: Reals | None = None) -> Floats | None:
+    def add(
+        self, series: str, vector: Reals, less: Reals | None = None
+    ) -> Floats | None:
         """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
 
         Returns:
@@ -222,7 +247,9 @@ class CanaryScorer:
             raise_invalid(f"{series}.shape", vector.shape, f"to be ({dim},)")
         length = norm(vector, less)
         if not math.isfinite(length):
-            raise ArgumentError(f"Expected {series} to be finite, got {{norm}}.", norm=length)
+            raise ArgumentError(
+                f"Expected {series} to be finite, got {{norm}}.", norm=length
+            )
         self._norms.setdefault(series, []).append(length)
         if self.canaries.fast:
             dots = self.canaries.dot(vector, less=less)
@@ -272,7 +299,9 @@ class CanaryScorer:
             out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
         return out
 
-    def restore(self, state: Mapping[str, np.ndarray], length: int | None = None) -> None:
+    def restore(
+        self, state: Mapping[str, np.ndarray], length: int | None = None
+    ) -> None:
         """Continue from what `state` returned.
 
         Args:

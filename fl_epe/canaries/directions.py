@@ -34,7 +34,9 @@ Rows = Integers
 LEAST_SIZE = 1 << 16
 """Smallest D: its sums of signs are normal to 1e-3 of a tail beyond 4.5 deviations."""
 
-_LARGEST_KEPT = 1 << 22  # entries of a base; with more it is made again, not to take memory
+_LARGEST_KEPT = (
+    1 << 22
+)  # entries of a base; with more it is made again, not to take memory
 _FIRST_BIT = 6  # sums of fewer than 2^6 squares are made again for each row
 _STREAM = 1 << 61  # apart from the numbers of independent canaries
 _ROUNDS = 4  # of the shuffle of rows; after three some differences come in bunches
@@ -49,7 +51,9 @@ def _controller() -> Any:
     """Of the libraries that are loaded when it is first asked for; looking for them is slow."""
     try:
         from threadpoolctl import ThreadpoolController
-    except ImportError:  # a machine with NumPy, SciPy and torch alone, as in benchmarks/gpu.py
+    except (
+        ImportError
+    ):  # a machine with NumPy, SciPy and torch alone, as in benchmarks/gpu.py
         return None
     return ThreadpoolController()
 
@@ -121,7 +125,9 @@ class Rotation:
         self._first, self._second = (
             np.frombuffer(rng.bytes(self.size // 8), np.uint8) for _ in range(2)
         )
-        self._keys = [(int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))]
+        self._keys = [
+            (int(a) | 1, int(b)) for a, b in rng.integers(self.size, size=(_ROUNDS, 2))
+        ]
         self._kept = self._made_base() if self.size <= _LARGEST_KEPT else None
 
     def _made_base(self) -> Floats32:
@@ -141,14 +147,20 @@ class Rotation:
         squares = np.zeros(len(rows))
         base = self._made_base() if self._kept is None else self._kept
         parts = (np.square(base[here], dtype=np.float64) for here in blocks(self.size))
-        sums = np.concatenate([part.reshape(-1, 1 << _FIRST_BIT).sum(axis=1) for part in parts])
+        sums = np.concatenate(
+            [part.reshape(-1, 1 << _FIRST_BIT).sum(axis=1) for part in parts]
+        )
         for bit in range(self.size.bit_length()):
             if self.dim >> bit & 1:
-                start = self.dim >> (bit + 1) << (bit + 1)  # a block of the row, and of the base
+                start = (
+                    self.dim >> (bit + 1) << (bit + 1)
+                )  # a block of the row, and of the base
                 if bit >= _FIRST_BIT:  # `sums` are those of 2^bit entries
                     squares += sums[(start ^ rows) >> bit]
                 else:
-                    entries = ((start ^ rows) >> bit << bit)[:, None] + np.arange(1 << bit)
+                    entries = ((start ^ rows) >> bit << bit)[:, None] + np.arange(
+                        1 << bit
+                    )
                     squares += np.square(base[entries], dtype=np.float64).sum(axis=1)
             if bit >= _FIRST_BIT:
                 sums = sums[::2] + sums[1::2]
@@ -161,7 +173,10 @@ class Rotation:
             out[row] = 1
             transform(change_signs(transform(out), self._first))
         else:
-            out, within = np.empty(self.dim, np.float32), np.arange(BLOCK) ^ (row % BLOCK)
+            out, within = (
+                np.empty(self.dim, np.float32),
+                np.arange(BLOCK) ^ (row % BLOCK),
+            )
             for here in blocks(self.dim):
                 first = (here.start ^ row) // BLOCK * BLOCK
                 part = self._kept[first : first + BLOCK]
@@ -171,7 +186,12 @@ class Rotation:
         return out
 
     def products(
-        self, x: Reals, rows: Rows, *, less: Reals | None = None, threads: int | None = None
+        self,
+        x: Reals,
+        rows: Rows,
+        *,
+        less: Reals | None = None,
+        threads: int | None = None,
     ) -> Floats:
         """Inner products of rows before they are scaled with ``x``, shape ``(len(rows),)``.
 
@@ -192,7 +212,9 @@ class Rotation:
         for here in blocks(self.dim):
             np.multiply(part(here), 1 / largest, out=y[here], casting="same_kind")
         change_signs(y[: self.dim], self._second)
-        transform(change_signs(transform(y, threads=threads), self._first), threads=threads)
+        transform(
+            change_signs(transform(y, threads=threads), self._first), threads=threads
+        )
         return y[rows] * np.float64(largest)
 
     def combine(self, weights: Floats, rows: Rows) -> Floats32:
@@ -228,7 +250,9 @@ def change_signs(x: Floats32, bits: NDArray[np.uint8]) -> Floats32:
 
 def signs(bits: NDArray[np.uint8], here: slice) -> NDArray[np.int8]:
     """1 where a bit is 0 and −1 where it is 1, in a part of them that starts at a whole byte."""
-    found = np.unpackbits(bits[here.start // 8 : -(-here.stop // 8)], count=here.stop - here.start)
+    found = np.unpackbits(
+        bits[here.start // 8 : -(-here.stop // 8)], count=here.stop - here.start
+    )
     return 1 - 2 * found.view(np.int8)
 
 

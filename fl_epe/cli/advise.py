@@ -37,10 +37,14 @@ def _planned(
         log, often = log_of(spec) or (None, usual)
     rounds = limit.rounds_like(run, rounds, log.rounds if log else RunConfig.rounds)
     with argument_context("participation", spec, "rounds", "participations"):
-        return make_schedule(spec, rounds, often if participations is None else participations), log
+        return make_schedule(
+            spec, rounds, often if participations is None else participations
+        ), log
 
 
-def _clients(clients: int | None, log: Trace | None, run: AuditRecord | None) -> int | None:
+def _clients(
+    clients: int | None, log: Trace | None, run: AuditRecord | None
+) -> int | None:
     """How many clients there are, if anybody says so."""
     if clients is not None and clients < 2:
         raise_invalid("clients", clients, ">= 2")
@@ -98,7 +102,9 @@ class Noise:
     def __call__(self, words: Sequence[str]) -> int:
         """Print it."""
         run = None if self.like is None else AuditRecord.load(record_in(self.like))
-        schedule, log = _planned(self.participation, self.rounds, self.participations, run)
+        schedule, log = _planned(
+            self.participation, self.rounds, self.participations, run
+        )
         clients = _clients(self.clients, log, run)
         delta = self.delta
         if delta is None and run is not None:
@@ -176,7 +182,10 @@ class Canaries:
         delta = chosen_delta(self.delta, clients)
         shares = _SHARES if self.share is None else (self.share,)
         z, setting = self.noise_multiplier, limit.limit_like(None)
-        found = [limit.canary_advice(schedule, z, delta, clients, s, **setting) for s in shares]
+        found = [
+            limit.canary_advice(schedule, z, delta, clients, s, **setting)
+            for s in shares
+        ]
         if self.json:
             print_json({"delta": delta, "advice": found})
             return 0

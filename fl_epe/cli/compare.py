@@ -78,7 +78,9 @@ class Compare:
     from_log: Path | None = None
     workers: int = os.cpu_count() or 1
     details: bool = False
-    plan: Annotated[Typed, Group(ComparisonPlan)] = dataclasses.field(default_factory=dict)
+    plan: Annotated[Typed, Group(ComparisonPlan)] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""
@@ -103,7 +105,9 @@ class Compare:
                     on_cell=lambda done, total: line.show("measured", done, total),
                 )
         except KeyboardInterrupt as stop:
-            again = f" The same command with --output {shlex.quote(str(output))} goes on."
+            again = (
+                f" The same command with --output {shlex.quote(str(output))} goes on."
+            )
             print_whole("", "Stopped." + again * (plan.task is not None))
             return exit_status(stop)
         if all(row.skipped is not None for row in rows):

@@ -47,7 +47,9 @@ class Conform:
     seed: int = 0
     json: bool = False
     html: Path | None = None
-    claim: Annotated[Typed, Group(Target, _NOT_TYPED)] = dataclasses.field(default_factory=dict)
+    claim: Annotated[Typed, Group(Target, _NOT_TYPED)] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __call__(self, words: Sequence[str]) -> int:
         """Run the checks and print them."""
@@ -57,7 +59,9 @@ class Conform:
         except (ImportError, AttributeError, ValueError) as error:
             why = f"Expected {{target}} to be module:name, but: {error}."
             raise ArgumentError(why, target=self.target) from error
-        target = release if isinstance(release, Target) else Target(release, **self.claim)
+        target = (
+            release if isinstance(release, Target) else Target(release, **self.claim)
+        )
         typed = [self.target]
         for name, value in self.claim.items():
             values = value if isinstance(value, tuple) else (value,)
@@ -65,7 +69,9 @@ class Conform:
             typed += [flag] if value is True else [flag, *map(str, values)]
         target = dataclasses.replace(target, **self.claim, where=shlex.join(typed))
         with waiting("Running the mechanism, thousands of times"):
-            found = conform(target, trials=self.trials, level=self.level, seed=self.seed)
+            found = conform(
+                target, trials=self.trials, level=self.level, seed=self.seed
+            )
         if self.html is not None:
             self.html.write_text(found.as_html(), encoding="utf-8")
         if self.json:

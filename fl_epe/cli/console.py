@@ -94,7 +94,11 @@ def print_json(values: dict[str, Any]) -> None:
     """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
     from fl_epe.reporting import as_json
 
-    print(printable(json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)))
+    print(
+        printable(
+            json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)
+        )
+    )
 
 
 PATIENCE = 1.5
@@ -107,7 +111,9 @@ def waiting(doing: str) -> Iterator[None]:
 
     Elsewhere nothing is said, so that what a log or a notebook has does not depend on speed.
     """
-    timer = threading.Timer(PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False})
+    timer = threading.Timer(
+        PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False}
+    )
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
@@ -125,7 +131,12 @@ class ProgressLine:
     """
 
     def __init__(self, *, time_left: bool = False) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
         from rich.progress import Progress as Bar
 
         self._console = terminal()
@@ -150,11 +161,19 @@ class ProgressLine:
         self._bar.stop()
 
     def show(
-        self, doing: str, done: int, total: int | None, text: str = "", *, last: bool = False
+        self,
+        doing: str,
+        done: int,
+        total: int | None,
+        text: str = "",
+        *,
+        last: bool = False,
     ) -> None:
         """Show that ``done`` of ``total`` (or of an unknown number) are done, or the ``last``."""
         if self._console.is_terminal:
-            self._bar.update(self._task, description=doing, completed=done, total=total, text=text)
+            self._bar.update(
+                self._task, description=doing, completed=done, total=total, text=text
+            )
         elif time.monotonic() - self._printed > 10 or done == total or last:
             self._printed = time.monotonic()
             of = "" if total is None else f"/{total}"
@@ -172,7 +191,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def report_error(error: Exception, prog: str, names: Mapping[str, str], *, debug: bool) -> int:
+def report_error(
+    error: Exception, prog: str, names: Mapping[str, str], *, debug: bool
+) -> int:
     """Print the line that says what is wrong; returns the exit status.
 
     Args:
@@ -193,7 +214,9 @@ def report_error(error: Exception, prog: str, names: Mapping[str, str], *, debug
         return BAD_INPUT
     name = f"{type(error).__name__}{_reason(error)}"
     shows = "" if debug else " (--debug shows the traceback)"
-    say(f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{shows}")
+    say(
+        f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{shows}"
+    )
     return FAILED
 
 
@@ -212,7 +235,10 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         place = f": {str(error.filename)!r}" if error.filename is not None else ""
         return f"{error.strerror}{place}. {remedy(error)}".rstrip()
-    if isinstance(error, ValueError | OSError | ImportError) or type(error) is RuntimeError:
+    if (
+        isinstance(error, ValueError | OSError | ImportError)
+        or type(error) is RuntimeError
+    ):
         return str(error) or type(error).__name__
     return None
 

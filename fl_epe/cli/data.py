@@ -55,14 +55,18 @@ class New:
         path = self.file
         if path.suffix != ".py" or not path.stem.isidentifier():
             raise_invalid(
-                "file", str(path), "to be a name that Python can import, such as my_task.py"
+                "file",
+                str(path),
+                "to be a name that Python can import, such as my_task.py",
             )
         if path.exists():
             raise_invalid("file", str(path), "not to exist: name another one")
         if not path.parent.is_dir():
             raise_invalid("file", str(path), "to be in a folder that exists")
         if self.data is None and (self.targets or self.by):
-            raise_invalid("data", None, "beside --targets and --by, which are columns of it")
+            raise_invalid(
+                "data", None, "beside --targets and --by, which are columns of it"
+            )
         about = list[str]()
         if self.data is None:
             kinds = ColumnKinds(numbers=_CANCER)
@@ -72,7 +76,11 @@ class New:
                 text, about = self._of_table(self.data)
         write_text(path, text)
         go = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))} && "
-        print_whole(f"{path}: a task of your own", *about, f"Next: {go}fl-epe run {path.stem}:task")
+        print_whole(
+            f"{path}: a task of your own",
+            *about,
+            f"Next: {go}fl-epe run {path.stem}:task",
+        )
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
@@ -83,7 +91,9 @@ class New:
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
         if self.targets is None:
-            raise_invalid("targets", None, f"to name a column of {data}: {', '.join(names)}")
+            raise_invalid(
+                "targets", None, f"to name a column of {data}: {', '.join(names)}"
+            )
         needed = [self.targets] if self.by is None else [self.targets, self.by]
         for argument, column in zip(("targets", "by"), needed, strict=False):
             if column not in names:
@@ -103,16 +113,22 @@ class New:
                 "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
             )
         if self.by is None:
-            clients = min(_CLIENTS, len(table) * 9 // 10)  # a tenth of the rows is held out
+            clients = min(
+                _CLIENTS, len(table) * 9 // 10
+            )  # a tenth of the rows is held out
         else:
             clients = table[self.by].nunique()
         if clients < 2:
-            raise_invalid("data", str(data), f"to have the rows of 2 clients, found {clients}")
+            raise_invalid(
+                "data", str(data), f"to have the rows of 2 clients, found {clients}"
+            )
         values: dict[str, Any] = {"outputs": classes or 1, "train": train}
         if classes is None:
             numbers = table[self.targets].astype(float)
             values |= {"mean": numbers.mean(), "deviation": numbers.std(ddof=0) or 1.0}
-        values["source"] = str(data.resolve() if data.exists() else data)  # or a hub's id
+        values["source"] = str(
+            data.resolve() if data.exists() else data
+        )  # or a hub's id
         text = _filled(self.file, kinds, needed, clients, **values)
         what = "a real number" if classes is None else f"one of {classes:,} classes"
         about = [f"To predict: {self.targets}, {what}", *_described(kinds)]
@@ -204,9 +220,15 @@ def _filled(
 
 def _described(kinds: ColumnKinds) -> list[str]:
     """A line for each kind of column that there is, and one for each that is left out."""
-    named = {"Numbers": kinds.numbers, "Categories": kinds.categories, "Dates": list(kinds.dates)}
+    named = {
+        "Numbers": kinds.numbers,
+        "Categories": kinds.categories,
+        "Dates": list(kinds.dates),
+    }
     lines = [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
-    return lines + [f"Left out: {name} ({reason})" for name, reason in kinds.left_out.items()]
+    return lines + [
+        f"Left out: {name} ({reason})" for name, reason in kinds.left_out.items()
+    ]
 
 
 def _quoted(value: object) -> str:

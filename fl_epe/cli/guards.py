@@ -22,7 +22,9 @@ from fl_epe.wording import NODE_THREAD
 if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
-_SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
+_SIGNALS = [
+    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)
+]
 
 
 class Stopped(KeyboardInterrupt):
@@ -71,7 +73,10 @@ def import_matplotlib() -> None:
     That is the first place in which Matplotlib looks for settings, when it is imported; they may be
     somebody else's, a link or a pipe. Only for a command: it leaves the folder for a moment.
     """
-    with contextlib.suppress(FileNotFoundError), contextlib.chdir(Path(__file__).parent):
+    with (
+        contextlib.suppress(FileNotFoundError),
+        contextlib.chdir(Path(__file__).parent),
+    ):
         importlib.import_module("matplotlib")
 
 

@@ -24,19 +24,34 @@ SILENCE = {
 COMMANDS = {
     "run": ("run:Run", "train a task with DP-FedAvg and audit it"),
     "resume": ("run:Resume", "go on with a run that was stopped"),
-    "report": ("report:Report", "write the report of a run again, or compare several runs"),
+    "report": (
+        "report:Report",
+        "write the report of a run again, or compare several runs",
+    ),
     "export": ("report:Export", "write a copy of a record without its seeds, to share"),
-    "compare": ("compare:Compare", "compare participation schedules, in the limit or by training"),
-    "advise": ("", "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case"),
+    "compare": (
+        "compare:Compare",
+        "compare participation schedules, in the limit or by training",
+    ),
+    "advise": (
+        "",
+        "noise for a wanted ε; canaries for a wanted bound; who of a log is worst case",
+    ),
     "advise noise": ("advise:Noise", "the noise at which canaries measure a wanted ε"),
     "advise canaries": ("advise:Canaries", "how many canaries exceed a claim"),
     "advise log": ("advise:Log", "who of a real deployment is worst case, and caps"),
-    "estimate": ("report:Estimate", "every estimate and bound that a file of scores allows"),
+    "estimate": (
+        "report:Estimate",
+        "every estimate and bound that a file of scores allows",
+    ),
     "conform": ("conform:Conform", "check a mechanism against its privacy claim"),
     "schedules": ("compare:Schedules", "the kinds of schedules, with their options"),
     "new": ("data:New", "write a file with a task of your own, to run and to change"),
     "data": ("", "prepare published data sets"),
-    "data convert": ("data:Convert", "convert a data set into files that are mapped into memory"),
+    "data convert": (
+        "data:Convert",
+        "convert a data set into files that are mapped into memory",
+    ),
 }
 
 _SIGNALLED = 128  # and the number of a signal: the status of what it stopped
@@ -55,10 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     that should not happen, 128 + n when stopped by signal n and 141 when nobody reads the output
     any more. `argparse` exits by itself for options that do not exist (2) and for help (0).
     """
-    for name, value in SILENCE.items():  # before Flower is imported: it reads them only then
+    for (
+        name,
+        value,
+    ) in SILENCE.items():  # before Flower is imported: it reads them only then
         os.environ.setdefault(name, value)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # ε and θ, whatever the terminal's encoding
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # ε and θ, whatever the terminal's encoding
             stream.reconfigure(errors=console.SPELLED_OUT)
     try:
         with signals_stop():
@@ -83,7 +103,9 @@ def _carried_out(words: list[str]) -> int:
         console.close_stdout()
         return console.NO_READER
     except Exception as error:  # noqa: BLE001 (the last one: nothing is left to handle it)
-        status = console.report_error(error, parser.prog, parser.names, debug="--debug" in words)
+        status = console.report_error(
+            error, parser.prog, parser.names, debug="--debug" in words
+        )
         try:
             sys.stdout.flush()
         except OSError:  # a full disk, or a pipe that was closed
@@ -99,7 +121,9 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         option = unknown[0].partition("=")[0]
-        known = [name for name in arguments.parser.names.values() if name.startswith("-")]
+        known = [
+            name for name in arguments.parser.names.values() if name.startswith("-")
+        ]
         hint = " (a value with a space needs quotes)"
         if option.startswith("-"):
             hint = did_you_mean(option, known)
@@ -119,8 +143,12 @@ def parser_for(words: Sequence[str]) -> Parser:
         "canary clients take part, and how well the model remembers them becomes an empirical ε.",
         epilog=_EXIT_STATUS,
     )
-    parser.add_argument("--version", action="version", version=f"fl-epe {fl_epe.__version__}")
-    above: dict[str, Any] = {"": parser.add_subparsers(required=True, metavar="COMMAND")}
+    parser.add_argument(
+        "--version", action="version", version=f"fl-epe {fl_epe.__version__}"
+    )
+    above: dict[str, Any] = {
+        "": parser.add_subparsers(required=True, metavar="COMMAND")
+    }
     typed = [word for word in words if not word.startswith("-")]
     for name, (place, summary) in COMMANDS.items():
         folder, _, last = name.rpartition(" ")

@@ -59,12 +59,18 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.allow_abbrev, self.formatter_class = False, argparse.RawDescriptionHelpFormatter
+        self.allow_abbrev, self.formatter_class = (
+            False,
+            argparse.RawDescriptionHelpFormatter,
+        )
         self.names = dict[str, str]()
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with status 2."""
-        self.exit(BAD_INPUT, f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n")
+        self.exit(
+            BAD_INPUT,
+            f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +109,10 @@ def add_options(
         without: names of fields that get no option.
         prefix: before the names of the parser's attributes, which are the fields' names.
     """
-    texts, kinds = texts_of(settings), typing.get_type_hints(settings, include_extras=True)
+    texts, kinds = (
+        texts_of(settings),
+        typing.get_type_hints(settings, include_extras=True),
+    )
     for field in dataclasses.fields(settings):
         kind, mark = kinds[field.name], None
         if typing.get_origin(kind) is Annotated:
@@ -113,12 +122,20 @@ def add_options(
             inner = mark.settings
             inner = inner if isinstance(inner, type) else inner(parser, words)
             inside = parser.add_argument_group((text or field.name).removesuffix("."))
-            add_options(parser, inner, group=inside, without=mark.without, prefix=f"{field.name} ")
+            add_options(
+                parser,
+                inner,
+                group=inside,
+                without=mark.without,
+                prefix=f"{field.name} ",
+            )
         elif field.name not in without and (how := _how_to_read(kind, field.default)):
             how["help"] = _help(text, field.default)
             needed = field.default is field.default_factory is dataclasses.MISSING
             if mark is None:
-                option = parser.names.setdefault(field.name, "--" + field.name.replace("_", "-"))
+                option = parser.names.setdefault(
+                    field.name, "--" + field.name.replace("_", "-")
+                )
                 how |= {"dest": prefix + field.name, "required": needed and not prefix}
                 (group or parser).add_argument(option, default=None, **how)
             else:
@@ -148,19 +165,31 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
 
 def description_of(settings: type) -> tuple[str, str]:
     """What a docstring says before its sections, and its examples, for a terminal."""
-    about, *sections = _SECTIONS.split("\n\n" + inspect.cleandoc(settings.__doc__ or ""))
-    paragraphs = [textwrap.fill(_plain(part), 79) for part in about.split("\n\n") if part]
+    about, *sections = _SECTIONS.split(
+        "\n\n" + inspect.cleandoc(settings.__doc__ or "")
+    )
+    paragraphs = [
+        textwrap.fill(_plain(part), 79) for part in about.split("\n\n") if part
+    ]
     examples = dict(zip(sections[::2], sections[1::2], strict=True)).get("Examples")
-    shown = f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}\n" if examples else ""
+    shown = (
+        f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}\n"
+        if examples
+        else ""
+    )
     return "\n\n".join(paragraphs), shown
 
 
 def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
     """What docstrings say of each attribute or option; nothing where docstrings are stripped."""
     texts: dict[str, str] = {}
-    for each in reversed(inspect.getmro(settings) if isinstance(settings, type) else (settings,)):
+    for each in reversed(
+        inspect.getmro(settings) if isinstance(settings, type) else (settings,)
+    ):
         text = inspect.cleandoc(each.__doc__ or "")
-        section = (*re.split(r"(?:Attributes|Args|Options):\n", text, maxsplit=1), "")[1]
+        section = (*re.split(r"(?:Attributes|Args|Options):\n", text, maxsplit=1), "")[
+            1
+        ]
         found = re.findall(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", section, re.M)
         texts |= {name: _plain(text) for name, text in found}
     return texts
@@ -234,7 +263,11 @@ def _help(text: str | None, default: Any) -> str | None:
     if text is None:
         return None
     plain = text.replace("%", "%%").removesuffix(".")
-    if "(default: " in plain or default is False or default in (None, (), dataclasses.MISSING):
+    if (
+        "(default: " in plain
+        or default is False
+        or default in (None, (), dataclasses.MISSING)
+    ):
         return plain
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
     return f"{plain} (default: {shown})"

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from fl_epe.auditing import AuditRecord, NotMeasured, bare_scores, read_scores, summarize_scores
+from fl_epe.auditing import (
+    AuditRecord,
+    NotMeasured,
+    bare_scores,
+    read_scores,
+    summarize_scores,
+)
 from fl_epe.checks import ArgumentError, check_not_negative, raise_invalid
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, terminal, waiting
 from fl_epe.cli.guards import import_matplotlib
@@ -61,10 +67,16 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         several = len(self.run_dirs) > 1
-        for name in ("figures", "clients", "details") if several else ("delta", "output"):
+        for name in (
+            ("figures", "clients", "details") if several else ("delta", "output")
+        ):
             if (value := getattr(self, name)) != getattr(Report, name):
                 why = "one run; report each of them on its own"
-                why = why if several else "two or more runs that are compared; one was named"
+                why = (
+                    why
+                    if several
+                    else "two or more runs that are compared; one was named"
+                )
                 raise ArgumentError(f"{{{name}}} is for {why}.", **{name: str(value)})
         return self._compare() if several else self._report(self.run_dirs[0])
 
@@ -79,14 +91,20 @@ class Report:
         summary = print_and_write(record, directory, details=self.details)
         if self.clients:
             path = write_clients(summary, directory / "clients.csv")
-            print_whole(f"Clients: {path} (personal data: keep it to those who need it)")
+            print_whole(
+                f"Clients: {path} (personal data: keep it to those who need it)"
+            )
         if self.figures:
             written = write_figures(summary, directory / _FIGURES, self.figures)
             print_whole(f"Figures: {directory / _FIGURES} ({len(written)} files)")
         return summary.exit_status
 
     def _compare(self) -> int:
-        from fl_epe.reporting import compare_runs, print_runs_compared, write_runs_compared
+        from fl_epe.reporting import (
+            compare_runs,
+            print_runs_compared,
+            write_runs_compared,
+        )
 
         places = [directory.resolve() for directory in self.run_dirs]
         for directory, place in zip(self.run_dirs, places, strict=True):
@@ -131,7 +149,9 @@ class Export:
         record.save(target, private=names_clients)
         print_whole(f"{target}: a copy of {source} without seeds")
         if names_clients:
-            print_whole("It says which client took part when: personal data, readable by you alone")
+            print_whole(
+                "It says which client took part when: personal data, readable by you alone"
+            )
         return 0
 
 
@@ -140,9 +160,17 @@ def _record_of(run: Path) -> Path:
     return run if run.is_file() else record_in(run)
 
 
-def print_and_write(record: AuditRecord, directory: Path, *, details: bool = False) -> Summary:
+def print_and_write(
+    record: AuditRecord, directory: Path, *, details: bool = False
+) -> Summary:
     """Write the report of a record into a directory and print it."""
-    from fl_epe.reporting import ADVISE, print_report, summarize, what_to_do, write_report
+    from fl_epe.reporting import (
+        ADVISE,
+        print_report,
+        summarize,
+        what_to_do,
+        write_report,
+    )
 
     summary = summarize(record)
     import_matplotlib()

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fl_epe.checks import ArgumentError, Floats32, check_count, check_positive, raise_invalid
+from fl_epe.checks import (
+    ArgumentError,
+    Floats32,
+    check_count,
+    check_positive,
+    raise_invalid,
+)
 from fl_epe.cli import console
 from fl_epe.cli.guards import exit_status, signals_stop
 from fl_epe.cli.options import Group, Parser, Typed
@@ -28,7 +34,13 @@ if TYPE_CHECKING:
     from fl_epe.simulation import Job, Progress
 
 _FINAL = "epsilon-final"  # which there is after the last round alone
-_BUILT_IN_OPTIONS = ("--num-clients", "--alpha", "--data-seed", "--max-examples", "--data-dir")
+_BUILT_IN_OPTIONS = (
+    "--num-clients",
+    "--alpha",
+    "--data-seed",
+    "--max-examples",
+    "--data-dir",
+)
 _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
@@ -45,13 +57,19 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
     """
     if (reference := _reference(parser, words)) is None:
         return dataclasses.make_dataclass("NoOptions", [])
-    if ":" in reference:  # a file here must not stand in for a package of a built-in task
+    if (
+        ":" in reference
+    ):  # a file here must not stand in for a package of a built-in task
         look_in_current_folder()
     else:
         typed = {word.partition("=")[0] for word in words if word.startswith("--")}
-        if not typed.issubset([*parser._option_string_actions, *_BUILT_IN_OPTIONS, "--"]):
+        if not typed.issubset(
+            [*parser._option_string_actions, *_BUILT_IN_OPTIONS, "--"]
+        ):
             # One is misspelt, which is said without PyTorch: it takes seconds to load.
-            names = [(option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS]
+            names = [
+                (option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS
+            ]
             return dataclasses.make_dataclass("BuiltIn", names)
     settings = find_task(reference).settings
     for field in dataclasses.fields(settings):
@@ -140,7 +158,9 @@ class _Machine:
 
         stop = simulation.StopRequest()
         log, started, command = RunLog(output, _warn), now(), command_line(words)
-        log.note("started", command=command, task=job.task.name, rounds=job.config.rounds)
+        log.note(
+            "started", command=command, task=job.task.name, rounds=job.config.rounds
+        )
         remove_parts(output)
         loggers = Loggers(self.log_to, output, _warn)
         own = ["--task", job.task.reference] if ":" in job.task.reference else []
@@ -180,7 +200,9 @@ class _Machine:
                 )
         except simulation.RunStoppedError as end:
             status = 128 + (signals[0] if signals else signal.SIGINT)
-            log.note("stopped", round=end.rounds_done, kept=end.kept, exit_status=status)
+            log.note(
+                "stopped", round=end.rounds_done, kept=end.kept, exit_status=status
+            )
             loggers.close({"status": "stopped"})
             lost = "" if end.kept else ", which could not be kept"
             where = f"after round {end.rounds_done} of {end.rounds}{lost}"
@@ -246,10 +268,12 @@ class Run(_Machine):
     output: Path | None = None
     seed: int | None = None
     evaluate_every: int = 5
-    settings: Annotated[Typed, Group(RunConfig, without=("clients",))] = dataclasses.field(
+    settings: Annotated[Typed, Group(RunConfig, without=("clients",))] = (
+        dataclasses.field(default_factory=dict)
+    )
+    task_options: Annotated[Typed, Group(task_settings)] = dataclasses.field(
         default_factory=dict
     )
-    task_options: Annotated[Typed, Group(task_settings)] = dataclasses.field(default_factory=dict)
 
     def __call__(self, words: Sequence[str]) -> int:
         """Train, and report."""
@@ -264,7 +288,9 @@ class Run(_Machine):
         output = console.output_directory(self.output, self.task.replace(":", "-"))
         with locked(output):
             if (output / RECORD).exists():
-                raise_invalid("output", str(output), "to be free: it holds a finished run")
+                raise_invalid(
+                    "output", str(output), "to be free: it holds a finished run"
+                )
             if has_checkpoint(output / CHECKPOINT):
                 go_on = command_line(["resume", str(output)])
                 text = f"Expected {{output}} to be free: it holds an unfinished run. See: {go_on}"
@@ -320,8 +346,14 @@ def _text(progress: Progress) -> str:
     if not progress.round:
         return "starting"
     value, left = progress.accuracy, f"{progress.seconds_left:.0f} s left"
-    held_out = f"{progress.metric} {value:.4g}" if progress.metric else f"{progress.eval_loss:.4g}"
-    held_out = f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
+    held_out = (
+        f"{progress.metric} {value:.4g}"
+        if progress.metric
+        else f"{progress.eval_loss:.4g}"
+    )
+    held_out = (
+        f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
+    )
     names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
     final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
     if math.isnan(every):

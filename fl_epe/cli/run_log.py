@@ -46,7 +46,9 @@ def command_line(words: Sequence[str]) -> str:
             shown.append("…")
             before = ""
         else:
-            shown.append("--seed=…" if option == "--seed" and equals else shlex.quote(word))
+            shown.append(
+                "--seed=…" if option == "--seed" and equals else shlex.quote(word)
+            )
             before = word
     return " ".join(shown)
 
@@ -74,11 +76,16 @@ class RunLog:
                 file.write(json.dumps(line, allow_nan=False, default=str) + "\n")
         except OSError as error:
             self._lost = True
-            self._warn(f"{self._path} cannot be written ({error}); the run goes on without a log.")
+            self._warn(
+                f"{self._path} cannot be written ({error}); the run goes on without a log."
+            )
 
     def progress(self, done: Progress) -> None:
         """Note where the run stands after a round, or before the first one of this process."""
-        more = {name: getattr(done, name) for name in ("rounds", "seconds_left", "fault_counts")}
+        more = {
+            name: getattr(done, name)
+            for name in ("rounds", "seconds_left", "fault_counts")
+        }
         texts, self._faults = done.faults[self._faults :], len(done.faults)
         self.note("round", round=done.round, **done.metrics(), faults=texts, **more)
 
@@ -99,7 +106,9 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
             line = json.loads(text)
             if line["event"] == "started":
                 words, time = str(line["command"]), str(line["time"])
-                before = known if words.startswith("fl-epe resume") else []  # of another run
+                before = (
+                    known if words.startswith("fl-epe resume") else []
+                )  # of another run
                 known = [*before, (words, time)]
     if not known or known[-1][0] != command:
         known.append((command, started))

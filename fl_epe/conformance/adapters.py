@@ -30,12 +30,21 @@ from fl_epe.conformance.target import Target
 Arrays = dict[str, np.ndarray]
 _DIM, _HALF = 12, 6
 _MANY = 1000  # times the others' number of examples
-_KNOWN: Mapping[str, Any] = {"adjacency": "zero-out", "arrays": (_HALF, _HALF), "trials": 400}
-_FLOWER = {**_KNOWN, "nothing": 1e-9}  # Flower's clipping divides by the length of an update
+_KNOWN: Mapping[str, Any] = {
+    "adjacency": "zero-out",
+    "arrays": (_HALF, _HALF),
+    "trials": 400,
+}
+_FLOWER = {
+    **_KNOWN,
+    "nothing": 1e-9,
+}  # Flower's clipping divides by the length of an update
 _LOCAL = {**_KNOWN, "inputs": "finite", "trials": 2000}
 
 
-def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any) -> Target:
+def of_flower_strategy(
+    make: Callable[[], Any], *, nodes: int = 4, **claim: Any
+) -> Target:
     """One round of a strategy of Flower's message API, with its DP wrapper.
 
     Args:
@@ -47,14 +56,21 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
     def release(updates: Any, rng: np.random.Generator) -> Floats:
         from flwr.app import ArrayRecord, ConfigRecord
 
-        replies = [one if isinstance(one, tuple) else (_named(one), 1) for one in updates]
+        replies = [
+            one if isinstance(one, tuple) else (_named(one), 1) for one in updates
+        ]
         beside = {k: np.zeros_like(v) for k, v in replies[0][0].items() if v.ndim == 0}
         grid = types.SimpleNamespace(get_node_ids=lambda: list(range(1, nodes + 1)))
         grid.create_message = lambda *_, **__: None
         with _quiet_flower(rng):
-            strategy, start = make(), ArrayRecord(_packed(_named(np.zeros(_DIM)) | beside))
+            strategy, start = (
+                make(),
+                ArrayRecord(_packed(_named(np.zeros(_DIM)) | beside)),
+            )
             list(strategy.configure_train(1, start, ConfigRecord(), grid))
-            messages = [_message(reply, n, i + 1) for i, (reply, n) in enumerate(replies)]
+            messages = [
+                _message(reply, n, i + 1) for i, (reply, n) in enumerate(replies)
+            ]
             arrays, _ = strategy.aggregate_train(1, messages)
         if arrays is None:
             raise ValueError("no model was released")
@@ -64,7 +80,9 @@ def of_flower_strategy(make: Callable[[], Any], *, nodes: int = 4, **claim: Any)
     unit = np.full(_DIM, claim.get("clip_norm", 1.0) / np.sqrt(_DIM))
     own, none = _named(unit), _named(1e-9 * unit)
 
-    def odd(last: Arrays, instead: Arrays = none, examples: int = 1, **beside: Any) -> Any:
+    def odd(
+        last: Arrays, instead: Arrays = none, examples: int = 1, **beside: Any
+    ) -> Any:
         rest = [(_named(row) | beside, 1) for row in others]
         return [*rest, (last, examples)], [*rest, (instead | beside, 1)]
 
@@ -93,14 +111,25 @@ def of_flower_mod(make: Callable[[], Any], **claim: Any) -> Target:
     """
 
     def release(updates: Floats, rng: np.random.Generator) -> Floats:
-        from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+        from flwr.app import (
+            ArrayRecord,
+            ConfigRecord,
+            Context,
+            Message,
+            MessageType,
+            RecordDict,
+        )
 
         start = ArrayRecord(_packed(_named(np.zeros(_DIM))))
-        content = RecordDict({"arrays": start, "config": ConfigRecord({"server-round": 1})})
+        content = RecordDict(
+            {"arrays": start, "config": ConfigRecord({"server-round": 1})}
+        )
         context = Context(0, 1, {}, RecordDict(), {})
         with _quiet_flower(rng):
             asked = Message(content, 1, MessageType.TRAIN)
-            reply = make()(asked, context, lambda *_: _message(_named(updates[0]), 1, 1))
+            reply = make()(
+                asked, context, lambda *_: _message(_named(updates[0]), 1, 1)
+            )
         if reply.has_error():
             raise ValueError(reply.error.reason)
         arrays = reply.content.array_records["arrays"]

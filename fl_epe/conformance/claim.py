@@ -30,7 +30,9 @@ _STEP, _STEPS = 0.9, 40  # of the noise, by which less of it is tried
 _EACH = math.sqrt(0.8)  # probability that each error rate is as low as needed
 
 
-def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tuple[Floats, Floats]:
+def limits(
+    false: ArrayLike, missed: ArrayLike, count: int, level: float
+) -> tuple[Floats, Floats]:
     """Upper limits of FPR and FNR, of as many trials of each world, which hold together.
 
     Args:
@@ -40,7 +42,9 @@ def limits(false: ArrayLike, missed: ArrayLike, count: int, level: float) -> tup
         level: probability at most that one of the rates is above its limit.
     """
     each = (np.asarray(errors, np.float64) for errors in (false, missed))
-    fpr, fnr = (error_rates.clopper_pearson_upper(one, count, level / 2) for one in each)
+    fpr, fnr = (
+        error_rates.clopper_pearson_upper(one, count, level / 2) for one in each
+    )
     return fpr, fnr
 
 
@@ -86,7 +90,10 @@ class Profile:
                 epsilon = poisson_epsilon(part * z, rate, steps, target.delta)
             if rate == 1:
                 shift = math.sqrt(steps) / (part * z)
-                epsilons, deltas = _GRID, delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID)
+                epsilons, deltas = (
+                    _GRID,
+                    delta_two_gaussians(0.0, 1.0, shift, 1.0, _GRID),
+                )
             elif target.adjacency != "substitute":
                 interval = 1e-3 if part == 1 else 1e-2
                 epsilons, deltas = _GRID, _sampled(part * z, rate, steps, interval)

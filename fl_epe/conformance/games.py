@@ -86,7 +86,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     drawn = generator(seed, 1).standard_normal((target.steps + 2, dim))
     drawn = np.abs(drawn) if target.nonnegative else drawn
     flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
-    apart = 2 * first - flat if target.norm == "linf" and not target.nonnegative else first
+    apart = (
+        2 * first - flat if target.norm == "linf" and not target.nonnegative else first
+    )
     rest = -apart
     if target.nonnegative:
         rest = flat - first if dim > 1 else flat
@@ -100,7 +102,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     if target.has_clipped_inputs:
         del vectors["random"]  # no longer than the first
     if target.categories:
-        vectors["half of all entries"] = scaled(np.where(np.arange(dim) < dim / 2, 1.0, 0.0))
+        vectors["half of all entries"] = scaled(
+            np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
+        )
     found = {name: (every(vector), rows) for name, vector in vectors.items()}
     toward = every(scaled(apart))
     if len(rows):
@@ -111,7 +115,9 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
     if target.others is not None or target.categories:
         found["alone"] = toward, rows[:0]
     else:
-        halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[:, None]
+        halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[
+            :, None
+        ]
         lengths = np.minimum(halves, against / target.clip_norm)
         two_lengths = lengths * scaled(drawn[1], target.clip_norm)
         found["others of two lengths"] = every(scaled(first)), two_lengths
@@ -121,11 +127,16 @@ def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
         canary = np.array([scaled(vector) for vector in drawn[2:]])
         found["another in each step"] = every(canary), rows
         found["in one step"] = np.where(steps == 0, scaled(first), 0.0), rows
-    different = {c.tobytes() + o.tobytes(): Game(n, c, o) for n, (c, o) in reversed(found.items())}
+    different = {
+        c.tobytes() + o.tobytes(): Game(n, c, o)
+        for n, (c, o) in reversed(found.items())
+    }
     return list(different.values())[::-1]
 
 
-def observed(target: Target, game: Game, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def observed(
+    target: Target, game: Game, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """What was released in each run with the canary and without it, each of shape (m, s, d)."""
     data = [game.worlds(target, step) for step in range(target.steps)]
     ours = not target.draws_batches and target.sampling_rate < 1
@@ -147,15 +158,22 @@ def judge_game(
     target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
 ) -> Check:
     """One game, and what it proves at this level."""
-    name, claim = f"game: {game.name}", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
+    name, claim = (
+        f"game: {game.name}",
+        f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}",
+    )
     try:
         with np.errstate(all="ignore"):
             runs = observed(target, game, rng)
     except Exception as error:  # noqa: BLE001 (whatever the target raises)
-        return Check(name, "unknown", claim, f"refused: {describe(error)}", "no run to compare")
+        return Check(
+            name, "unknown", claim, f"refused: {describe(error)}", "no run to compare"
+        )
     if not np.isfinite(runs).all():
         why = "what is not a number may tell who took part, and ends the training"
-        return Check(name, "failed", claim, "NaN or infinity was released", why, "theoretical")
+        return Check(
+            name, "failed", claim, "NaN or infinity was released", why, "theoretical"
+        )
     with_it, without = (np.split(side, quarters(target.trials)) for side in runs)
     fit, choose, prove = zip(with_it, without, strict=True)
     canary = target.seen(game.canary)
@@ -163,14 +181,20 @@ def judge_game(
     tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)
     _, statistic, score, threshold = max(tried, key=lambda one: one[0])
     one, other = (score(side) for side in prove)
-    count, false, missed = len(one), int((other >= threshold).sum()), int((one < threshold).sum())
+    count, false, missed = (
+        len(one),
+        int((other >= threshold).sum()),
+        int((one < threshold).sum()),
+    )
     fpr, fnr = (float(limit) for limit in limits(false, missed, count, level))
     rates = f"{count - missed} and {false} of {count} runs with and without it, by {statistic}"
     if not profile.excess(fpr, fnr) > 0:
         shown = profile.epsilon(fpr, fnr, target.delta)
         if profile.excess(*limits(0, 0, count, level)) > 0:
             return Check(name, "passed", claim, f"ε ≥ {shown:.2f} proved: {rates}")
-        why = "so few trials contradict no such claim, even if every run were told apart"
+        why = (
+            "so few trials contradict no such claim, even if every run were told apart"
+        )
         return Check(name, "unknown", claim, f"ε ≥ {shown:.2f} proved: {rates}", why)
     perfect = false == missed == 0
     least = max(target.claimed, profile.epsilon(fpr, fnr, target.delta))
@@ -195,7 +219,9 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
     values, places = np.unique(rows, axis=0, return_inverse=True)
     if len(values) <= _FEW:
         sides = np.split(places.ravel(), 2)
-        one, other = (np.bincount(side, minlength=len(values)) / len(side) for side in sides)
+        one, other = (
+            np.bincount(side, minlength=len(values)) / len(side) for side in sides
+        )
         worst = int(np.abs(np.log((one + 1e-4) / (other + 1e-4))).argmax())
         return (
             f"{values[worst]} has probability {one[worst]:.3g} with the canary and"
@@ -204,7 +230,11 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
         )
     moved = present.mean(axis=0) - absent.mean(axis=0)
     size = float(np.linalg.norm(moved, target.order, axis=1).max())
-    error = _ERRORS * float(np.linalg.norm(absent.std(axis=0), axis=1).max()) / len(absent) ** 0.5
+    error = (
+        _ERRORS
+        * float(np.linalg.norm(absent.std(axis=0), axis=1).max())
+        / len(absent) ** 0.5
+    )
     if statistic != DIGITS and size - error > target.allowed:
         return (
             f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}:"
@@ -222,7 +252,9 @@ def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> st
         " record is in more steps than is claimed",
         ALONG: "noise is too small for this change, or is not what is accounted for",
     }
-    fits = (words for name, words in causes.items() if words and statistic.startswith(name))
+    fits = (
+        words for name, words in causes.items() if words and statistic.startswith(name)
+    )
     return next(fits, "how much the release varies depends on the canary")
 
 
@@ -249,6 +281,8 @@ def _chosen(
     false = len(other) - np.searchsorted(other, middle)
     missed = np.searchsorted(one, middle)
     count = len(one)
-    excess = profile.excess(*limits(2 * false, 2 * missed, 2 * count, _STRICTER * level))
+    excess = profile.excess(
+        *limits(2 * false, 2 * missed, 2 * count, _STRICTER * level)
+    )
     best = int(np.argmax(excess))
     return float(excess[best]), name, score, float(middle[best])

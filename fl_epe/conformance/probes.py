@@ -33,7 +33,9 @@ _LONG = 100.0  # clip norms
 _ERRORS = 6.0  # standard errors
 _LEAST_RUNS = 10  # for each entry, to know the covariance of their noise
 _UNEVEN = 0.7236  # of the clip norm, so that no sum is a multiple of what is rounded to
-_REPLACED = "zero update"  # in the place of another: removed, and another added, of two changes
+_REPLACED = (
+    "zero update"  # in the place of another: removed, and another added, of two changes
+)
 _COARSE = 10.0  # roundings, from which on a grid is one
 _SHORT = 0.999  # of the clip norm
 _BET = 0.3
@@ -86,7 +88,9 @@ def _together(
         Shape (m, 2, s, d).
     """
     try:
-        return np.array([[_run(target, run, seed, i) for run in pair] for i in range(count)])
+        return np.array(
+            [[_run(target, run, seed, i) for run in pair] for i in range(count)]
+        )
     except Exception:  # noqa: BLE001 (whatever the target raises)
         return None
 
@@ -131,7 +135,9 @@ def added(target: Target, seed: int) -> Added:
         # What is mixed or added up along an array has correlated noise. With sampling, each array
         # may have moved by as many updates as a batch happens to have.
         cuts = np.cumsum(target.arrays)[:-1]
-        parts = zip(np.split(changes, cuts, axis=1), np.split(larger, cuts), strict=True)
+        parts = zip(
+            np.split(changes, cuts, axis=1), np.split(larger, cuts), strict=True
+        )
         apart = [part - np.outer(part @ row / (row @ row), row) for part, row in parts]
         even = max(np.abs(part).max() for part in apart) <= _SUMMED * slack
         same = even and (same or target.sampling_rate < 1)
@@ -167,12 +173,18 @@ def _without_noise(
         runs = range(1, 1 + _RUNS)
         if any(np.any(released(target, one, seed, i) != first) for i in runs):
             continue
-        apart = sum(bool(np.any(released(target, other, seed, i) != first)) for i in runs)
+        apart = sum(
+            bool(np.any(released(target, other, seed, i) != first)) for i in runs
+        )
         if profile.excess(*limits(0, _RUNS - apart, _RUNS, level / 2)) > 0:
-            measured = f"told apart in {apart} of {_RUNS} runs, as one of the two has no noise"
+            measured = (
+                f"told apart in {apart} of {_RUNS} runs, as one of the two has no noise"
+            )
             why = "no noise is added to such updates: ε is infinite"
             claim = "each world has noise"
-            return Check(name, "failed", claim, measured, why, "critical", infinite=True)
+            return Check(
+                name, "failed", claim, measured, why, "critical", infinite=True
+            )
     return None
 
 
@@ -206,7 +218,9 @@ def probes(
             why = "what is released shows for certain who took part"
             words = "an array more, less or longer was released"
             yield Check(name, "failed", claim, words, why, "critical")
-        elif check := _without_noise(name, target, pair, profile, seed, level / len(pairs)):
+        elif check := _without_noise(
+            name, target, pair, profile, seed, level / len(pairs)
+        ):
             yield check
         elif target.categories:
             yield Check(name, "passed", claim, "a category was released")
@@ -248,7 +262,13 @@ def _inputs(target: Target, seed: int) -> dict[str, Pair]:
 
 
 def _judged(
-    name: str, target: Target, pair: Pair, size: float, slack: float, seed: int, apart: int = 1
+    name: str,
+    target: Target,
+    pair: Pair,
+    size: float,
+    slack: float,
+    seed: int,
+    apart: int = 1,
 ) -> Check:
     """Whether a change is within the claim, or as much larger as the noise is.
 
@@ -274,11 +294,14 @@ def _judged(
         return Check(name, "unknown", claim, f"{size:.4g}", why)
     if surely > 1 + _SAME:
         why = "the noise is for a smaller sensitivity than there is"
-        return Check(name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / likely))
+        return Check(
+            name, "failed", claim, f"{size:.4g}{how}", why, severity_of(1 / likely)
+        )
     if likely <= 1 + _SAME:
         return Check(name, "passed", claim, f"{size:.4g}, and noise is as much larger")
     why = (
-        "so few releases do not tell whether the noise is as much larger: games are played instead"
+        "so few releases do not tell whether the noise is as much larger: "
+        "games are played instead"
     )
     return Check(name, "unknown", claim, f"{size:.4g}", why)
 
@@ -298,7 +321,11 @@ def _over_noise(target: Target, pair: Pair, seed: int) -> tuple[float, float]:
     changes = released(target, pair[0], seed, 0) - alone[0]
     norm = functools.partial(np.linalg.norm, ord=target.order)
     if needed is None:
-        times = math.nan if target.sensitivity is None else float(norm(changes)) / target.allowed
+        times = (
+            math.nan
+            if target.sensitivity is None
+            else float(norm(changes)) / target.allowed
+        )
         return times, times
     error = _ERRORS / math.sqrt(2 * runs)
     noise = alone.std(axis=0)
@@ -328,7 +355,9 @@ def _whitened(changes: Floats, releases: Floats) -> float:
     along = inverse @ changes
     if np.linalg.norm(changes - covariance @ along) > _SAME * np.linalg.norm(changes):
         return math.inf
-    unbiased = (count - dim - 2) / (count - 1)  # of the inverse of a covariance (Wishart)
+    unbiased = (count - dim - 2) / (
+        count - 1
+    )  # of the inverse of a covariance (Wishart)
     return math.sqrt(unbiased * float(changes @ along))
 
 
@@ -350,12 +379,16 @@ def sensitivity(
             largest, worst = size, pair
     name = "sensitivity"
     if not largest:
-        return 0.0, Check(name, "unknown", f"{target.allowed:.4g} at most", "nothing", reason)
+        return 0.0, Check(
+            name, "unknown", f"{target.allowed:.4g} at most", "nothing", reason
+        )
     silent = _without_noise(name, target, worst, profile, seed, level)
     return largest, silent or _judged(name, target, worst, largest, 0.0, seed)
 
 
-def changed_at_random(target: Target, noise: Floats, level: float, seed: int) -> Iterator[Check]:
+def changed_at_random(
+    target: Target, noise: Floats, level: float, seed: int
+) -> Iterator[Check]:
     """Whether a record that is rounded at random, to a few values, stays within a Gaussian claim.
 
     With the same random numbers the noise cancels, and a release changes by what the record was
@@ -386,7 +419,9 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
     along = changes[:half].mean(axis=0)
     if not along.any():
         return
-    std = float(np.sqrt(noise.var(axis=0).mean())) * (1 + _ERRORS / math.sqrt(2 * noise.size))
+    std = float(np.sqrt(noise.var(axis=0).mean())) * (
+        1 + _ERRORS / math.sqrt(2 * noise.size)
+    )
     shifts = changes @ along / (np.linalg.norm(along) * std)
     mean = float(shifts[:half].mean())
     cut = target.claimed / mean + mean / 2  # of the likelihood ratio of one shift
@@ -394,8 +429,13 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
     most = target.delta + math.exp(target.claimed) * scipy.special.ndtr(-cut)
     wealth = float(np.log1p(_BET * (far / most - 1)).sum())
     epsilon = unknown_expected_score_epsilon(shifts.clip(0), target.delta)
-    name, claim = "records rounded at random", f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}"
-    measured = f"ε of about {epsilon:.2f} with {_MOST_RUNS:,} changes between two records"
+    name, claim = (
+        "records rounded at random",
+        f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}",
+    )
+    measured = (
+        f"ε of about {epsilon:.2f} with {_MOST_RUNS:,} changes between two records"
+    )
     if wealth <= -math.log(level):
         yield Check(name, "passed", claim, measured)
         return
@@ -403,7 +443,9 @@ def changed_at_random(target: Target, noise: Floats, level: float, seed: int) ->
         "what is rounded at random before noise is added may be longer than the clip norm: the"
         " noise is for a smaller sensitivity than there is"
     )
-    yield Check(name, "failed", claim, measured, why, severity_of(target.claimed / epsilon))
+    yield Check(
+        name, "failed", claim, measured, why, severity_of(target.claimed / epsilon)
+    )
 
 
 def _few_values(runs: Floats) -> bool:

@@ -42,11 +42,17 @@ def dp_conformance(request: pytest.FixtureRequest) -> Callable[..., ConformanceR
 
         from fl_epe.conformance import Target, conform
 
-        options = {name: claim.pop(name) for name in ("trials", "level", "seed") if name in claim}
+        options = {
+            name: claim.pop(name)
+            for name in ("trials", "level", "seed")
+            if name in claim
+        }
         marker = request.node.get_closest_marker("dp")
         claim = {**(marker.kwargs if marker else {}), **claim}
         known = isinstance(target, Target)
-        target = dataclasses.replace(target, **claim) if known else Target(target, **claim)
+        target = (
+            dataclasses.replace(target, **claim) if known else Target(target, **claim)
+        )
         found = conform(target, **options)
         if not found.passed:
             pytest.fail(found.table(), pytrace=False)

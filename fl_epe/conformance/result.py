@@ -61,7 +61,9 @@ class ConformanceResult:
             "not handled": "found inputs that are not handled",
         }
         counts = Counter(one.outcome for one in self.checks)
-        rest = "".join(f", of which {counts[x]} {word}" for x, word in words.items() if counts[x])
+        rest = "".join(
+            f", of which {counts[x]} {word}" for x, word in words.items() if counts[x]
+        )
         if self.passed:
             return f"Nothing found in {len(self.checks)} checks{rest}; {could}."
         worst = self.ranked[0].severity
@@ -71,26 +73,40 @@ class ConformanceResult:
     def ranked(self) -> list[Check]:
         """The checks, the most severe failures first, then what is unknown, then what passed."""
         ranks = [*get_args(Severity), "not handled", "unknown", "passed"]
-        return sorted(self.checks, key=lambda one: ranks.index(one.severity or one.outcome))
+        return sorted(
+            self.checks, key=lambda one: ranks.index(one.severity or one.outcome)
+        )
 
     def table(self) -> str:
         """Each check in a line, failed ones first with why and how to show them again."""
         width = max(len(one.name) for one in self.checks)
-        lines = [f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.", self.summary]
+        lines = [
+            f"Claim: ε = {self.claimed:.4g} at δ = {self.delta:.3g}.",
+            self.summary,
+        ]
         for one in self.ranked:
             word = f"{one.severity or one.outcome:11}"
-            lines.append(f"  {one.name:{width}}  {word}  {one.measured}  (claim: {one.claim})")
+            lines.append(
+                f"  {one.name:{width}}  {word}  {one.measured}  (claim: {one.claim})"
+            )
             if one.outcome != "passed":
                 lines.append(f"  {'':{width}}  {'':11}  {one.why}")
         return "\n".join([*lines, *self._again()])
 
     def as_json(self) -> dict[str, Any]:
         """Values for JSON."""
-        return {**dataclasses.asdict(self), "passed": self.passed, "summary": self.summary}
+        return {
+            **dataclasses.asdict(self),
+            "passed": self.passed,
+            "summary": self.summary,
+        }
 
     def as_html(self) -> str:
         """A self-contained page."""
         return render_page("conformance.html.j2", found=self, again=self._again())
 
     def _again(self) -> list[str]:
-        return [f"Again: {one}" for one in dict.fromkeys(one.reproduce for one in self.failed)]
+        return [
+            f"Again: {one}"
+            for one in dict.fromkeys(one.reproduce for one in self.failed)
+        ]

@@ -11,7 +11,11 @@ import numpy as np
 from fl_epe.checks import Floats
 
 Score = Callable[[Floats], Floats]
-VALUES, DIGITS, RATIO = "counts of values", "entries with more digits", "likelihood ratio"
+VALUES, DIGITS, RATIO = (
+    "counts of values",
+    "entries with more digits",
+    "likelihood ratio",
+)
 ALONG = "along the canary"
 _MOST = 160  # features of a likelihood ratio
 _RIDGE = 1e-12  # of the mean square
@@ -20,7 +24,12 @@ _FEW = 14  # binary digits of a coarse grid
 
 
 def fitted(
-    present: Floats, absent: Floats, canary: Floats, arrays: tuple[int, ...], *, categories: bool
+    present: Floats,
+    absent: Floats,
+    canary: Floats,
+    arrays: tuple[int, ...],
+    *,
+    categories: bool,
 ) -> Iterator[tuple[str, Score]]:
     """Every statistic that suits, with its name.
 
@@ -40,14 +49,20 @@ def fitted(
     yield "norm", lambda x: np.linalg.norm(_flat(x - base), axis=1)
     if present.shape[2] == canary.shape[1]:
         norms = np.linalg.norm(canary, axis=1, keepdims=True)
-        units, cuts = canary / np.where(norms > 0, norms, 1.0), np.append(0, np.cumsum(arrays)[:-1])
+        units, cuts = (
+            canary / np.where(norms > 0, norms, 1.0),
+            np.append(0, np.cumsum(arrays)[:-1]),
+        )
         step, entry = np.unravel_index(np.abs(canary).argmax(), canary.shape)
 
         def parts(x: Floats) -> Floats:
             return _flat(np.add.reduceat(x * units, cuts, axis=2))
 
         yield ALONG, lambda x: (x * units).sum(axis=(1, 2))
-        yield f"{VALUES} of one entry", _counts(present, absent, lambda x: x[:, step, entry, None])
+        yield (
+            f"{VALUES} of one entry",
+            _counts(present, absent, lambda x: x[:, step, entry, None]),
+        )
         if len(canary) * len(arrays) > 1:
             yield f"{RATIO} of arrays and steps", _ratio(present, absent, parts)
     if 1 < present[0].size <= min(_MOST, len(present)):

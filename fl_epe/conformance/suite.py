@@ -17,7 +17,10 @@ from fl_epe.seeding import generator
 
 _GAMES, _NOISE, _RULE = 0.7, 0.2, 0.05  # shares of the level
 _PROBES, _SENSITIVITY, _RANDOM = 0.03, 0.01, 0.01
-_RUNS, _CALLS = 16_000, 4000  # of noise alone, at most, and those compared with each other
+_RUNS, _CALLS = (
+    16_000,
+    4000,
+)  # of noise alone, at most, and those compared with each other
 _TIMES = 4  # as many runs of noise alone as trials of a game
 _OTHER = 1.1  # times the noise of another entry, from which on entries have noise of their own
 _OF_ALL = ("scale", "scale by array", "shape", "tails", "grid", "values used once")
@@ -51,8 +54,13 @@ def conform(
         quiet, spread = _quietest(target, alone.std(axis=(0, 1)))
     games = games_of(target, quiet, seed)
     if alone is not None:
-        change, sensitive = probes.sensitivity(target, games, profile, _SENSITIVITY * level, seed)
-        found += [*_noise_checks(target, alone, change, seed, _NOISE * level), sensitive]
+        change, sensitive = probes.sensitivity(
+            target, games, profile, _SENSITIVITY * level, seed
+        )
+        found += [
+            *_noise_checks(target, alone, change, seed, _NOISE * level),
+            sensitive,
+        ]
         found += probes.changed_at_random(target, alone, _RANDOM * level, seed)
     found += probes.probes(target, spread, profile, _PROBES * level, seed)
     if target.clip_rule is not None:
@@ -61,11 +69,16 @@ def conform(
     each = share * level / len(games)
     for i, game in enumerate(games):
         found.append(judge_game(target, game, profile, each, generator(seed, 2, i)))
-    again = f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
+    again = (
+        f"conform(target, trials={target.trials}, level={level}, seed={seed}).table()"
+    )
     if target.where:
         options = f"--trials {target.trials} --level {level} --seed {seed}"
         again = f"fl-epe conform {target.where} {options}"
-    shown = [dataclasses.replace(x, reproduce=again) if x.outcome == "failed" else x for x in found]
+    shown = [
+        dataclasses.replace(x, reproduce=again) if x.outcome == "failed" else x
+        for x in found
+    ]
     proving = target.trials - quarters(target.trials)[1]
     least = detectable(target, profile, proving, each)
     return ConformanceResult(
@@ -88,10 +101,16 @@ def _try(target: Target, seed: int) -> None:
             target.restart()
             released = target(updates.copy(), generator(seed, 8))
         except Exception as error:
-            wanted = f"Expected a target that releases something of {updates.shape} {name}"
+            wanted = (
+                f"Expected a target that releases something of {updates.shape} {name}"
+            )
             raise ValueError(f"{wanted}, got {describe(error)}.") from error
-        if not np.isfinite(released).all() or (target.categories and released.size != 1):
-            raise ValueError(f"Expected finite numbers or one category of {name}, got {released}.")
+        if not np.isfinite(released).all() or (
+            target.categories and released.size != 1
+        ):
+            raise ValueError(
+                f"Expected finite numbers or one category of {name}, got {released}."
+            )
 
 
 def _accounted(target: Target) -> Iterator[Check]:
@@ -135,10 +154,14 @@ def _noise_checks(
     measured = f"{different} different ones of {len(rows)} releases of zeros"
     again = target.noise is not None and added.to_noise and different < len(rows)
     if different == 1 and added.moves:
-        yield Check(name, "failed", claim, measured, NO_NOISE, "critical", infinite=True)
+        yield Check(
+            name, "failed", claim, measured, NO_NOISE, "critical", infinite=True
+        )
         return
     if again:
-        why = "the difference of two releases with the same noise has none: ε is infinite"
+        why = (
+            "the difference of two releases with the same noise has none: ε is infinite"
+        )
         yield Check(name, "failed", claim, measured, why, "critical")
     else:
         yield Check(name, "passed", claim, measured)
@@ -154,10 +177,14 @@ def _noise_checks(
             "what is released is not a sum and its noise alone, as after rounding or averaging"
             " over steps, or noise does not cancel: games are played instead"
         )
-        yield Check("noise: law", "unknown", claim, "releases of zeros are not the noise", why)
+        yield Check(
+            "noise: law", "unknown", claim, "releases of zeros are not the noise", why
+        )
         return
     if target.noise_multiplier is None and spread.max() > _OTHER * spread.min():
-        rows = rows[:, spread > 0] / spread[spread > 0]  # each entry has noise for its own change
+        rows = (
+            rows[:, spread > 0] / spread[spread > 0]
+        )  # each entry has noise for its own change
         std, spread = 1.0, spread[spread > 0]
     cuts = np.cumsum(target.arrays)[:-1] if target.dim == rows.shape[1] else []  # type: ignore[var-annotated]
     by_call = [np.split(row, cuts) for row in rows[:_CALLS]]
@@ -196,7 +223,9 @@ def _clip_rule(
             target(target.rows.copy(), rng)
         strayed += abs(np.log(read()) - goal) > before
     name, claim = "clip norm", f"comes nearer to the {quantile:g} quantile of norms"
-    measured = f"went away from it in {strayed} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
+    measured = (
+        f"went away from it in {strayed} of {_CLIP_RUNS} runs of {_CLIP_STEPS} steps"
+    )
     if scipy.stats.binom.sf(strayed - 1, _CLIP_RUNS, 0.5) > level:
         return Check(name, "passed", claim, measured)
     why = "no leak, as noise follows the clip norm, but training drowns in noise or stands still"

@@ -45,7 +45,9 @@ _LITTLE = 1e-5  # relative difference of the noise, so that no claim asks for to
 @functools.lru_cache(maxsize=64)
 def _needed(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise multiplier that gives this ε, or slightly less."""
-    noise = noise_at(lambda z: poisson_epsilon(z, rate, steps, delta), epsilon, close=_LITTLE / 10)
+    noise = noise_at(
+        lambda z: poisson_epsilon(z, rate, steps, delta), epsilon, close=_LITTLE / 10
+    )
     return noise * (1 - _LITTLE)
 
 
@@ -124,11 +126,24 @@ class Target:
         if self.delta != 0:
             check_probability("delta", self.delta)
         if self.epsilon is None and self.noise_multiplier is None:
-            raise_invalid("epsilon", None, "to be claimed, or a noise multiplier with δ > 0")
-        if self.noise_multiplier is not None and not (self.noise_multiplier > 0 and self.delta):
-            raise_invalid("noise_multiplier", self.noise_multiplier, "> 0, with delta > 0")
-        if not self.clip_norm > 0 or not self.arrays or min(self.arrays) < 1 or self.trials < 40:
-            raise_invalid("clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40")
+            raise_invalid(
+                "epsilon", None, "to be claimed, or a noise multiplier with δ > 0"
+            )
+        if self.noise_multiplier is not None and not (
+            self.noise_multiplier > 0 and self.delta
+        ):
+            raise_invalid(
+                "noise_multiplier", self.noise_multiplier, "> 0, with delta > 0"
+            )
+        if (
+            not self.clip_norm > 0
+            or not self.arrays
+            or min(self.arrays) < 1
+            or self.trials < 40
+        ):
+            raise_invalid(
+                "clip_norm", self.clip_norm, "> 0, arrays >= 1 and trials >= 40"
+            )
         check_count("steps", self.steps)
         check_rate("sampling_rate", self.sampling_rate)
         if self.sampling_rate < 1 and self.draws_batches is None:
@@ -191,7 +206,9 @@ class Target:
         """ε of ``noise_multiplier`` by theory; ``None`` without one."""
         if self.noise_multiplier is None:
             return None
-        return poisson_epsilon(self.noise_multiplier, self.sampling_rate, self.taken, self.delta)
+        return poisson_epsilon(
+            self.noise_multiplier, self.sampling_rate, self.taken, self.delta
+        )
 
     @functools.cached_property
     def multiplier(self) -> float | None:
@@ -228,7 +245,9 @@ class Target:
         """
         match self.noise:
             case "gaussian":
-                return None if self.multiplier is None else self.multiplier * sensitivity
+                return (
+                    None if self.multiplier is None else self.multiplier * sensitivity
+                )
             case "laplace":
                 if self.epsilon and self.sampling_rate == 1:
                     return math.sqrt(2) * sensitivity * self.taken / self.epsilon
@@ -264,7 +283,11 @@ class Target:
         """Whether `release` takes no generator."""
         try:
             second = list(inspect.signature(self.release).parameters.values())[1]
-        except (TypeError, ValueError, IndexError):  # some compiled functions have no signature
+        except (
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # some compiled functions have no signature
             return True
         return second.name != "rng" and second.default is not second.empty
 
@@ -275,5 +298,7 @@ class Target:
 
     def __call__(self, updates: Any, rng: np.random.Generator) -> Floats:
         """What one step releases of updates that it may change, shape (d,) or (1,)."""
-        made = self.release(updates) if self.draws_its_own else self.release(updates, rng)
+        made = (
+            self.release(updates) if self.draws_its_own else self.release(updates, rng)
+        )
         return np.asarray(made, np.float64).reshape(-1)

@@ -60,12 +60,19 @@ class ClientStore:
         what, texts = "the index of a converted data set", ("about",)
         place = inside(path, path / _INDEX)
         (self.about,), index = read_archive(place, what, schema=_SCHEMA, texts=texts)
-        self.names, self._start, self._count = index["client"], index["start"], index["count"]
+        self.names, self._start, self._count = (
+            index["client"],
+            index["start"],
+            index["count"],
+        )
         self._train = self._mapped(inside(path, path / "train.bin"), "examples")
         self._held_out = self._mapped(inside(path, path / "held_out.bin"), "held_out")
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
-        shape, dtype = (self.about[count], self.about["width"]), np.dtype(self.about["dtype"])
+        shape, dtype = (
+            (self.about[count], self.about["width"]),
+            np.dtype(self.about["dtype"]),
+        )
         wanted, size = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size
         if size != wanted:
             raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
@@ -113,7 +120,9 @@ class Grouper:
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
-        self._row = np.dtype([("client", "<i4"), ("example", encoder.dtype, (encoder.width,))])
+        self._row = np.dtype(
+            [("client", "<i4"), ("example", encoder.dtype, (encoder.width,))]
+        )
         self._folder, self._waiting = folder, list[np.ndarray]()
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
@@ -130,7 +139,9 @@ class Grouper:
         buckets = rows["client"] % _BUCKETS
         order = np.argsort(buckets, kind="stable")
         present, first = np.unique(buckets[order], return_index=True)
-        for bucket, part in zip(present, np.split(rows[order], first[1:]), strict=False):
+        for bucket, part in zip(
+            present, np.split(rows[order], first[1:]), strict=False
+        ):
             with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
                 part.tofile(file)
 
@@ -154,7 +165,9 @@ class ReservoirSample:
         examples: the sample, shape (at most size, width).
     """
 
-    def __init__(self, size: int, encoder: Encoder, random: np.random.Generator) -> None:
+    def __init__(
+        self, size: int, encoder: Encoder, random: np.random.Generator
+    ) -> None:
         self._size, self._random = size, random
         self._keys = np.empty(0)
         self.examples = np.empty((0, encoder.width), encoder.dtype)
@@ -200,7 +213,10 @@ def convert(
     goal = Path(target)
     known: DataKind = checked_type("kind", kind, DataKind)
     report = on_progress or (lambda doing, done, total: None)
-    with _new_folder(goal) as folder, tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with (
+        _new_folder(goal) as folder,
+        tempfile.TemporaryDirectory(dir=folder) as scratch,
+    ):
         parts = find_parts(source, Path(scratch))
         encoder = encoder_of(known, source, vocabulary)
         _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
@@ -222,8 +238,12 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
     """
     path = Path(data_dir).expanduser()
     if not (path / _INDEX).is_file():
-        files = sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
-        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        files = (
+            sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
+        )
+        stats = [
+            (str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files
+        ]
         fingerprint = hashlib.sha256(repr((data_dir, stats)).encode()).hexdigest()[:16]
         cache = os.environ.get("FL_EPE_CACHE") or Path.home() / ".cache" / "fl_epe"
         path = Path(cache, f"{kind}-{fingerprint}")
@@ -232,7 +252,9 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
                 convert(kind, data_dir, path)
     store = ClientStore(path)
     if store.about["kind"] != kind:
-        raise_invalid("data_dir", data_dir, f"to hold {kind}, holds {store.about['kind']}")
+        raise_invalid(
+            "data_dir", data_dir, f"to hold {kind}, holds {store.about['kind']}"
+        )
     return store
 
 
@@ -270,7 +292,10 @@ def _write(
     without = 0
     for clients, found in _read("reading rows", parts[TRAIN], encoder, report):
         coded = clients.dictionary_encode()
-        own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
+        own = [
+            numbers.setdefault(name, len(numbers))
+            for name in coded.dictionary.to_pylist()
+        ]
         grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
         without += not own
     if not numbers:
@@ -285,7 +310,9 @@ def _write(
                 held_out = _some_of_each(clients, names)
             sample.add(examples[held_out])
             clients, examples = clients[~held_out], examples[~held_out]
-            present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
+            present, first, sizes = np.unique(
+                clients, return_index=True, return_counts=True
+            )
             start[present], count[present] = written + first, sizes
             examples.tofile(file)
             written += len(examples)
@@ -303,8 +330,14 @@ def _write(
         **encoder.facts,
     }
     order = np.argsort(np.array(names, object), kind="stable")
-    arrays = {"client": np.array(names)[order], "start": start[order], "count": count[order]}
-    write_archive(folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False)
+    arrays = {
+        "client": np.array(names)[order],
+        "start": start[order],
+        "count": count[order],
+    }
+    write_archive(
+        folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False
+    )
 
 
 def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:

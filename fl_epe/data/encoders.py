@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 
 from fl_epe.archive import UNREADABLE, one_line
 from fl_epe.checks import raise_invalid
-from fl_epe.data.examples import BOS, CLASSES, EOS, LENGTH, OOV, PIXELS, SIDE, WORDS, DataKind
+from fl_epe.data.examples import (
+    BOS,
+    CLASSES,
+    EOS,
+    LENGTH,
+    OOV,
+    PIXELS,
+    SIDE,
+    WORDS,
+    DataKind,
+)
 
 CLIENT = "client"
 WORD_COUNT = "stackoverflow.word_count"
@@ -74,7 +84,9 @@ class Images:
 def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
     brightness = float(images.reshape(-1, SIDE, SIDE)[:, _BORDER].mean() / 255)
     if 0.25 < brightness < 0.75:
-        raise ValueError(f"Expected dark or bright borders of images, found {brightness:.2f} of 1.")
+        raise ValueError(
+            f"Expected dark or bright borders of images, found {brightness:.2f} of 1."
+        )
     return brightness > 0.5
 
 
@@ -83,11 +95,18 @@ def _pixels(column: pa.Array) -> NDArray[np.uint8]:
     if pa.types.is_struct(column.type):
         pictures = [_decode_picture(picture["bytes"]) for picture in column.to_pylist()]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
-    if (lengths := pc.list_value_length(column).unique().to_pylist()) not in ([], [PIXELS]):
+    if (lengths := pc.list_value_length(column).unique().to_pylist()) not in (
+        [],
+        [PIXELS],
+    ):
         raise ValueError(f"Expected {PIXELS} numbers an image, found {lengths[:2]}.")
     numbers = column.flatten().to_numpy(zero_copy_only=False)
-    if numbers.dtype.kind != "f" or (len(numbers) and not 0 <= numbers.min() <= numbers.max() <= 1):
-        raise ValueError(f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}.")
+    if numbers.dtype.kind != "f" or (
+        len(numbers) and not 0 <= numbers.min() <= numbers.max() <= 1
+    ):
+        raise ValueError(
+            f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}."
+        )
     return np.asarray(np.rint(numbers * 255).astype(np.uint8).reshape(-1, PIXELS))
 
 
@@ -100,7 +119,9 @@ def _decode_picture(content: bytes) -> np.ndarray:
                 raise ValueError(f"one has {image.size}")
             return np.asarray(image.convert("L"))
     except (*UNREADABLE, Image.DecompressionBombError) as error:
-        raise ValueError(f"Expected images of ({SIDE}, {SIDE}): {one_line(error)}.") from error
+        raise ValueError(
+            f"Expected images of ({SIDE}, {SIDE}): {one_line(error)}."
+        ) from error
 
 
 def _labels(column: pa.Array) -> NDArray[np.uint8]:
@@ -180,12 +201,16 @@ def _lines(path: Path) -> list[bytes]:
             return plain.read(_LARGEST).splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
-            if member.name.endswith(WORD_COUNT) and (file := archive.extractfile(member)):
+            if member.name.endswith(WORD_COUNT) and (
+                file := archive.extractfile(member)
+            ):
                 return file.read(_LARGEST).splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")
 
 
-def encoder_of(kind: DataKind, source: str, vocabulary: str | os.PathLike[str] | None) -> Encoder:
+def encoder_of(
+    kind: DataKind, source: str, vocabulary: str | os.PathLike[str] | None
+) -> Encoder:
     """The encoder of a kind of data; sentences need a ``vocabulary``, or one beside the source.
 
     Raises:
@@ -194,7 +219,9 @@ def encoder_of(kind: DataKind, source: str, vocabulary: str | os.PathLike[str] |
     match kind:
         case "emnist":
             if vocabulary is not None:
-                raise_invalid("vocabulary", str(vocabulary), "only for kind='stackoverflow'")
+                raise_invalid(
+                    "vocabulary", str(vocabulary), "only for kind='stackoverflow'"
+                )
             return Images()
         case "stackoverflow":
             return _words(source, vocabulary)
@@ -208,5 +235,7 @@ def _words(source: str, vocabulary: str | os.PathLike[str] | None) -> Words:
         beside = [folder / f"{WORD_COUNT}{packed}" for packed in ("", ".tar.bz2")]
         vocabulary = next((file for file in beside if file.is_file()), None)
     if vocabulary is None:
-        raise_invalid("source", source, f"to have {WORD_COUNT} beside it: name the vocabulary")
+        raise_invalid(
+            "source", source, f"to have {WORD_COUNT} beside it: name the vocabulary"
+        )
     return Words(read_vocabulary(Path(vocabulary)))

@@ -15,7 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+)
 from google.protobuf.message import DecodeError
 from pyarrow import parquet
 
@@ -31,7 +36,9 @@ ROWS = 4096
 """Rows of a batch, about."""
 
 _PART = 1 << 20  # bytes that are unpacked at once
-_LEAST_SIZE = 1 << 20  # bytes that a value of a database may have, however small the file is
+_LEAST_SIZE = (
+    1 << 20
+)  # bytes that a value of a database may have, however small the file is
 
 Columns = Mapping[str, tuple[str, ...]]
 """The names that sources give a column, by its name in this package."""
@@ -53,7 +60,9 @@ def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a Parquet file."""
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = _pick(file.schema_arrow.names, wanted, str(path))
-        yield from _renamed(file.iter_batches(ROWS, columns=list(names.values())), names, str(path))
+        yield from _renamed(
+            file.iter_batches(ROWS, columns=list(names.values())), names, str(path)
+        )
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
@@ -63,10 +72,15 @@ def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
     yield from _renamed(rows.iter(ROWS), names, name)
 
 
-def _renamed(batches: Iterable[Any], names: dict[str, str], source: str) -> Iterator[Batch]:
+def _renamed(
+    batches: Iterable[Any], names: dict[str, str], source: str
+) -> Iterator[Batch]:
     for number, batch in enumerate(batches):
         place = f"{source}, rows from {number * ROWS}"
-        yield place, arrow_rows({ours: batch[name] for ours, name in names.items()}, place)
+        yield (
+            place,
+            arrow_rows({ours: batch[name] for ours, name in names.items()}, place),
+        )
 
 
 def sqlite_splits(path: Path) -> dict[str, int]:
@@ -77,7 +91,9 @@ def sqlite_splits(path: Path) -> dict[str, int]:
         for split, examples in _bounded(database.execute(query), path):
             found[split] = found.get(split, 0) + examples
     if not found:
-        raise ValueError(f"Expected {path.name} to list clients in 'client_metadata', found none.")
+        raise ValueError(
+            f"Expected {path.name} to list clients in 'client_metadata', found none."
+        )
     return found
 
 
@@ -99,7 +115,9 @@ def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
     place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max(_LEAST_SIZE, path.stat().st_size))
+        database.setlimit(
+            sqlite3.SQLITE_LIMIT_LENGTH, max(_LEAST_SIZE, path.stat().st_size)
+        )
         names = database.execute(
             "SELECT rootpage FROM sqlite_master WHERE lower(name) = ?", (table,)
         )
@@ -117,7 +135,9 @@ def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any,
     for row in rows:
         left -= 1 + sum(len(value) for value in row if isinstance(value, str | bytes))
         if left < 0:
-            raise ValueError(f"Expected {path} to be a sound .sqlite: its rows exceed its size.")
+            raise ValueError(
+                f"Expected {path} to be a sound .sqlite: its rows exceed its size."
+            )
         yield row
 
 
@@ -161,7 +181,9 @@ message_type { name: "Example"
 """
 _POOL = descriptor_pool.DescriptorPool()
 _POOL.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
-_Example: Any = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("fl_epe.Example"))
+_Example: Any = message_factory.GetMessageClass(
+    _POOL.FindMessageTypeByName("fl_epe.Example")
+)
 
 
 def _values(feature: Any) -> Any:
@@ -191,7 +213,9 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
 
 def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a JSON file of LEAF."""
-    for client, examples in read_table(path, {".json": read_leaf}, "LEAF's JSON").items():
+    for client, examples in read_table(
+        path, {".json": read_leaf}, "LEAF's JSON"
+    ).items():
         place = f"{path}, client {client!r},"
         names = _features(examples, wanted, place)
         columns = {ours: pa.array(examples[name]) for ours, name in names.items()}
@@ -215,7 +239,9 @@ def _check_size(unpacked: int, path: Path) -> None:
     try:
         check_size(unpacked, path.stat().st_size)
     except ValueError as error:
-        raise ValueError(f"Expected {path} to be a sound {_format(path)}: {error}.") from error
+        raise ValueError(
+            f"Expected {path} to be a sound {_format(path)}: {error}."
+        ) from error
 
 
 def _group(parent: Any, name: str, place: object) -> Any:
@@ -236,7 +262,9 @@ def _stored(group: Any, name: str, place: object) -> Any:
     found = group[name] if link is None or isinstance(link, h5py.HardLink) else link
     is_set = isinstance(found, h5py.Dataset)
     if found is link or (is_set and (found.external or found.is_virtual)):
-        raise ValueError(f"Expected {place} to hold {name!r} itself, not a link to it elsewhere.")
+        raise ValueError(
+            f"Expected {place} to hold {name!r} itself, not a link to it elsewhere."
+        )
     return found
 
 
@@ -265,7 +293,9 @@ def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
         ) from error
     for name, array in arrays.items():
         if array.null_count:
-            raise ValueError(f"Expected no missing {name} in {place}, found {array.null_count}.")
+            raise ValueError(
+                f"Expected no missing {name} in {place}, found {array.null_count}."
+            )
     return rows
 
 
@@ -274,7 +304,11 @@ def _array(values: Any) -> pa.Array:
         return pa.FixedSizeListArray.from_arrays(
             pa.array(values.ravel()), math.prod(values.shape[1:])
         )
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
+    return (
+        values.combine_chunks()
+        if isinstance(values, pa.ChunkedArray)
+        else pa.array(values)
+    )
 
 
 TRAIN, HELD_OUT = "train", "held-out"
@@ -286,7 +320,9 @@ _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
 }
 _ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
 # What a split is called that is held out. Held-out users (TFF) are second to later posts: a test.
-_HELD_OUT = re.compile(r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])")
+_HELD_OUT = re.compile(
+    r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,7 +371,9 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
     if not train:
         if len(parts) != 1:
             names = [part.split for part in parts]
-            raise ValueError(f"Expected source={source!r} to have a training split, has {names}.")
+            raise ValueError(
+                f"Expected source={source!r} to have a training split, has {names}."
+            )
         train, held_out = parts, []
     return {TRAIN: train, HELD_OUT: held_out}
 
@@ -356,7 +394,11 @@ def _hub(name: str) -> list[Part]:
 def _from_datasets(found: Any, name: str) -> list[Part]:
     splits = found if isinstance(found, dict) else {TRAIN: found}
     return [
-        Part(str(split), functools.partial(read_dataset, data, f"{name}, split {split}"), len(data))
+        Part(
+            str(split),
+            functools.partial(read_dataset, data, f"{name}, split {split}"),
+            len(data),
+        )
         for split, data in splits.items()
     ]
 
@@ -364,7 +406,9 @@ def _from_datasets(found: Any, name: str) -> list[Part]:
 def _folder(path: Path, scratch: Path) -> list[Part]:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return _from_datasets(read_saved(path), str(path))
-    files = [file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)]
+    files = [
+        file for file in sorted(path.rglob("*")) if file.is_file() and _format(file)
+    ]
     for file in files:
         in_source(path, file)
     endings = sorted({_format(file) for file in files})
@@ -373,7 +417,11 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
             f"Expected source={str(path)!r} to hold files of one format "
             f"({', '.join(_ENDINGS)}), found {', '.join(endings) or 'none'}."
         )
-    return [part for file in files for part in _file(file, scratch, str(file.relative_to(path)))]
+    return [
+        part
+        for file in files
+        for part in _file(file, scratch, str(file.relative_to(path)))
+    ]
 
 
 def in_source(folder: Path, file: Path) -> None:
@@ -408,7 +456,9 @@ def read_saved(folder: Path) -> Any:
 
 def _format(path: Path) -> str:
     """The ending of a file that can be read, or an empty string."""
-    return next((ending for ending in _ENDINGS if path.name.lower().endswith(ending)), "")
+    return next(
+        (ending for ending in _ENDINGS if path.name.lower().endswith(ending)), ""
+    )
 
 
 def _file(path: Path, scratch: Path, name: str) -> list[Part]:
@@ -427,13 +477,19 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
                     _check_size(file.tell() + len(part), path)
                     file.write(part)
         return [
-            Part(split, functools.partial(_rows, path, read_sqlite, unpacked, split), rows)
+            Part(
+                split,
+                functools.partial(_rows, path, read_sqlite, unpacked, split),
+                rows,
+            )
             for split, rows in sqlite_splits(unpacked).items()
             if not split.startswith("digits_only")
         ]
 
 
-def _rows(path: Path, read: Callable[..., Iterator[Batch]], *arguments: Any) -> Iterator[Batch]:
+def _rows(
+    path: Path, read: Callable[..., Iterator[Batch]], *arguments: Any
+) -> Iterator[Batch]:
     with _sound(path):
         yield from read(*arguments)
 
@@ -445,4 +501,6 @@ def _sound(path: Path) -> Iterator[None]:
         yield
     except BROKEN as error:
         ending = _format(path)
-        raise ValueError(f"Expected {path} to be a sound {ending}: {one_line(error)}.") from error
+        raise ValueError(
+            f"Expected {path} to be a sound {ending}: {one_line(error)}."
+        ) from error

@@ -72,7 +72,9 @@ def size(seed: int, writer: int, most: int = 0) -> int:
 
 
 def _count(random: np.random.Generator, most: int) -> int:
-    count = int(np.clip(round(_MEAN + _SPREAD * random.standard_normal()), _FEWEST, _MOST))
+    count = int(
+        np.clip(round(_MEAN + _SPREAD * random.standard_normal()), _FEWEST, _MOST)
+    )
     return min(count, most) if most else count
 
 
@@ -95,7 +97,9 @@ def _draw(random: np.random.Generator, count: int) -> tuple[Floats32, Integers]:
     return images[:, None], labels.astype(np.int64)
 
 
-def _points(hand: Floats32, own: Floats32, phase: Floats32) -> tuple[Floats32, Floats32]:
+def _points(
+    hand: Floats32, own: Floats32, phase: Floats32
+) -> tuple[Floats32, Floats32]:
     """Where on the model each pixel of each image lies: x and y, shape (n, 28, 28)."""
     slant, turn, wide, high = (
         size * (np.tanh(hand[i]) + 0.4 * np.tanh(own[i]))
@@ -126,7 +130,10 @@ def distances() -> Floats32:
     """
     axis = np.arange(-_CENTRE, _CENTRE + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
-    lines = dict(line.split(maxsplit=1) for line in _STROKES.strip().replace("\n", "|").split("|"))
+    lines = dict(
+        line.split(maxsplit=1)
+        for line in _STROKES.strip().replace("\n", "|").split("|")
+    )
     found = [_distance(points, lines[character]) for character in CHARACTERS]
     return np.stack(found).astype(np.float32)
 

@@ -74,7 +74,9 @@ def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
     successors, frequent = _language(seed)
     shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
-    lengths = np.exp(random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)).astype(np.int64) + 1
+    lengths = (
+        np.exp(random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)).astype(np.int64) + 1
+    )
     slots = _SLOTS[random.integers(0, 256, (LENGTH, count), np.uint8)]
     fresh = _of_topic(frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics)
     out = np.empty((LENGTH + 1, count), np.uint16)
@@ -94,7 +96,9 @@ def _language(seed: int) -> tuple[Ids, Ids]:
     random = generator(seed, 0)
     weights = np.arange(1, WORDS + 1) ** -_ZIPF
     weights *= (1 - _UNKNOWN) / weights.sum()
-    counts = np.diff(np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64))
+    counts = np.diff(
+        np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64)
+    )
     known = np.repeat(np.arange(1, WORDS + 1), counts)
     frequent = np.append(known, np.full(_DRAWS - len(known), OOV)).astype(np.uint16)
     shape = (_TOPICS, VOCABULARY, len(np.unique(_SLOTS)))
@@ -109,4 +113,6 @@ def _of_topic(words: Ids, topics: Integers) -> Ids:
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
-    return np.where((words > _COMMON) & (words <= WORDS), moved, words).astype(np.uint16)
+    return np.where((words > _COMMON) & (words <= WORDS), moved, words).astype(
+        np.uint16
+    )

@@ -28,7 +28,9 @@ from fl_epe.schedules import Cohort, Coins, Events, ParticipationLaw
 logger = logging.getLogger("fl_epe.dp_sgd")
 
 _MUCH = 0.1  # share of canaries that a user must hear of
-_UNTOUCHED_EVERY = 50  # steps: one in which canaries leave entries alone that no example touches
+_UNTOUCHED_EVERY = (
+    50  # steps: one in which canaries leave entries alone that no example touches
+)
 
 
 class DPSGDAudit:
@@ -77,7 +79,10 @@ class DPSGDAudit:
         self._auditor.begin(self._steps.model())
         self._active = self._has_begun = True
         hooks = hooked(
-            self._steps.optimizer, clip=self._clip, add_noise=self._add_noise, step=self._step
+            self._steps.optimizer,
+            clip=self._clip,
+            add_noise=self._add_noise,
+            step=self._step,
         )
         self._hooks.enter_context(hooks)
         level = logging.WARNING if self._design["share"] > _MUCH else logging.INFO
@@ -101,7 +106,10 @@ class DPSGDAudit:
         except Exception as error:
             text = f"{what}: {error_text(error)}"
             step = self._auditor.rounds
-            self._stopped, self._active = self._stopped or f"step {step + 1}, {text}", False
+            self._stopped, self._active = (
+                self._stopped or f"step {step + 1}, {text}",
+                False,
+            )
             text += "; the run goes on without the audit"
             self._auditor.faults.add(step, auditing.FaultKind.AUDIT_STOOD_BACK, text)
             logger.warning("Audit, step %d, %s", step + 1, text)
@@ -139,7 +147,9 @@ class DPSGDAudit:
             with self._standing_back("the step could not be scored"):
                 self._score(facts, cohort, clipped, gradient, summed, untouched)
                 if self._loggers:
-                    values = self._auditor.metrics_so_far() | {"clip_norm": facts.clip_norm}
+                    values = self._auditor.metrics_so_far() | {
+                        "clip_norm": facts.clip_norm
+                    }
                     values["canaries_seen"] = self._auditor.canaries_seen
                     values["fault_count"] = self._auditor.faults.total
                     self._loggers.log(self._auditor.rounds, values, resumed=False)
@@ -166,7 +176,9 @@ class DPSGDAudit:
         present, lost = cohort.tolist(), 0
         if not (finite := math.isfinite(norm(mean))):  # the step counts as lost
             mean, present, lost = np.zeros_like(mean), [], len(cohort)
-        seen = auditing.RoundFacts(present, facts.clip_norm / n, facts.clip_norm, n, lost)
+        seen = auditing.RoundFacts(
+            present, facts.clip_norm / n, facts.clip_norm, n, lost
+        )
         self._auditor.observe(None, seen, released={"others": mean})
         self._facts.append(facts)
         if not finite:
@@ -204,7 +216,9 @@ class DPSGDAudit:
             ValueError: before the audit was entered.
         """
         if not self._has_begun:
-            raise ValueError("Expected `with audit_dp_sgd(…) as audit:` around training first.")
+            raise ValueError(
+                "Expected `with audit_dp_sgd(…) as audit:` around training first."
+            )
         mechanism, noise = self._mechanism(), self._seen.noise
         found = self._found(noise)
         unbounded, knowing = None, self._design["full_knowledge"]
@@ -236,11 +250,17 @@ class DPSGDAudit:
         steps, facts, rate = self._steps, self._facts, self._design["sample_rate"]
         rates = np.array([step.learning_rate for step in facts])
         server = auditing.ServerStep(steps.description)
-        if self._stopped is None and steps.momentum is not None and np.isfinite(rates).all():
+        if (
+            self._stopped is None
+            and steps.momentum is not None
+            and np.isfinite(rates).all()
+        ):
             server = auditing.ServerStep("sgd", rates, steps.momentum)
         participations, count = self._design["participations"], len(facts)
         if rate is None:
-            law = ParticipationLaw(count, participations, math.ceil(participations), unit="example")
+            law = ParticipationLaw(
+                count, participations, math.ceil(participations), unit="example"
+            )
         else:
             chances = np.array([min(1.0, step.batches * rate) for step in facts])
             participations = float(chances.sum())
@@ -256,14 +276,18 @@ class DPSGDAudit:
         return auditing.Mechanism(
             cohort_size=steps.batch_size,
             noise_multiplier=_constant([step.noise_multiplier for step in facts]),
-            sum_noise_multiplier=_constant([step.sum_noise_multiplier for step in facts]),
+            sum_noise_multiplier=_constant(
+                [step.sum_noise_multiplier for step in facts]
+            ),
             participation=law.in_record(),
             canary_participations=participations,
             server=server,
             clip_norms=np.array([step.clip_norm for step in facts], np.float64),
         )
 
-    def epsilon(self, delta: float | None = None, **options: Any) -> auditing.EpsilonEstimate:
+    def epsilon(
+        self, delta: float | None = None, **options: Any
+    ) -> auditing.EpsilonEstimate:
         """ε of the run: `epsilon_from_record` on `record`.
 
         Its options are that function's; by default δ is the audit's, and the adversary that of
@@ -271,7 +295,9 @@ class DPSGDAudit:
         """
         return auditing.epsilon_from_record(self.record(), delta, **options)
 
-    def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
+    def report(
+        self, directory: str | Path | None = None, *, details: bool = False
+    ) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
         Never raises: what goes wrong is said in the text.
@@ -281,7 +307,11 @@ class DPSGDAudit:
             details: also all else that the page says, not only the answer and warnings.
         """
         try:
-            from fl_epe.reporting import as_text, summarize, write_report  # slow to import
+            from fl_epe.reporting import (
+                as_text,
+                summarize,
+                write_report,
+            )  # slow to import
 
             record = self.record()
             summary, page = summarize(record), list[str]()
@@ -289,7 +319,9 @@ class DPSGDAudit:
                 record.save(Path(directory) / "record.npz")
                 write_report(summary, Path(directory))
                 page.append(f"Report: {Path(directory) / 'report.html'}")
-            self._loggers.close(summary.metrics(), Path(directory) if directory else None)
+            self._loggers.close(
+                summary.metrics(), Path(directory) if directory else None
+            )
             return "\n".join([as_text(summary, details=details).rstrip(), *page])
         except Exception as error:  # noqa: BLE001 - training is over and must not be lost
             return "\n".join([f"The report is incomplete: {error}", *self.faults])

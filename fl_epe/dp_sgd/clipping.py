@@ -22,7 +22,9 @@ from fl_epe.checks import Floats
 
 ROUNDING = 1e-3  # relative difference of norms
 
-_MOST_PRODUCTS = 10**10  # of a batch's Gram matrix: no factors are sought in larger batches
+_MOST_PRODUCTS = (
+    10**10
+)  # of a batch's Gram matrix: no factors are sought in larger batches
 _STANDARD_ERRORS = 4  # of a norm, which is then at least the estimate less these
 _SURE = 0.01  # of the clip norm: those errors of a norm that is known, at most
 _SINGULAR = 1e40  # variance of what does not follow from the sum
@@ -57,9 +59,13 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
         clip_norm: to which they should have been cut.
     """
     examples = len(samples[0])
-    unseen = "how gradients of single examples are clipped does not follow from their sum"
+    unseen = (
+        "how gradients of single examples are clipped does not follow from their sum"
+    )
     if not examples:
-        return BatchSeen(0, unseen=unseen if any(total.any() for total in totals) else "")
+        return BatchSeen(
+            0, unseen=unseen if any(total.any() for total in totals) else ""
+        )
     with torch.no_grad():
         rows = [part.to(total) for part, total in zip(samples, totals, strict=True)]
         clipped = _clipped_norms(rows, totals, clip_norm)
@@ -67,7 +73,9 @@ def clipping(samples: Tensors, totals: Tensors, clip_norm: float) -> BatchSeen:
             factor = _common_factor(clipped, _norms(rows))
             return BatchSeen(examples, float(clipped.max()) / clip_norm, factor)
         pairs = zip(rows, totals, strict=True)
-        parts = np.array([_clipped_norms([part], [total], clip_norm) for part, total in pairs])
+        parts = np.array(
+            [_clipped_norms([part], [total], clip_norm) for part, total in pairs]
+        )
     by_tensor = np.sqrt(np.nansum(parts**2, axis=0))
     largest = float(max(by_tensor.max(), np.nan_to_num(clipped).max())) / clip_norm
     return BatchSeen(examples, largest, unseen=unseen if np.isnan(parts).any() else "")
@@ -112,7 +120,10 @@ def _solved(rows: Tensors, totals: Tensors, norms: Floats, clip_norm: float) -> 
 def _distance(rows: Tensors, totals: Tensors, clipped: Floats, norms: Floats) -> float:
     """Norm of the sum less that of gradients which have the norms ``clipped``."""
     factors = torch.from_numpy(clipped / np.where(norms > 0, norms, 1.0))
-    apart = [total - factors.to(total) @ part for total, part in zip(totals, rows, strict=True)]
+    apart = [
+        total - factors.to(total) @ part
+        for total, part in zip(totals, rows, strict=True)
+    ]
     return math.hypot(*(float(one.norm()) for one in apart))
 
 

@@ -23,7 +23,9 @@ _SUMS = (
     *("steps", "unexplained", "changes", "reason"),
     *("_moved_by_noise", "_replayed_by_noise", "_variance"),
 )
-_LEAST_SHARE = 0.1  # of the replay's response to noise: a model with less does not move by it
+_LEAST_SHARE = (
+    0.1  # of the replay's response to noise: a model with less does not move by it
+)
 
 
 class Movement:
@@ -79,14 +81,18 @@ class Movement:
                 self.unexplained -= 1
                 return
             self._compare(movement, replayed)
-        self.reason = self.reason or "they do not end where the noisy gradient alone takes them"
+        self.reason = (
+            self.reason or "they do not end where the noisy gradient alone takes them"
+        )
 
     def _compare(self, movement: Vector, replayed: Vector) -> None:
         """Take in how two movements respond to the noise, in units of their lengths."""
         moved_by, replayed_by = norm(movement), norm(replayed)
         if moved_by > 0 and replayed_by > 0:
             self._moved_by_noise += float(np.dot(movement, self._noise)) / moved_by
-            self._replayed_by_noise += float(np.dot(replayed, self._noise)) / replayed_by
+            self._replayed_by_noise += (
+                float(np.dot(replayed, self._noise)) / replayed_by
+            )
             self._variance += norm(self._noise) ** 2 / len(self._noise)
 
     def count_change(self, model: Vector) -> None:
@@ -94,7 +100,9 @@ class Movement:
         if self._start is not None:  # nobody saw the end of a step
             self._end = self._start if self._replay is None else self._replay
             self._start = None
-        if self._end is not None and not np.array_equal(model, self._end, equal_nan=True):
+        if self._end is not None and not np.array_equal(
+            model, self._end, equal_nan=True
+        ):
             self.changes += 1
 
     def forget(self) -> None:

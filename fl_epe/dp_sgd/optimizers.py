@@ -72,12 +72,17 @@ class PlainDPSGD:
     ) -> None:
         check_noise_multiplier("noise_multiplier", noise_multiplier)
         self.learning_rate, self.noise_multiplier = learning_rate, noise_multiplier
-        self.max_grad_norm, self.expected_batch_size = max_grad_norm, expected_batch_size
+        self.max_grad_norm, self.expected_batch_size = (
+            max_grad_norm,
+            expected_batch_size,
+        )
         for name in ("learning_rate", "max_grad_norm", "expected_batch_size"):
             check_positive(name, getattr(self, name))
         if theta.ndim != 1 or not len(theta):
             raise_invalid("theta.shape", theta.shape, "to be (dim,)")
-        self._model: Any = torch.nn.Parameter(torch.from_numpy(np.array(theta, np.float64)))
+        self._model: Any = torch.nn.Parameter(
+            torch.from_numpy(np.array(theta, np.float64))
+        )
         self.params = [self._model]
         self.grad_samples = [torch.zeros(0, len(theta))]
         self._noise = noise_generator(seed)
@@ -103,7 +108,9 @@ class PlainDPSGD:
         """
         theta = self.theta
         if gradients.ndim != 2 or gradients.shape[1] != len(theta):
-            raise_invalid("gradients.shape", gradients.shape, f"to be (batch, {len(theta)})")
+            raise_invalid(
+                "gradients.shape", gradients.shape, f"to be (batch, {len(theta)})"
+            )
         kind = np.float32 if gradients.dtype == np.float32 else np.float64
         self.grad_samples = [torch.from_numpy(np.array(gradients, kind))]
         self._model.summed_grad = None
@@ -180,9 +187,13 @@ class Steps:
         self._params: list[Any] = list(optimizer.params)  # keep their ``summed_grad``
         self.tensor_sizes = np.array([p.numel() for p in self._params])
         if not self.tensor_sizes.sum():
-            raise ValueError(f"Expected an optimizer with trainable parameters, got {names[0]}.")
+            raise ValueError(
+                f"Expected an optimizer with trainable parameters, got {names[0]}."
+            )
         self.batch_size = float(optimizer.expected_batch_size or 1)
-        inner = "" if self.inner is optimizer else f" around {type(self.inner).__name__}"
+        inner = (
+            "" if self.inner is optimizer else f" around {type(self.inner).__name__}"
+        )
         self.description = names[0] + inner
 
     @property
@@ -211,7 +222,9 @@ class Steps:
     @property
     def sample_rate(self) -> float | None:
         """What ``PrivacyEngine`` told its accountant; ``None`` if nothing says."""
-        with contextlib.suppress(TypeError, ValueError, KeyError):  # of another function
+        with contextlib.suppress(
+            TypeError, ValueError, KeyError
+        ):  # of another function
             return float(self._of_engine["sample_rate"])
         return None
 
@@ -220,7 +233,9 @@ class Steps:
         optimizer = self.optimizer
         z = float(optimizer.noise_multiplier)
         of_sum = float(getattr(optimizer, "_adjusted_noise_multiplier", z))
-        if (deviation := getattr(optimizer, "unclipped_num_std", None)) and of_sum == z > 0:
+        if (
+            deviation := getattr(optimizer, "unclipped_num_std", None)
+        ) and of_sum == z > 0:
             of_sum = (z**-2 - (2 * float(deviation)) ** -2) ** -0.5
         rates = {float(group["lr"]) for group in optimizer.param_groups}
         rate = rates.pop() if len(rates) == 1 else math.nan
@@ -242,7 +257,9 @@ class Steps:
         before: dict[Any, Any] | None = None
         with contextlib.suppress(Exception):  # such as no memory
             sums = {p: getattr(p, "summed_grad", None) for p in self._params}
-            before = {p: total.clone() for p, total in sums.items() if total is not None}
+            before = {
+                p: total.clone() for p, total in sums.items() if total is not None
+            }
         clip()
         batch = BatchSeen(unseen="the sums before it could not be read")
         try:
@@ -289,13 +306,17 @@ class Steps:
             divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations
         # A parameter that is not trained has no gradient, and need not be copied.
         parameters = [p for group in inner.param_groups for p in group["params"]]
-        copies: dict[int, Any] = {id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters}
+        copies: dict[int, Any] = {
+            id(p): torch.nn.Parameter(torch.empty(0)) for p in parameters
+        }
         for p in self._params:
             copies[id(p)] = torch.nn.Parameter(p.detach().clone())
             copies[id(p)].grad = p.grad / divisor
         replica = copy.deepcopy(inner, dict(copies))
         step = type(inner).step
-        step = getattr(step, "__wrapped__", step)  # without hooks, which are not for replicas
+        step = getattr(
+            step, "__wrapped__", step
+        )  # without hooks, which are not for replicas
         devices = {p.device.index for p in self._params if p.device.type == "cuda"}
         with torch.no_grad(), torch.random.fork_rng(devices):
             step(replica)
@@ -311,7 +332,9 @@ class Steps:
             ValueError: if other parameters are trained than at the beginning.
         """
         if [id(p) for p in self.optimizer.params] != [id(p) for p in self._params]:
-            raise ValueError(f"Expected the {len(self._params)} trainable tensors of the start.")
+            raise ValueError(
+                f"Expected the {len(self._params)} trainable tensors of the start."
+            )
         sums = [p.summed_grad for p in self._params]
         parts = torch.split(torch.from_numpy(vector), self.tensor_sizes.tolist())
         pairs = zip(sums, parts, strict=True)
@@ -367,4 +390,6 @@ def _put(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 def flat(tensors: Iterable[Any]) -> Vector:
     """In float64 if one tensor is, else in float32; a copy."""
     parts = [t.detach().reshape(-1).cpu() for t in tensors]
-    return np.asarray(torch.cat([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts]))
+    return np.asarray(
+        torch.cat([p.to(torch.promote_types(p.dtype, torch.float32)) for p in parts])
+    )

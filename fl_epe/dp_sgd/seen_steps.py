@@ -19,7 +19,9 @@ from fl_epe.hooks import stand_in
 from fl_epe.noise import RUN_LEVEL, Check, NoiseHealth
 
 _KEPT = 1024  # coordinates of the noise of a step
-_NOT_CLIPPED = BatchSeen(unseen="the optimizer does not clip by its method clip_and_accumulate")
+_NOT_CLIPPED = BatchSeen(
+    unseen="the optimizer does not clip by its method clip_and_accumulate"
+)
 
 
 @contextlib.contextmanager
@@ -89,7 +91,9 @@ class SeenSteps:
         sizes = {f"tensor {i}": size for i, size in enumerate(tensor_sizes.tolist(), 1)}
         self._noise = NoiseHealth(sizes, level=RUN_LEVEL, kept=kept)
 
-    def clip(self, steps: Steps, clip: Callable[[], None], *, look: bool = True) -> None:
+    def clip(
+        self, steps: Steps, clip: Callable[[], None], *, look: bool = True
+    ) -> None:
         """Let the optimizer clip a batch; ``look`` at how it does, or only count its examples."""
         self._batches.append(steps.clip(clip, look=look))
 

@@ -20,7 +20,10 @@ from fl_epe.seeding import generator
 if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
-_SHARE, _MOST_CANARIES = 0.1, 1000  # of an expected batch, by default; canaries of a run
+_SHARE, _MOST_CANARIES = (
+    0.1,
+    1000,
+)  # of an expected batch, by default; canaries of a run
 _SCHEDULE = 0  # stream of the canaries' steps
 
 
@@ -70,15 +73,23 @@ def audit_dp_sgd(
     if steps is None:
         rate = _sampling_rate(found, sample_rate, participations)
     elif sample_rate is not None:
-        raise ValueError(f"Expected steps={steps} or sample_rate={sample_rate}, not both.")
+        raise ValueError(
+            f"Expected steps={steps} or sample_rate={sample_rate}, not both."
+        )
     else:
         with rename_arguments(rounds="steps", epochs="participations"):
             planned = ShuffledEpochs(steps, participations)
         rate = participations / steps
-    if num_canaries is None:  # a tenth of the examples of an expected batch, over their rate
-        num_canaries = int(min(max(_SHARE * found.batch_size / rate, 2), _MOST_CANARIES))
+    if (
+        num_canaries is None
+    ):  # a tenth of the examples of an expected batch, over their rate
+        num_canaries = int(
+            min(max(_SHARE * found.batch_size / rate, 2), _MOST_CANARIES)
+        )
     if unobserved is None:
-        unobserved = max(LEAST_FOR_NULL, num_canaries // 4 if full_knowledge else num_canaries)
+        unobserved = max(
+            LEAST_FOR_NULL, num_canaries // 4 if full_knowledge else num_canaries
+        )
     seed = secrets.randbits(128) if seed is None else seed
     auditor = RunAuditor(
         num_canaries,
@@ -99,7 +110,9 @@ def audit_dp_sgd(
         "num_canaries": num_canaries,
         "unobserved": unobserved,
         "full_knowledge": full_knowledge,
-        "also_known": "every real example's gradient in every step" if full_knowledge else None,
+        "also_known": "every real example's gradient in every step"
+        if full_knowledge
+        else None,
     }
     cohorts = _cohorts(planned, rate, num_canaries, generator(seed, _SCHEDULE))
     loggers = Loggers(log_to, run_folder("dp-sgd"), logger.warning)
@@ -110,7 +123,9 @@ def audit_dp_sgd(
     return DPSGDAudit(found, auditor, cohorts, design, plan, loggers)
 
 
-def _sampling_rate(found: Steps, sample_rate: float | None, participations: float) -> float:
+def _sampling_rate(
+    found: Steps, sample_rate: float | None, participations: float
+) -> float:
     """Probability of a canary to be in a step, as it is given or as the optimizer says."""
     if participations != 1:
         raise ValueError(f"Expected steps=… with participations={participations}.")

@@ -97,9 +97,13 @@ def check_steps(
     failed = (one for one in faults(noise) if one.infinite and one.name != "seed")
     infinite += [f"the noise: {one.measured}" for one in failed]
     clipping, unseen_clipping = _clipping(looked_at)
-    sampling, unseen_sizes = _sampling(steps, rate, batch_size) if is_sampled else ([], [])
+    sampling, unseen_sizes = (
+        _sampling(steps, rate, batch_size) if is_sampled else ([], [])
+    )
     if any(sampling) and not tells_sizes:
-        sampling = ["batch sizes are not those of Poisson sampling at the rate of the accounting"]
+        sampling = [
+            "batch sizes are not those of Poisson sampling at the rate of the accounting"
+        ]
     untouched, is_silent = ([], False) if infinite else _untouched(steps)
     unmoved, unseen_movement = _movement(movement)
     if is_silent:
@@ -141,7 +145,9 @@ def _sampling(
 ) -> tuple[list[str], list[str]]:
     """Of batch sizes that are not those of Poisson sampling, and of those that are not known."""
     if rate is None or not np.isfinite(batch_size):
-        return [], ["batch sizes, as they or the sampling rate of the accounting are not known"]
+        return [], [
+            "batch sizes, as they or the sampling rate of the accounting are not known"
+        ]
     examples = np.array([sum(part.examples for part in step.parts) for step in steps])
     batches = np.array([step.batches for step in steps])
     unseen = []

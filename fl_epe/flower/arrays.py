@@ -32,7 +32,9 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     As ``content.array_records`` and its like, but those refer to themselves: a message that was
     looked into in that way stays in memory, model and all, until Python looks for such circles.
     """
-    return {name: record for name, record in content.items() if isinstance(record, kind)}
+    return {
+        name: record for name, record in content.items() if isinstance(record, kind)
+    }
 
 
 def pack(**arrays: np.ndarray) -> ArrayRecord:
@@ -43,7 +45,9 @@ def pack(**arrays: np.ndarray) -> ArrayRecord:
 def encoded(value: np.ndarray) -> Array:
     """``value`` as Flower's ``Array``, in C order, made with one copy of the values."""
     header, flat = io.BytesIO(), np.ascontiguousarray(value)
-    npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(flat.reshape(value.shape)))
+    npy.write_array_header_1_0(
+        header, npy.header_data_from_array_1_0(flat.reshape(value.shape))
+    )
     data = b"".join((header.getvalue(), flat.reshape(-1).view(np.uint8).data))
     return Array(str(value.dtype), tuple(value.shape), _NUMPY, data)
 
@@ -66,8 +70,12 @@ def read_only(array: Array) -> np.ndarray:
             raise ValueError(f"shape {shape}")
         flat = np.frombuffer(array.data, kind, math.prod(shape), stream.tell())
         return flat.reshape(shape[::-1]).T if columns_first else flat.reshape(shape)
-    except Exception as error:  # Python's own parser reads the header, and may raise anything
-        raise ValueError(f"Expected the bytes of an array: {one_line(error)}") from error
+    except (
+        Exception
+    ) as error:  # Python's own parser reads the header, and may raise anything
+        raise ValueError(
+            f"Expected the bytes of an array: {one_line(error)}"
+        ) from error
 
 
 class DecodedArray(Array):
@@ -232,7 +240,9 @@ class Layout:
         """
         answered, ours = _decode(like), _decode(arrays)
         theirs, known = self._match(answered), self._match(ours)
-        still = {name: answered[theirs[name]] for name in self.left_out if name in theirs}
+        still = {
+            name: answered[theirs[name]] for name in self.left_out if name in theirs
+        }
         match kind:
             case "model":
                 still = {name: ours[known[name]] for name in still}
@@ -266,7 +276,9 @@ class Layout:
         if set(self.moved) <= shapes.keys() <= self.shapes.keys():
             for name, shape in shapes.items():
                 if shape != self.shapes[name]:
-                    raise ValueError(f"Expected {name}.shape={shape} to be {self.shapes[name]}.")
+                    raise ValueError(
+                        f"Expected {name}.shape={shape} to be {self.shapes[name]}."
+                    )
             return {name: name for name in shapes}
         if [*shapes.values()] == [*self.shapes.values()]:  # renamed, in the same order
             return dict(zip(self.shapes, shapes, strict=True))

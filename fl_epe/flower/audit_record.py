@@ -15,7 +15,15 @@ import scipy
 from flwr.app import MetricRecord
 
 from fl_epe.archive import error_text
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Design, FaultKind, Findings, answer, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    AuditRecord,
+    Design,
+    FaultKind,
+    Findings,
+    answer,
+    seen_by,
+)
 from fl_epe.flower.client_canaries import HINTS
 from fl_epe.flower.client_noise import promise_findings
 from fl_epe.mechanism import ServerSGD
@@ -40,7 +48,8 @@ _CLIENTS_NOISE = (
 )
 
 _THEIR_OWN_NOISE = (
-    "clients add noise themselves, and canaries made on the server have none of it; what counts is"
+    "clients add noise themselves, and canaries made on the server have none of it; "
+    "what counts is"
 )
 
 _OFTEN_DOMINATED = (
@@ -135,7 +144,10 @@ def dominant_node(run: AuditedRun) -> str | None:
 
 def _design(run: AuditedRun) -> Design:
     settings, plan, wrapped = run.settings, run.plan, run.wrapped
-    caveats = wrapped.caveat(averages=_averages(run)), wrapped.unclipped(run.start or {})
+    caveats = (
+        wrapped.caveat(averages=_averages(run)),
+        wrapped.unclipped(run.start or {}),
+    )
     known: dict[str, object] = {
         name: getattr(settings, name)
         for name in ("num_examples", "canary_norm", "canary_kind", "participations")
@@ -168,7 +180,9 @@ def _missing(run: AuditedRun) -> str | None:
     """Why fewer canaries took part than clients were told; ``None`` if nothing is known."""
     if len(run.answered) == len(run.ordered):
         return None
-    hints = [HINTS[answer] for answer in sorted(run.refused)] or ["is canary_mod installed?"]
+    hints = [HINTS[answer] for answer in sorted(run.refused)] or [
+        "is canary_mod installed?"
+    ]
     return (
         f"{len(run.answered)} of {len(run.ordered)} canary clients answered with their"
         f" canary; {'; '.join(hints)}"
@@ -179,7 +193,9 @@ def _findings(run: AuditedRun) -> Findings:
     noise, faults, plan = Findings.noise, tuple[str, ...](), run.plan.sentences()
     if run.unmoved:
         names = ", ".join(sorted(run.unmoved))
-        plan.append(f"In rounds in which no reply moves them canaries leave alone: {names}.")
+        plan.append(
+            f"In rounds in which no reply moves them canaries leave alone: {names}."
+        )
     if _on_the_server(run):
         plan.append(_ON_THE_SERVER)
     if run.wrapped.noise_std() is not None:
@@ -208,7 +224,9 @@ def all_faults(run: AuditedRun) -> list[str]:
 def log_round(run: AuditedRun, state: RoundState | None, metrics: object) -> None:
     """Tell the loggers what the strategy and the audit say of the round that is done."""
     if run.loggers:
-        values: dict[str, object] = dict(metrics) if isinstance(metrics, MetricRecord) else {}
+        values: dict[str, object] = (
+            dict(metrics) if isinstance(metrics, MetricRecord) else {}
+        )
         values["clip_norm"] = math.nan if state is None else state.clip_norm
         values["canaries_seen"] = run.auditor.canaries_seen
         values["fault_count"] = run.faults.total
@@ -223,7 +241,10 @@ def doubts(record: AuditRecord) -> Iterator[str]:
     """
     fit = answer(record, EVERY_ROUND).fit
     if fit is not None and record.signal_known():
-        freedom, sizes = record.num_canaries - 1, seen_by(record, EVERY_ROUND).sizes.observed
+        freedom, sizes = (
+            record.num_canaries - 1,
+            seen_by(record, EVERY_ROUND).sizes.observed,
+        )
         least = _UNEQUAL * fit.scale * math.sqrt(np.mean(sizes**2))
         chance = scipy.stats.chi2.isf(_RARE, freedom) / freedom if freedom else math.inf
         if fit.width > max(least, math.sqrt(chance)):
@@ -242,7 +263,11 @@ def doubts(record: AuditRecord) -> Iterator[str]:
 def report(run: AuditedRun, folder: Path | None, details: bool = False) -> str:
     """The report as text; with a folder, also record.npz, report.json and report.html."""
     problems: list[str] = []
-    for write, where in ((_measured, folder), (_unmeasured, folder), (_unmeasured, None)):
+    for write, where in (
+        (_measured, folder),
+        (_unmeasured, folder),
+        (_unmeasured, None),
+    ):
         try:
             return "\n".join([write(run, where, details), *problems])
         except Exception as error:  # noqa: BLE001 - the next one is written
@@ -277,7 +302,10 @@ def _unmeasured(run: AuditedRun, folder: Path | None, details: bool) -> str:
 
     known = {"delta": run.settings.delta} | run.faults.values()
     with contextlib.suppress(Exception):  # the reason is said without it
-        known["config"] = {**_design(run).to_settings(), **dataclasses.asdict(_findings(run))}
+        known["config"] = {
+            **_design(run).to_settings(),
+            **dataclasses.asdict(_findings(run)),
+        }
     reason = run.first_failure or run.over or "the audit saw no round"
     summary = summarize_unmeasured(reason, **known)
     if folder is not None:

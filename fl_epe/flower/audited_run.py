@@ -60,7 +60,9 @@ class AuditedRun(AuditState):
 
     def __init__(self, wrapped: Wrapped, settings: CanaryAuditSettings) -> None:
         known: ReplyKind | None = "model" if wrapped.takes_models else None
-        super().__init__(settings.canary_seed, settings.rounds, settings.replies or known)
+        super().__init__(
+            settings.canary_seed, settings.rounds, settings.replies or known
+        )
         self.wrapped, self.settings, self.seen = wrapped, settings, SeenClients()
         self._score_with(self._new_auditor(self))
         self.promised: PromisedNoise | None = None
@@ -97,7 +99,9 @@ class AuditedRun(AuditState):
             delta=self.settings.delta,
             server=self.wrapped.server(),
             planned=plan.planned,
-            client=plan.law(self.rounds or 1) if self.settings.clients is None else None,
+            client=plan.law(self.rounds or 1)
+            if self.settings.clients is None
+            else None,
             kind=self.settings.canary_kind,
             faults=self.faults,
         )
@@ -179,7 +183,9 @@ class AuditedRun(AuditState):
         start = saved.layout.flatten(saved.start)
         momentum, velocity = getattr(self.wrapped.base, "momentum_vector", None), None
         if momentum is not None:
-            named = dict(zip(saved.layout.shapes, map(np.asarray, momentum), strict=True))
+            named = dict(
+                zip(saved.layout.shapes, map(np.asarray, momentum), strict=True)
+            )
             velocity = -saved.layout.flatten(pack(**named))
         auditor.restore(saved.scores, done, start=start, last=theta, velocity=velocity)
         self.go_on(saved.audit, done)
@@ -207,7 +213,11 @@ class AuditedRun(AuditState):
 
     def _is_last(self, arrays: object) -> bool:
         with contextlib.suppress(ValueError):
-            if self.layout and self.last is not None and isinstance(arrays, ArrayRecord):
+            if (
+                self.layout
+                and self.last is not None
+                and isinstance(arrays, ArrayRecord)
+            ):
                 return np.array_equal(self.layout.flatten(arrays), self.last)
         return False
 
@@ -221,7 +231,9 @@ class AuditedRun(AuditState):
         start = layout.flatten(arrays)
         with contextlib.suppress(Exception):  # it need not tell
             nodes = max(asked, len(list(grid.get_node_ids())))
-        self.plan = dataclasses.replace(self.source.plan(asked, nodes), left_out=layout.left_out)
+        self.plan = dataclasses.replace(
+            self.source.plan(asked, nodes), left_out=layout.left_out
+        )
         self._announce_plan()
         if self.settings.checkpoint is not None:
             self.models = {0: digest(start)}
@@ -265,7 +277,9 @@ class AuditedRun(AuditState):
             self._settle(state, free_arrays.not_free(before, models))
             return
         unmoved = free_arrays.unmoved(before, models)
-        state.moved_part = math.sqrt(state.layout.without(unmoved).dim / state.layout.dim)
+        state.moved_part = math.sqrt(
+            state.layout.without(unmoved).dim / state.layout.dim
+        )
         state.unmoved = unmoved
         self.unmoved |= unmoved
 
@@ -287,7 +301,9 @@ class AuditedRun(AuditState):
     def _remember(self, arrays: ArrayRecord | None) -> None:
         """Note the model after ``index`` rounds; ``None`` if it is that of the round before."""
         if self.models and self.whole is not None:
-            with contextlib.suppress(ValueError):  # it lacks arrays that canaries leave alone
+            with contextlib.suppress(
+                ValueError
+            ):  # it lacks arrays that canaries leave alone
                 last = self.models[max(self.models)]
                 known = last if arrays is None else digest(self.whole.flatten(arrays))
                 self.models[self.index] = known
@@ -307,7 +323,9 @@ class AuditedRun(AuditState):
             return None
         layout = self.layout or self._begin(arrays, len(messages), grid)
         before, clip_norm = layout.flatten(arrays), self.wrapped.clip_norm()
-        state = RoundState(self.index, arrays, layout, before, clip_norm, grid, messages)
+        state = RoundState(
+            self.index, arrays, layout, before, clip_norm, grid, messages
+        )
         if not math.isfinite(norm(before)):
             raise ValueError("Expected a model without NaN or infinite entries.")
         self._remember(arrays)
@@ -342,7 +360,9 @@ class AuditedRun(AuditState):
             ValueError: if canaries cannot join, with the reason.
         """
         heard = self.hear(state, replies, self.settings.identity or int)
-        state.clients = {i: client for i, client in heard.items() if client not in self.clients}
+        state.clients = {
+            i: client for i, client in heard.items() if client not in self.clients
+        }
         self.seen.note(state.index, state.client_weights(None))
         state.absent = len(state.sent) - len(readable(replies))
         if state.sits_out:
@@ -351,7 +371,9 @@ class AuditedRun(AuditState):
             try:
                 joined = self.source.join(state, replies)
             finally:
-                with self.goes_on("clients' updates could not be compared", state.index):
+                with self.goes_on(
+                    "clients' updates could not be compared", state.index
+                ):
                     self._compare_updates(state, replies)
         copies = 2 * len(state.synthetic)  # as vectors, and in replies
         self.note(state.index).canary_bytes = copies * state.before.nbytes
@@ -393,9 +415,15 @@ class AuditedRun(AuditState):
             if self.layout is not None:
                 facts, vectors = RoundFacts(), None
                 if state is not None:
-                    if arrays and not self.settled and self.settings.clients is not None:
+                    if (
+                        arrays
+                        and not self.settled
+                        and self.settings.clients is not None
+                    ):
                         with contextlib.suppress(ValueError):  # no reply could be read
-                            self.choose_arrays(state, [self.layout.flatten(arrays)], "model")
+                            self.choose_arrays(
+                                state, [self.layout.flatten(arrays)], "model"
+                            )
                     facts = self._settle_canaries(state)
                     vectors = None if state.unmoved else state.vectors
                 theta = self._released(self.layout, arrays)
@@ -454,7 +482,11 @@ class AuditedRun(AuditState):
     def early_stop(self) -> EarlyStop | None:
         """Where a rule ended the run before its last round; ``None`` if it went on."""
         stop = self._stopped
-        return stop if stop and stop.after == self.index and self.index != self.rounds else None
+        return (
+            stop
+            if stop and stop.after == self.index and self.index != self.rounds
+            else None
+        )
 
     def record(self) -> AuditRecord:
         """What the run leaves behind so far.
@@ -467,5 +499,7 @@ class AuditedRun(AuditState):
         try:
             self._finished = self._finished or make_record(self)
         except ValueError as error:
-            raise ValueError(f"{error} {'; '.join(self.faults.messages[:3])}".strip()) from error
+            raise ValueError(
+                f"{error} {'; '.join(self.faults.messages[:3])}".strip()
+            ) from error
         return self._finished

@@ -28,7 +28,9 @@ class AuditedStrategy(Strategy):
 
     audits_itself = True
 
-    def __init__(self, strategy: Strategy, failed: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, strategy: Strategy, failed: Callable[[str, Exception], None]
+    ) -> None:
         self.strategy = strategy
         self._failed = failed
         self._is_running = False
@@ -38,7 +40,9 @@ class AuditedStrategy(Strategy):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "strategy" not in vars(self):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+            )
         return getattr(self.strategy, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -69,7 +73,9 @@ class AuditedStrategy(Strategy):
         self._failed(f"{name} goes on without the audit", error)
         return []
 
-    def _start_hooked(self, own: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _start_hooked(
+        self, own: Callable[..., Any], *arguments: Any, **named: Any
+    ) -> Any:
         """Call the strategy's own ``start`` while its instance is hooked."""
         with self._goes_on("the strategy cannot be hooked"):
             self.attach()
@@ -82,5 +88,9 @@ class AuditedStrategy(Strategy):
                 self._hooks.detach()
 
     summary: Any = property(operator.attrgetter("strategy.summary"))
-    configure_evaluate: Any = property(operator.attrgetter("strategy.configure_evaluate"))
-    aggregate_evaluate: Any = property(operator.attrgetter("strategy.aggregate_evaluate"))
+    configure_evaluate: Any = property(
+        operator.attrgetter("strategy.configure_evaluate")
+    )
+    aggregate_evaluate: Any = property(
+        operator.attrgetter("strategy.aggregate_evaluate")
+    )

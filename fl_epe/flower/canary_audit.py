@@ -128,7 +128,9 @@ class CanaryAudit(AuditedStrategy):
         num_rounds = None
         if isinstance(given.get("timeout"), (int, float)):
             self._timeout = given["timeout"]
-        with contextlib.suppress(LookupError, TypeError):  # of another kind: for the strategy
+        with contextlib.suppress(
+            LookupError, TypeError
+        ):  # of another kind: for the strategy
             num_rounds = max(0, operator.index(given["num_rounds"]))
         self._run.prepare(given.get("initial_arrays"), num_rounds)
 
@@ -165,7 +167,9 @@ class CanaryAudit(AuditedStrategy):
         if (own := self._hooks.replaced("configure_train")) is not None:
             return own(server_round, arrays, config, grid)
         self._turn = None
-        given: Any = self._hooks.call("configure_train", server_round, arrays, config, grid)
+        given: Any = self._hooks.call(
+            "configure_train", server_round, arrays, config, grid
+        )
         if not isinstance(given, Iterable):
             return given  # whatever the strategy's own loop expects
         messages = list(given)
@@ -188,7 +192,10 @@ class CanaryAudit(AuditedStrategy):
             )
         self._turn = None
         if self._run.over is None:
-            with self._timed(), self._run.goes_on("the round could not be scored", self._run.index):
+            with (
+                self._timed(),
+                self._run.goes_on("the round could not be scored", self._run.index),
+            ):
                 arrays, metrics = result
                 metrics = rename_ours(self._run, metrics)
                 result = arrays, metrics
@@ -223,7 +230,9 @@ class CanaryAudit(AuditedStrategy):
             return []
         return list(state.grid.send_and_receive(withheld, timeout=self._timeout))
 
-    def _aggregate(self, server_round: int, state: RoundState, real: list[Message]) -> Any:
+    def _aggregate(
+        self, server_round: int, state: RoundState, real: list[Message]
+    ) -> Any:
         """The strategy's own aggregation; if it fails on canaries, again without them."""
         joined = self._join(state, real)
         if not state.synthetic:
@@ -246,18 +255,24 @@ class CanaryAudit(AuditedStrategy):
         failure = ""  # its traceback refers to this frame, and so to a round's messages
         return result
 
-    def _call(self, server_round: int, state: RoundState, replies: list[Message]) -> Any:
+    def _call(
+        self, server_round: int, state: RoundState, replies: list[Message]
+    ) -> Any:
         base, state.seen, used = self._run.wrapped.base, None, set[int]()
         with contextlib.ExitStack() as stack:
             with self._run.goes_on("the strategy cannot be watched"):
-                used = stack.enter_context(watching.real_metrics_only(base, state.synthetic))
+                used = stack.enter_context(
+                    watching.real_metrics_only(base, state.synthetic)
+                )
                 state.noise_std = self._run.wrapped.noise_std()
                 if len(self._run.wrapped.layers) > 1:
                     state.seen = stack.enter_context(watching.watch_aggregation(base))
             result = self._hooks.call("aggregate_train", server_round, replies)
         state.replies = readable(replies)
         state.used = (
-            used if used and used <= {id(reply.content) for reply in state.replies} else None
+            used
+            if used and used <= {id(reply.content) for reply in state.replies}
+            else None
         )
         if state.seen is None and isinstance(result, tuple):
             state.seen = Aggregation(state.replies, result[0])
@@ -305,7 +320,9 @@ class CanaryAudit(AuditedStrategy):
         """
         return self._run.record()
 
-    def report(self, directory: str | Path | None = None, *, details: bool = False) -> str:
+    def report(
+        self, directory: str | Path | None = None, *, details: bool = False
+    ) -> str:
         """The report as text; with a ``directory``, also record.npz, report.json and report.html.
 
         Never raises: where nothing was measured it says so and why, and where a file cannot be
@@ -315,4 +332,6 @@ class CanaryAudit(AuditedStrategy):
             directory: where to write.
             details: all notes, not only what was found and warnings.
         """
-        return report(self._run, None if directory is None else Path(directory), details)
+        return report(
+            self._run, None if directory is None else Path(directory), details
+        )

@@ -22,7 +22,14 @@ import numpy as np
 import pydantic
 from flwr.app import Array, ArrayRecord
 
-from fl_epe.archive import UNREADABLE, digest, put_under, read_archive, refusal, write_archive
+from fl_epe.archive import (
+    UNREADABLE,
+    digest,
+    put_under,
+    read_archive,
+    refusal,
+    write_archive,
+)
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import ArgumentError, NamedArrays
 from fl_epe.files import inside, locked
@@ -43,7 +50,16 @@ _GROWING = (  # arrays that get rows in each round, and keep those that they hav
     *("noise.sketch", "noise.marks", "clients.ids", "clients.weights"),
 )
 # Arguments that may differ.
-_FREE = {"seed", "rounds", "identity", "checkpoint", "log_to", "enabled", "canary_seed", "unit"}
+_FREE = {
+    "seed",
+    "rounds",
+    "identity",
+    "checkpoint",
+    "log_to",
+    "enabled",
+    "canary_seed",
+    "unit",
+}
 _JSON = pydantic.TypeAdapter(AuditState)
 
 
@@ -82,7 +98,9 @@ class Checkpoint:
     def __init__(self, run: AuditedRun) -> None:
         self._run, self._directory = run, Path(run.settings.checkpoint or "")
         self._has_looked = self._mine = False
-        self._saved: SavedAudit | None = None  # until it is decided if the run goes on with it
+        self._saved: SavedAudit | None = (
+            None  # until it is decided if the run goes on with it
+        )
 
     def close(self) -> None:
         """Let other processes have the folder."""
@@ -104,7 +122,9 @@ class Checkpoint:
         except ArgumentError as error:
             named = f"checkpoint={str(self._directory)!r}"
             text = str(error).replace(f"directory={str(place)!r}", named)
-            raise SettingsError(f"{text} Or give each server app a folder of its own.") from error
+            raise SettingsError(
+                f"{text} Or give each server app a folder of its own."
+            ) from error
         except OSError:  # said when something is to be kept
             return
         _LOCKED[place] = held
@@ -134,14 +154,20 @@ class Checkpoint:
         with run.goes_on("the saved audit cannot go on, and a new one begins"):
             done = self.goes_on_after(saved, arrays)
             if done is None:
-                logger.warning("Audit: the one kept is of another run; a new one begins")
+                logger.warning(
+                    "Audit: the one kept is of another run; a new one begins"
+                )
                 return
             run.restore(saved, done, arrays)
             self._mine = True
-            logger.info("Audit: goes on after round %d of %s", done, run.rounds or "some")
+            logger.info(
+                "Audit: goes on after round %d of %s", done, run.rounds or "some"
+            )
             if done < saved.audit.index:
                 logger.warning(
-                    "Audit: rounds %d to %d are not in the model", done + 1, saved.audit.index
+                    "Audit: rounds %d to %d are not in the model",
+                    done + 1,
+                    saved.audit.index,
                 )
 
     def goes_on_after(self, saved: SavedAudit, arrays: ArrayRecord) -> int | None:
@@ -156,7 +182,10 @@ class Checkpoint:
             found = digest(saved.whole.flatten(arrays))
         except ValueError:
             return None
-        done = max((t for t, model in saved.audit.models.items() if model == found), default=None)
+        done = max(
+            (t for t, model in saved.audit.models.items() if model == found),
+            default=None,
+        )
         if done is None or (done == 0 and saved.audit.index > 0):
             return None
         try:
@@ -200,7 +229,9 @@ class Checkpoint:
         }
         if settings.client_noise is not None:
             values["client_noise"] = dataclasses.asdict(settings.client_noise)
-        return dict(json.loads(json.dumps(values, default=lambda number: number.item())))
+        return dict(
+            json.loads(json.dumps(values, default=lambda number: number.item()))
+        )
 
     def _look(self) -> None:
         self._lock()
@@ -209,25 +240,36 @@ class Checkpoint:
         try:
             if self._run.settings.checkpoint is None or not path.exists():
                 return
-            (found,), scores = read_archive(path, _WHAT, schema=SCHEMA, texts=("audit",))
+            (found,), scores = read_archive(
+                path, _WHAT, schema=SCHEMA, texts=("audit",)
+            )
             audit = _JSON.validate_python(found)
             blocks = [
-                read_archive(self._path(name), _WHAT, schema=SCHEMA)[1] for name in audit.blocks
+                read_archive(self._path(name), _WHAT, schema=SCHEMA)[1]
+                for name in audit.blocks
             ]
             for name in audit.kept_rows:
                 parts = [block[name] for block in blocks if name in block]
                 scores[name] = np.concatenate([*parts, scores[name]])
             path = self._path(f"start-{audit.models[0]}")
-            (model,), arrays = read_archive(path, _WHAT, schema=SCHEMA, texts=("model",))
+            (model,), arrays = read_archive(
+                path, _WHAT, schema=SCHEMA, texts=("model",)
+            )
             start = ArrayRecord(
                 {name: Array(arrays[f"{i}"]) for i, name in enumerate(model["names"])}
             )
             layout, whole = audit.layout, audit.whole
-            if not layout or not whole or digest(whole.flatten(start)) != audit.models[0]:
+            if (
+                not layout
+                or not whole
+                or digest(whole.flatten(start)) != audit.models[0]
+            ):
                 raise refusal(path, _WHAT, "it is not the initial model of audit.npz")
             self._saved = SavedAudit(audit, layout, whole, scores, start)
         except UNREADABLE as error:
-            self._run.failed("the saved audit cannot be read, and a new one begins", error)
+            self._run.failed(
+                "the saved audit cannot be read, and a new one begins", error
+            )
 
     def save(self) -> None:
         """Write the audit, and the first time its initial model; not being able to is a fault."""
@@ -241,7 +283,10 @@ class Checkpoint:
             path = self._path("audit")
             if not self._mine:
                 self._set_aside(path)
-                arrays = {f"{i}": read_only(array) for i, array in enumerate(run.start.values())}
+                arrays = {
+                    f"{i}": read_only(array)
+                    for i, array in enumerate(run.start.values())
+                }
                 names = {"model": {"names": list(run.start)}}
                 beside = self._path(f"start-{run.models[0]}")
                 write_archive(beside, arrays, names, schema=SCHEMA, compress=False)
@@ -262,7 +307,9 @@ class Checkpoint:
         if run.promised is not None:
             arrays |= put_under("promised.", run.promised.state())
         growing = {name: arrays[name] for name in _GROWING if name in arrays}
-        rest = {name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()}
+        rest = {
+            name: rows[run.kept_rows.get(name, 0) :] for name, rows in growing.items()
+        }
         if run.settled and len(rest["presence"]) >= _BLOCK:
             name = f"rounds-{run.index}-{secrets.token_hex(4)}"
             write_archive(self._path(name), rest, {}, schema=SCHEMA, compress=False)

@@ -16,7 +16,14 @@ import logging
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp.typing import ClientAppCallable
 
 from fl_epe.canaries import CanaryKind, CanarySet
@@ -31,7 +38,9 @@ logger = logging.getLogger("flwr.fl_epe")
 _ORDER = "canary-order"
 _ANSWER = "canary-answer"
 _CLIPPING_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
-_CLIPPING_NORM = "clipping_norm"  # what Flower's client-side wrappers put into the configuration
+_CLIPPING_NORM = (
+    "clipping_norm"  # what Flower's client-side wrappers put into the configuration
+)
 FAR_ABOVE = 1e3
 """How many times the clip norm a canary is, so that the clipping under audit scales it down."""
 
@@ -102,7 +111,9 @@ def take_acknowledgement(content: RecordDict) -> Acknowledgement | None:
     return None
 
 
-def canary_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def canary_mod(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
     """A client mod: where the server's message says so, answer with a canary's update.
 
     The client app trains as ever, and its reply keeps its form, its metrics and its number of
@@ -120,12 +131,18 @@ def canary_mod(message: Message, context: Context, call_next: ClientAppCallable)
     order = CanaryOrder.take_from(message.content)
     if order is None:
         return call_next(message, context)
-    sent = copy.deepcopy(message.content)  # an app may train in the arrays that it was sent
+    sent = copy.deepcopy(
+        message.content
+    )  # an app may train in the arrays that it was sent
     reply = call_next(message, context)
     if reply.has_error():
         return reply
     outside = any(name in _CLIPPING_MODS for name in _names_inside(call_next))
-    answer = Acknowledgement.OUTSIDE_CLIPPING if outside else _answer(order, sent, reply.content)
+    answer = (
+        Acknowledgement.OUTSIDE_CLIPPING
+        if outside
+        else _answer(order, sent, reply.content)
+    )
     if answer is not Acknowledgement.CANARY:
         logger.warning("canary_mod sends the client's own reply: %s", HINTS[answer])
     if order.acknowledge:
@@ -215,9 +232,13 @@ class ClientCanaries:
     def __post_init__(self) -> None:
         if isinstance(self.clients, (int, float)):
             if not 0 < self.clients <= 1:
-                raise_invalid("clients", self.clients, "in (0, 1], or a list of clients")
+                raise_invalid(
+                    "clients", self.clients, "in (0, 1], or a list of clients"
+                )
             return
-        chosen = [int(client) for client in self.clients]  # NumPy's would not fit into a checkpoint
+        chosen = [
+            int(client) for client in self.clients
+        ]  # NumPy's would not fit into a checkpoint
         if not chosen or len(set(chosen)) < len(chosen) or len(chosen) > self.count:
             wanted = f"to be 1 to num_canaries={self.count} different clients"
             raise_invalid("clients", chosen, wanted)
@@ -227,7 +248,11 @@ class ClientCanaries:
         """The number of the client's canary; ``None`` for a real client."""
         known, share = self.numbers, self.clients
         identity = int((self.identity or int)(node_id))
-        if isinstance(share, (int, float)) and identity not in known and len(known) < self.count:
+        if (
+            isinstance(share, (int, float))
+            and identity not in known
+            and len(known) < self.count
+        ):
             coin = generator(self.seed, _SHARE_STREAM, identity)
             if coin.random() < share:
                 known[identity] = len(known)
@@ -238,7 +263,9 @@ class ClientCanaries:
         if (number := self.number(node_id)) is None:
             return None
         count, leave_out = self.count + self.unobserved, self.leave_out
-        return CanaryOrder(number, count, self.seed, self.kind, norm, leave_out, self.acknowledge)
+        return CanaryOrder(
+            number, count, self.seed, self.kind, norm, leave_out, self.acknowledge
+        )
 
 
 def with_order(message: Message, order: CanaryOrder) -> Message:
@@ -251,5 +278,9 @@ def with_order(message: Message, order: CanaryOrder) -> Message:
     content[name] = config
     meta = message.metadata
     return Message(
-        content, meta.dst_node_id, meta.message_type, ttl=meta.ttl, group_id=meta.group_id
+        content,
+        meta.dst_node_id,
+        meta.message_type,
+        ttl=meta.ttl,
+        group_id=meta.group_id,
     )

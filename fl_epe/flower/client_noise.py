@@ -20,7 +20,9 @@ from fl_epe.noise import LocalDp, PromisedNoise
 if TYPE_CHECKING:
     from fl_epe.flower.audited_run import AuditedRun
 
-_LITTLE = 0.7  # of the median node's noise: less is not by chance, nor for want of an update
+_LITTLE = (
+    0.7  # of the median node's noise: less is not by chance, nor for want of an update
+)
 _FEWEST = 5  # nodes of which most can be told from one
 
 
@@ -47,7 +49,9 @@ def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -
     known = promised.faults
     base = base_of(state.updates.kind, before)
     readable = set(state.updates.contents)
-    replies = {r.metadata.src_node_id: r for r in reversed(real) if id(r.content) in readable}
+    replies = {
+        r.metadata.src_node_id: r for r in reversed(real) if id(r.content) in readable
+    }
     for node in sorted(replies):
         _, reply = model_record(replies[node], layout, run.wrapped.arrays_key())
         if np.isfinite(reply).all():
@@ -57,14 +61,18 @@ def check_replies(run: AuditedRun, state: RoundState, real: Sequence[Message]) -
     for who, text in promised.faults.items():
         if who not in known:
             run.faults.add(state.index, FaultKind.NOISE_NOT_PROMISED, text)
-            logger.warning("Audit, round %d, noise is not as promised: %s", state.index + 1, text)
+            logger.warning(
+                "Audit, round %d, noise is not as promised: %s", state.index + 1, text
+            )
 
 
 def _compare_nodes(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> None:
     for node, times in less_noise(updates).items():
         if node not in run.less_noise:
             run.less_noise.add(node)
-            text = f"node {node}: {times:.2g} times the noise that other nodes seem to add"
+            text = (
+                f"node {node}: {times:.2g} times the noise that other nodes seem to add"
+            )
             run.faults.add(state.index, FaultKind.NOISE_UNLIKE_OTHERS, text)
             logger.warning("Audit, round %d, %s", state.index + 1, text)
 
@@ -86,7 +94,9 @@ def less_noise(updates: RoundUpdates) -> dict[int, float]:
     little = times < _LITTLE
     if not little.any() or not are_noise(list(updates.entries[~little][:MOST_READ])):
         return {}
-    return {updates.nodes[row]: float(times[row]) for row in np.flatnonzero(little).tolist()}
+    return {
+        updates.nodes[row]: float(times[row]) for row in np.flatnonzero(little).tolist()
+    }
 
 
 def _begin(run: AuditedRun, layout: Layout) -> PromisedNoise:

@@ -19,7 +19,13 @@ from flwr.app import ArrayRecord, Message
 from fl_epe.auditing import FaultKind
 from fl_epe.checks import Floats, NamedArrays, Vector
 from fl_epe.flower.arrays import Layout, ReplyKind
-from fl_epe.flower.replies import as_shares, base_of, kind_of_replies, model_record, weights
+from fl_epe.flower.replies import (
+    as_shares,
+    base_of,
+    kind_of_replies,
+    model_record,
+    weights,
+)
 from fl_epe.flower.state import RoundState, logger
 from fl_epe.flower.wrapped import Wrapped
 from fl_epe.seeding import generator
@@ -165,8 +171,12 @@ class RoundUpdates:
             updates -= base
         if wrapped.clips_on_server:
             norms = math.sqrt(step) * np.linalg.norm(updates, axis=1, keepdims=True)
-            updates *= np.minimum(1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny))
-        given = np.clip(weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max)
+            updates *= np.minimum(
+                1.0, clip_norm / np.maximum(norms, np.finfo(float).tiny)
+            )
+        given = np.clip(
+            weights(replies, wrapped.weighted_by()), 0.0, np.finfo(np.float32).max
+        )
         nodes = [reply.metadata.src_node_id for reply in replies]
         contents = [id(reply.content) for reply in replies]
         noise = wrapped.noise_std() or 0.0
@@ -180,7 +190,9 @@ def note_dominant(run: AuditedRun, state: RoundState, updates: RoundUpdates) -> 
     if found is None:
         return
     if run.faults.add(state.index, FaultKind.DOMINANT_UPDATE, str(found)):
-        logger.warning("Audit, round %d, an update hides the others: %s", state.index + 1, found)
+        logger.warning(
+            "Audit, round %d, an update hides the others: %s", state.index + 1, found
+        )
 
 
 class NodeContributions:

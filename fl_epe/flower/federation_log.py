@@ -155,7 +155,9 @@ class FederationLog:
         """All silos that ever replied, in the order of their names."""
         return sorted({name for one in self.rounds for name in one.energies})
 
-    def name(self, node: int, answer: SiloAnswer | None, present: Collection[str]) -> str:
+    def name(
+        self, node: int, answer: SiloAnswer | None, present: Collection[str]
+    ) -> str:
         """The name of the silo of a node that replies in the coming round.
 
         It is that of the first answer. A silo that was started again may have another node. Of two
@@ -178,13 +180,19 @@ class FederationLog:
             How many rounds are left.
         """
         known = len(self.rounds)
-        done = max((t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0)
+        done = max(
+            (t for t, one in enumerate(self.rounds, 1) if one.model == model), default=0
+        )
         if not done:
             vars(self).update(vars(FederationLog(model)))
         elif done < known:
             del self.rounds[done:]
-            self.heard = {name: one for name, one in self.heard.items() if one.rounds <= done}
-            self.faults.append(f"what came after round {done} is forgotten: it is in no model")
+            self.heard = {
+                name: one for name, one in self.heard.items() if one.rounds <= done
+            }
+            self.faults.append(
+                f"what came after round {done} is forgotten: it is in no model"
+            )
         return done
 
     def answer(self, silo: str) -> SiloAnswer:
@@ -197,7 +205,9 @@ class FederationLog:
         answer = dataclasses.replace(heard.answer, silo=silo)
         uploads = [t for t, one in enumerate(self.rounds, 1) if silo in one.energies]
         if later := sum(t > heard.rounds for t in uploads):
-            reason = f"its last {later} of {len(uploads)} uploads came without an answer"
+            reason = (
+                f"its last {later} of {len(uploads)} uploads came without an answer"
+            )
         elif answer.rounds < len(uploads):
             reason = (
                 f"its audit covers {answer.rounds} of {len(uploads)} rounds, as its state was lost"
@@ -222,6 +232,10 @@ class FederationLog:
         taken = {t: one for t, one in enumerate(released, 1) if silo in one.energies}
         shares = [one.left_of_others(silo, allies) for one in taken.values()]
         worst = min((share for share in shares if share is not None), default=None)
-        others = () if worst is None else [worst if share is None else share for share in shares]
+        others = (
+            ()
+            if worst is None
+            else [worst if share is None else share for share in shares]
+        )
         counts = len(released), tuple(taken), len(self.silos)
         return FederationFacts(*counts, tuple(others), allies, **server)

@@ -70,7 +70,11 @@ class AuditPlan:
                 f"Up to {self.replaced} of {self.clients} clients a round are not asked, as"
                 " canaries answer in their place."
             )
-        alone = f"Canaries leave alone: {', '.join(self.left_out)}." if self.left_out else ""
+        alone = (
+            f"Canaries leave alone: {', '.join(self.left_out)}."
+            if self.left_out
+            else ""
+        )
         return [*lines, *filter(None, (self.reduced, alone))]
 
 
@@ -116,7 +120,11 @@ def spread(
 
 
 def _load(
-    settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
+    settings: CanaryAuditSettings,
+    wrapped: Wrapped,
+    rounds: int,
+    clients: int,
+    nodes: int | None,
 ) -> CanaryLoad:
     """The ladder beside the clients of the first round; arguments as of `make_plan`."""
     nodes = nodes or clients
@@ -137,7 +145,11 @@ def _load(
 
 
 def make_plan(
-    settings: CanaryAuditSettings, wrapped: Wrapped, rounds: int, clients: int, nodes: int | None
+    settings: CanaryAuditSettings,
+    wrapped: Wrapped,
+    rounds: int,
+    clients: int,
+    nodes: int | None,
 ) -> AuditPlan:
     """No more canaries than fit beside the clients of the first round, or none below two.
 
@@ -148,7 +160,12 @@ def make_plan(
         clients: whom the strategy asks in the first round.
         nodes: from how many they were chosen; ``None`` if not known.
     """
-    number, share, reduced, load = settings.num_canaries, settings.largest_share, "", None
+    number, share, reduced, load = (
+        settings.num_canaries,
+        settings.largest_share,
+        "",
+        None,
+    )
     room = wrapped.room(clients)
     spread_of = functools.partial(spread, settings, rounds, replaces=room < 1)
     if number is None:
@@ -175,4 +192,6 @@ def make_plan(
             " raise num_sampled_clients of the DP wrapper."
         )
         return AuditPlan(0, clients, nodes, reduced=reduced)
-    return AuditPlan(number, clients, nodes, most, planned, replaced, reduced=reduced, load=load)
+    return AuditPlan(
+        number, clients, nodes, most, planned, replaced, reduced=reduced, load=load
+    )

@@ -94,7 +94,9 @@ class RecordAudit(AuditedStrategy):
         self._is_enabled = enabled
         self._timeout = closing_timeout
         self._path = Path(folder, "silos.npz") if folder else None
-        self._loggers = Loggers(log_to, Path(folder or run_folder("audit")), logger.warning)
+        self._loggers = Loggers(
+            log_to, Path(folder or run_folder("audit")), logger.warning
+        )
         self._log = FederationLog()
         self._has_begun = False
         self._is_resumed = False
@@ -130,7 +132,8 @@ class RecordAudit(AuditedStrategy):
             returned = getattr(result, "arrays", None)
             if returned and fingerprint(returned) != self._log.model:
                 self._fault(
-                    "all answers belong to the last round", "start() returned another model"
+                    "all answers belong to the last round",
+                    "start() returned another model",
                 )
         return result
 
@@ -166,7 +169,9 @@ class RecordAudit(AuditedStrategy):
                 silo = self._log.name(node, answer, energies)
                 energies[silo] = None
                 if answer is not None:
-                    self._log.heard[silo] = HeardAnswer(node, len(self._log.rounds) + 1, answer)
+                    self._log.heard[silo] = HeardAnswer(
+                        node, len(self._log.rounds) + 1, answer
+                    )
         with self._goes_on("uploads cannot be read"):
             energies |= zip(energies, self._energies(uploads), strict=True)
         result = self._hooks.call("aggregate_train", server_round, replies)
@@ -188,11 +193,14 @@ class RecordAudit(AuditedStrategy):
         self._has_begun = True
         with self._goes_on("the saved audit cannot be read"):
             if not self._log.rounds and self._path is not None and self._path.exists():
-                (saved,), _ = read_archive(self._path, _WHAT, schema=_SCHEMA, texts=("silos",))
+                (saved,), _ = read_archive(
+                    self._path, _WHAT, schema=_SCHEMA, texts=("silos",)
+                )
                 self._log = _JSON.validate_python(saved)
         if (known := len(self._log.rounds)) and not self._log.go_back(model):
             logger.warning(
-                "Audit of records: %d rounds are of another run: a new log begins", known
+                "Audit of records: %d rounds are of another run: a new log begins",
+                known,
             )
         self._is_resumed = bool(self._log.rounds)
         self._is_closed = False
@@ -241,11 +249,15 @@ class RecordAudit(AuditedStrategy):
             model = fingerprint(arrays)
             is_average = self._wrapped.averages or self._is_average(uploads, arrays)
             self._newest = arrays
-        self._log.rounds.append(FederationRound(energies, model, bool(arrays), is_average))
+        self._log.rounds.append(
+            FederationRound(energies, model, bool(arrays), is_average)
+        )
         count = len(self._log.rounds)
         if count == 1:
             for silo in sorted(energies.keys() - self._log.heard.keys()):
-                logger.warning("Audit of records: no answer came from %s (audit.reply)", silo)
+                logger.warning(
+                    "Audit of records: no answer came from %s (audit.reply)", silo
+                )
         if self._path is not None:
             saved = {"silos": _JSON.dump_python(self._log, mode="json")}
             previous = self._path.with_stem("silos-before") if count == 1 else None
@@ -266,7 +278,9 @@ class RecordAudit(AuditedStrategy):
         name = self._wrapped.description
         if self._is_changed:
             return {"server": f"{name}, whose model is changed between rounds"}
-        if len(self._wrapped.layers) > 1 or not all(one.averaged for one in self._log.rounds):
+        if len(self._wrapped.layers) > 1 or not all(
+            one.averaged for one in self._log.rounds
+        ):
             return {"server": name}
         if isinstance(server, str):
             return {}
@@ -293,7 +307,9 @@ class RecordAudit(AuditedStrategy):
             silo = self._log.names.get(node, f"node {node}")
             if reply.has_error():
                 reason = reply.error.reason or "no reason was given"
-                *_, last = reason.strip().splitlines() or [reason]  # of a traceback: the error
+                *_, last = reason.strip().splitlines() or [
+                    reason
+                ]  # of a traceback: the error
                 why = _HINT if _NO_HANDLER in reason else last
                 self._fault(f"{silo} did not answer the last model", why)
             elif answer := self._answer_in(reply):
@@ -318,9 +334,13 @@ class RecordAudit(AuditedStrategy):
             answers = self.answers()
             for silo in self._log.silos:
                 if silo not in answers:
-                    faults.append(f"{silo}: no answer came with its replies (audit.reply)")
+                    faults.append(
+                        f"{silo}: no answer came with its replies (audit.reply)"
+                    )
                 elif answers[silo].delta != self._delta:
-                    faults.append(f"{silo}: its δ is not {self._delta:.2g}, and it is not compared")
+                    faults.append(
+                        f"{silo}: its δ is not {self._delta:.2g}, and it is not compared"
+                    )
         except Exception as error:  # noqa: BLE001 - what is known is said
             faults.append(f"the faults are incomplete: {one_line(error_text(error))}")
         return faults
@@ -329,7 +349,9 @@ class RecordAudit(AuditedStrategy):
         """ε by adversary, the largest and that of each silo, as loggers are told."""
         from fl_epe.reporting import silo_metrics  # slow to import
 
-        return silo_metrics([one for one in self.answers().values() if one.delta == self._delta])
+        return silo_metrics(
+            [one for one in self.answers().values() if one.delta == self._delta]
+        )
 
     def report(self, directory: str | Path | None = None) -> str:
         """The report as text; with a ``directory``, also report.json and report.html.

@@ -44,7 +44,9 @@ def readable(replies: Sequence[Message]) -> list[Message]:
 
 def weights(replies: Sequence[Message], key: str) -> list[float]:
     """The weight of each reply in an average; 1 where it does not say."""
-    records = [[*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies]
+    records = [
+        [*records_of(reply.content, MetricRecord).values(), {}][0] for reply in replies
+    ]
     found = [metrics.get(key, 1) for metrics in records]
     return [1 if isinstance(value, list) else value for value in found]
 
@@ -107,7 +109,10 @@ class ReadableReply:
 
 
 def some_answers(
-    run: AuditedRun, replies: Sequence[Message], state: RoundState, rng: np.random.Generator
+    run: AuditedRun,
+    replies: Sequence[Message],
+    state: RoundState,
+    rng: np.random.Generator,
 ) -> list[ReadableReply]:
     """At most nine of the replies, drawn at random among those that fit the model and are finite.
 
@@ -120,7 +125,9 @@ def some_answers(
     found, idle, why = list[ReadableReply](), list[ReadableReply](), ""
     for i in rng.permutation(len(replies)):
         try:
-            name, vector = model_record(replies[i], state.layout, run.wrapped.arrays_key())
+            name, vector = model_record(
+                replies[i], state.layout, run.wrapped.arrays_key()
+            )
             if not np.isfinite(vector).all():
                 raise ValueError("it answered NaN or infinite entries")
             is_idle = not vector.any() or np.array_equal(vector, state.before)
@@ -184,7 +191,9 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
         return False
     blocks = min(_BLOCKS, dim // 32)
     size = min(_SIZE, dim // blocks)
-    places = np.linspace(0, dim - size, blocks).astype(np.int64)[:, None] + np.arange(size)
+    places = np.linspace(0, dim - size, blocks).astype(np.int64)[:, None] + np.arange(
+        size
+    )
     old = 0.0 if before is None else before[places].astype(np.float64)
     entries = np.array([answer[places] - old for answer in answers])
     squares = np.mean(entries**2, axis=2)  # of each update's blocks
@@ -207,7 +216,9 @@ def are_noise(answers: Sequence[Vector], before: Vector | None = None) -> bool:
     )
 
 
-def median_norm(like: Sequence[ReadableReply], before: Vector | None, *, noisy: bool) -> float:
+def median_norm(
+    like: Sequence[ReadableReply], before: Vector | None, *, noisy: bool
+) -> float:
     """The median norm of the updates in some answers that moved the model.
 
     Args:
@@ -255,11 +266,16 @@ def make_replies(
     Raises:
         ValueError: if the numbers of such a reply cannot hold a canary of that norm.
     """
-    vectors, before, metrics = state.vectors, state.before, _neutral_metrics(real, own_weight[0])
+    vectors, before, metrics = (
+        state.vectors,
+        state.before,
+        _neutral_metrics(real, own_weight[0]),
+    )
     assert vectors is not None  # noqa: S101 - there are canaries in the round
     base = base_of(kind, before)
     forms = [
-        state.layout.form(answer.arrays, state.arrays, kind) for answer in like[: len(numbers)]
+        state.layout.form(answer.arrays, state.arrays, kind)
+        for answer in like[: len(numbers)]
     ]
 
     def make(position: int) -> Message:
@@ -278,7 +294,12 @@ def make_replies(
                 _check_held(canary, update, norms[position])
             elif isinstance(record, MetricRecord):
                 vote = {_NORM_BIT: int(clipped[position])}
-                values = {**record, **metrics.get(name, {}), **vote, **dict([own_weight])}
+                values = {
+                    **record,
+                    **metrics.get(name, {}),
+                    **vote,
+                    **dict([own_weight]),
+                }
                 content[name] = MetricRecord({key: values[key] for key in record})
             else:
                 content[name] = copy.deepcopy(record)  # the strategy may change it
@@ -301,7 +322,9 @@ def _check_held(canary: Vector, update: Vector, length: float) -> None:
         )
 
 
-def _neutral_metrics(real: Sequence[Message], weighted_by: str) -> dict[str, dict[str, Value]]:
+def _neutral_metrics(
+    real: Sequence[Message], weighted_by: str
+) -> dict[str, dict[str, Value]]:
     """Metrics that leave a weighted average as it is: the real ones' own average.
 
     Only numbers that are averages by their nature: an integer may be a class or a client's number;

@@ -43,7 +43,9 @@ def epsilons(run: AuditedRun) -> dict[str, float]:
     elif not math.isnan(found["epsilon-all"]):
         statuses = {"unreliable": any(run_doubts(run)), "faulty": run.noise_fails()}
     known = {name: value for name, value in found.items() if math.isfinite(value)}
-    return known | {f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()}
+    return known | {
+        f"epsilon-{status}": int(is_so) for status, is_so in statuses.items()
+    }
 
 
 def rename_ours(run: AuditedRun, metrics: Any) -> Any:
@@ -57,5 +59,8 @@ def rename_ours(run: AuditedRun, metrics: Any) -> Any:
         kind = FaultKind.METRICS_RENAMED
         run.faults.add(run.index, kind, f"{text}; theirs begin with clients- now")
     return MetricRecord(
-        {f"clients-{name}" if name in taken else name: value for name, value in metrics.items()}
+        {
+            f"clients-{name}" if name in taken else name: value
+            for name, value in metrics.items()
+        }
     )

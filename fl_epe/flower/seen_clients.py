@@ -32,7 +32,9 @@ class SeenClients:
         clients, numbers = sorted(weights), self._numbers
         found = [numbers.setdefault(client % 2**64, len(numbers)) for client in clients]
         self._rounds[index] = np.array(found, np.int32)
-        self._weights[index] = np.array([weights[client] for client in clients], np.float32)
+        self._weights[index] = np.array(
+            [weights[client] for client in clients], np.float32
+        )
         self._last.update(weights)
 
     def last_weight(self, client: int) -> float:
@@ -76,7 +78,9 @@ class SeenClients:
         self._numbers = {name: number for number, name in enumerate(names)}
         self._rounds, self._weights, self._last = {}, {}, {}
         ends = state["clients.offsets"][1:-1]
-        ids, weights = (np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights"))
+        ids, weights = (
+            np.split(state[f"clients.{part}"], ends) for part in ("ids", "weights")
+        )
         for index in range(rounds):
             clients = [names[number] for number in ids[index]]
             self.note(index, dict(zip(clients, weights[index].tolist(), strict=True)))

@@ -129,7 +129,9 @@ class CanaryAuditSettings:
         # `RunAuditor` checks delta and unobserved.
         for field in dataclasses.fields(self):
             if field.name not in _OF_MANY_TYPES:
-                checked_type(field.name, getattr(self, field.name), field.type, largest=math.inf)
+                checked_type(
+                    field.name, getattr(self, field.name), field.type, largest=math.inf
+                )
         for name, least in {"num_canaries": 2, "seed": 0, "rounds": 1}.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -163,7 +165,11 @@ class CanaryAuditSettings:
 
     def unobserved_beside(self, canaries: int) -> int:
         """How many canaries are only scored, where so many may take part."""
-        return max(LEAST_FOR_NULL, canaries) if self.unobserved is None else self.unobserved
+        return (
+            max(LEAST_FOR_NULL, canaries)
+            if self.unobserved is None
+            else self.unobserved
+        )
 
     def count_of_clients(self, nodes: int) -> int:
         """How many of so many nodes answer with a canary at most."""

@@ -42,17 +42,27 @@ if TYPE_CHECKING:
 
 _JUST_BELOW = 1 - 1e-4  # of the clip norm: not clipped, whatever the arrays' rounding
 _SURELY = 3.0  # deviations of an answer without the canary, above which it is there
-_FAR = 2.0  # times the longest update, above which a clip norm is not what a client adds
-_WITHHELD, _NORMS, _THINNED = 1, 2, 3  # streams of an audit's own choices, as of its plan
+_FAR = (
+    2.0  # times the longest update, above which a clip norm is not what a client adds
+)
+_WITHHELD, _NORMS, _THINNED = (
+    1,
+    2,
+    3,
+)  # streams of an audit's own choices, as of its plan
 _ROUNDING = 1e-9
 _HEAVY = 2.0  # times the mean weight, above which a client is not replaced
 _MOSTLY = 0.5  # of a round's clients
 _GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, modulo 1, are spread evenly
 
 
-def check_share(canaries: float, rest: float, most: float, *, alone: bool = False) -> None:
+def check_share(
+    canaries: float, rest: float, most: float, *, alone: bool = False
+) -> None:
     """Raise a `ValueError` if canaries have more than that share of a round."""
-    if canaries > most * (canaries + rest) + _ROUNDING or (canaries and rest <= 0 and not alone):
+    if canaries > most * (canaries + rest) + _ROUNDING or (
+        canaries and rest <= 0 and not alone
+    ):
         raise ValueError(
             f"Expected canaries to be at most {most:.0%} of a round, got {canaries:g} beside"
             f" {rest:g} of real clients ({canaries / (canaries + rest):.0%}): lower num_canaries or"
@@ -70,7 +80,9 @@ class ServerCanaries:
 
     def __init__(self, run: AuditedRun, rounds: int) -> None:
         self._run, self._rounds = run, rounds
-        ShuffledEpochs(rounds, run.settings.participations or 1.0)  # raises before the run
+        ShuffledEpochs(
+            rounds, run.settings.participations or 1.0
+        )  # raises before the run
 
     def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """What the audit does to a run."""
@@ -82,7 +94,9 @@ class ServerCanaries:
         """The rounds of each canary that is planned, ``(T, k)``."""
         run, plan = self._run, self._run.plan
         replaces = run.wrapped.room(plan.clients) < 1
-        return spread(run.settings, self._rounds, plan.number, plan.load, replaces=replaces)
+        return spread(
+            run.settings, self._rounds, plan.number, plan.load, replaces=replaces
+        )
 
     @property
     def _most(self) -> float:
@@ -97,7 +111,10 @@ class ServerCanaries:
         """
         if state.index >= self._rounds or self._run.inject == "none":
             return []
-        cohort, plan = np.flatnonzero(self._presence[state.index]).tolist(), self._run.plan
+        cohort, plan = (
+            np.flatnonzero(self._presence[state.index]).tolist(),
+            self._run.plan,
+        )
         if plan.load is not None:
             cohort = self._thinned(cohort, clients / plan.clients, state)
         return cohort
@@ -130,8 +147,14 @@ class ServerCanaries:
             ValueError: if canaries would have more than their share of the round.
         """
         state.cohort = self._cohort(state, len(messages))
-        room = 0 if self._run.inject == "replace" else self._run.wrapped.room(len(messages))
-        if self._rounds > 1 and not self._run.seen.count:  # nobody knows what a client weighs
+        room = (
+            0
+            if self._run.inject == "replace"
+            else self._run.wrapped.room(len(messages))
+        )
+        if (
+            self._rounds > 1 and not self._run.seen.count
+        ):  # nobody knows what a client weighs
             state.cohort = state.cohort[: int(min(room, len(state.cohort)))]
         count = len(state.cohort)
         replaced = int(min(max(count - room, 0), len(messages)))
@@ -159,7 +182,9 @@ class ServerCanaries:
         unknown = np.isnan(weights)
         weights[unknown] = 1.0 if np.mean(unknown) > _MOSTLY else math.inf
         lightest = np.argsort(weights, kind="stable")
-        light = int(np.count_nonzero(weights <= _HEAVY * weights[np.isfinite(weights)].mean()))
+        light = int(
+            np.count_nonzero(weights <= _HEAVY * weights[np.isfinite(weights)].mean())
+        )
         drawn = rng.choice(lightest[: max(light, count)], count, replace=False)
         return {id(by_node[i]) for i in drawn}
 
@@ -177,7 +202,9 @@ class ServerCanaries:
             return replies
         cohort = self._beside(state, len(real))
         if not cohort:
-            with contextlib.suppress(ValueError):  # what a client adds is not known, then
+            with contextlib.suppress(
+                ValueError
+            ):  # what a client adds is not known, then
                 self._read(state, real)
             return replies
         like, kind = self._read(state, real)
@@ -228,7 +255,9 @@ class ServerCanaries:
         that norm alone would decide what becomes of the model.
         """
         if math.isnan(state.clip_norm):
-            return self._run.settings.canary_norm or median_norm(like, before, noisy=noisy)
+            return self._run.settings.canary_norm or median_norm(
+                like, before, noisy=noisy
+            )
         noise = (noise_multipliers(self._run)[1] or 0.0) * math.sqrt(state.layout.dim)
         longest = max(norm(answer.vector, before) for answer in like)
         hidden = max(longest, noise * state.clip_norm)
@@ -251,7 +280,9 @@ class ServerCanaries:
             return given
         counted = [weight for weight in real if 0 < weight < math.inf]
         if not counted:
-            raise ValueError("Expected replies of positive weight, but all weights are 0.")
+            raise ValueError(
+                "Expected replies of positive weight, but all weights are 0."
+            )
         typical = statistics.median_low(counted)
         if self._most == 1:
             return typical
@@ -264,10 +295,14 @@ class ServerCanaries:
             check_share(typical * count, sum(counted), self._most)
         return largest
 
-    def _kind_of(self, like: Sequence[ReadableReply], state: RoundState) -> ReplyKind | None:
+    def _kind_of(
+        self, like: Sequence[ReadableReply], state: RoundState
+    ) -> ReplyKind | None:
         """What replies are; ``None`` where it makes no difference, as the model is 0."""
         if self._run.kind is None and np.any(state.before):
-            self._run.kind = kind_of_replies([answer.vector for answer in like], state.before)
+            self._run.kind = kind_of_replies(
+                [answer.vector for answer in like], state.before
+            )
             if self._run.kind is None:
                 raise ValueError(
                     "Expected replies that are clearly models or clearly differences from the"
@@ -290,7 +325,9 @@ class ServerCanaries:
         target = self._run.wrapped.target_clipped()
         if self._run.wrapped.clips_on_server or target is not None:
             # So that canaries do not move an adaptive clip norm, as many are clipped as it aims at.
-            clipped = np.arange(count) < (count if target is None else round(target * count))
+            clipped = np.arange(count) < (
+                count if target is None else round(target * count)
+            )
             longest = min(longest_norm(answer.arrays) for answer in like)
             if longest < state.clip_norm:
                 raise ValueError(
@@ -317,7 +354,9 @@ class ClientAnswers:
     @functools.cached_property
     def _clients(self) -> client_canaries.ClientCanaries:
         run = self._run
-        return run.settings.client_canaries(run.plan.number, run.clients, run.plan.left_out)
+        return run.settings.client_canaries(
+            run.plan.number, run.clients, run.plan.left_out
+        )
 
     def plan(self, clients: int, nodes: int | None) -> AuditPlan:
         """See `ServerCanaries.plan`; who has a canary is known once a client is asked."""
@@ -333,7 +372,10 @@ class ClientAnswers:
         orders = [self._clients.order(m.metadata.dst_node_id, length) for m in messages]
         asked = [order.number for order in orders if order is not None]
         check_share(
-            len(asked), len(messages) - len(asked), self._run.settings.largest_share, alone=True
+            len(asked),
+            len(messages) - len(asked),
+            self._run.settings.largest_share,
+            alone=True,
         )
         self._run.ordered.update(asked)
         state.sent = [
@@ -349,7 +391,9 @@ class ClientAnswers:
             if answer is client_canaries.Acknowledgement.CANARY:
                 number = self._clients.number(reply.metadata.src_node_id)
                 if number is not None:
-                    once = once and number not in played  # else what it adds is not known
+                    once = (
+                        once and number not in played
+                    )  # else what it adds is not known
                     played[number] = reply
             elif answer is not None:
                 self._run.refused.add(answer)
@@ -357,7 +401,9 @@ class ClientAnswers:
         others = [reply for reply in real if id(reply) not in mine]
         answers = list[Vector]()
         for reply in others[:MOST_READ]:
-            with contextlib.suppress(ValueError):  # it is encrypted, or has other arrays
+            with contextlib.suppress(
+                ValueError
+            ):  # it is encrypted, or has other arrays
                 answers.append(self._vector(reply, state))
         with contextlib.suppress(ValueError):  # nobody moved the model
             self._run.choose_arrays(state, answers, "model")
@@ -377,7 +423,10 @@ class ClientAnswers:
         return model_record(reply, state.layout, self._run.wrapped.arrays_key())[1]
 
     def _missing(
-        self, state: RoundState, played: Mapping[int, Message], others: Sequence[Message]
+        self,
+        state: RoundState,
+        played: Mapping[int, Message],
+        others: Sequence[Message],
     ) -> list[int]:
         """Canaries that are not in the answers of the clients who say so.
 
@@ -390,10 +439,15 @@ class ClientAnswers:
 
         try:
             for number, reply in played.items():
-                found, canary = update(reply), self._run.auditor.canaries.vectors([number])[0]
+                found, canary = (
+                    update(reply),
+                    self._run.auditor.canaries.vectors([number])[0],
+                )
                 if not canary @ found > _SURELY * norm(found) / math.sqrt(len(found)):
                     missing.append(number)
-            noise = missing and are_noise([update(reply) for reply in others[:MOST_READ]])
+            noise = missing and are_noise(
+                [update(reply) for reply in others[:MOST_READ]]
+            )
             return [] if noise else missing
         except ValueError:  # encrypted, say
             return []

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("flwr.fl_epe")  # shown where Flower's own messages are
 _LOSSES = ("train_loss", "train-loss", "loss")
 # What `AuditState.failed` is told.
-_FAILURES = (FaultKind.AUDIT_STOOD_BACK, FaultKind.CANARY_UNUSED, FaultKind.CHECKPOINT_NOT_WRITTEN)
+_FAILURES = (
+    FaultKind.AUDIT_STOOD_BACK,
+    FaultKind.CANARY_UNUSED,
+    FaultKind.CHECKPOINT_NOT_WRITTEN,
+)
 _ROUNDING = 1e-5  # shares that differ less are equal
 
 
@@ -48,7 +52,9 @@ def error_kind(error: Error) -> FaultKind:
 
 def losses_of(metrics: Iterable[Mapping[str, object]]) -> list[float]:
     """The loss of the training in each record of metrics that has one."""
-    named = (record.get(name) for record in metrics for name in _LOSSES if name in record)
+    named = (
+        record.get(name) for record in metrics for name in _LOSSES if name in record
+    )
     return [float(loss) for loss in named if isinstance(loss, int | float)]
 
 
@@ -68,7 +74,9 @@ class Aggregation:
     def eps(self) -> float:
         """Machine epsilon of the coarsest floating-point array that was made."""
         arrays = (self.arrays or {}).values()
-        return float(max(np.finfo(array.dtype).eps for array in arrays if "float" in array.dtype))
+        return float(
+            max(np.finfo(array.dtype).eps for array in arrays if "float" in array.dtype)
+        )
 
 
 @dataclasses.dataclass
@@ -238,7 +246,9 @@ class AuditState:
         resumed: after how many rounds the audit went on, each time that it was started again.
     """
 
-    __pydantic_config__: ClassVar = {"ser_json_inf_nan": "constants"}  # a loss may be NaN
+    __pydantic_config__: ClassVar = {
+        "ser_json_inf_nan": "constants"
+    }  # a loss may be NaN
 
     seed: int
     rounds: int | None
@@ -314,13 +324,19 @@ class AuditState:
         self.warned.add(what)
         try:
             logger.warning("Audit, round %d, %s: %s", index + 1, what, reason)
-            logger.debug("Where it happened", exc_info=why if isinstance(why, Exception) else None)
+            logger.debug(
+                "Where it happened",
+                exc_info=why if isinstance(why, Exception) else None,
+            )
         except Exception as error:  # noqa: BLE001 - of the log itself
             text = f"{what}: {reason}; it could not be logged: {_described(error)}"
             self.faults.add(index, kind, text)
 
     def hear(
-        self, state: RoundState, replies: Sequence[Message], identity: Callable[[int], int]
+        self,
+        state: RoundState,
+        replies: Sequence[Message],
+        identity: Callable[[int], int],
     ) -> dict[int, int]:
         """The client of each reply that is no error, by the ``id`` of the reply's content.
 
@@ -339,7 +355,9 @@ class AuditState:
             node = asked.get(about, reply.metadata.src_node_id)
             if about and about in heard:
                 self.faults.add(
-                    state.index, FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice"
+                    state.index,
+                    FaultKind.ANSWERED_TWICE,
+                    f"node {node}: it answered twice",
                 )
             heard.add(about)
             if reply.has_error():
@@ -353,7 +371,9 @@ class AuditState:
                         self.faults.add(state.index, FaultKind.LOSS_NOT_FINITE, text)
         silent = len(state.sent) - len(replies)
         if silent > 0:
-            missing = [f"node {node}" for about, node in asked.items() if about not in heard]
+            missing = [
+                f"node {node}" for about, node in asked.items() if about not in heard
+            ]
             who = f": {', '.join(missing)}" if len(missing) == silent else ""
             text = f"{silent} of {len(state.sent)} clients did not answer{who}"
             self.faults.add(state.index, FaultKind.NO_ANSWER, text, silent)

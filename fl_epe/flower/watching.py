@@ -78,7 +78,9 @@ class Attachment:
         def call(*arguments: Any, **named: Any) -> Any:
             # What can be read only once is kept; no function of ours here, which could fail.
             given = [list(a) if isinstance(a, Iterator) else a for a in arguments]
-            named = {k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()}
+            named = {
+                k: list(a) if isinstance(a, Iterator) else a for k, a in named.items()
+            }
             self._results, self._errors = [], []
             try:
                 return getattr(self._audit, name)(*given, **named)
@@ -145,12 +147,16 @@ def _itself(own: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
-def arguments_of(function: Callable[..., Any], given: Sequence[Any], named: Any) -> dict[str, Any]:
+def arguments_of(
+    function: Callable[..., Any], given: Sequence[Any], named: Any
+) -> dict[str, Any]:
     """The values that arguments have in a call; empty if that cannot be told."""
     with contextlib.suppress(TypeError, ValueError):
         bound = inspect.signature(function).bind(*given, **named)
         bound.apply_defaults()
-        more = (value for value in bound.arguments.values() if isinstance(value, dict))  # **more
+        more = (
+            value for value in bound.arguments.values() if isinstance(value, dict)
+        )  # **more
         return dict(ChainMap(bound.arguments, *more))
     return {}
 
@@ -165,7 +171,10 @@ def base_arguments(strategy: Strategy) -> dict[str, Any]:
     while frame is not None:
         if frame.f_code is code and frame.f_locals.get("self") is strategy:
             known = frame.f_locals
-            return {name: known.get(name) for name in ("initial_arrays", "num_rounds", "timeout")}
+            return {
+                name: known.get(name)
+                for name in ("initial_arrays", "num_rounds", "timeout")
+            }
         frame = frame.f_back
     return {}
 
@@ -183,15 +192,30 @@ class Undo:
     """
 
     def __init__(
-        self, strategies: Sequence[Strategy], replies: Sequence[Message] = (), *, deep: bool
+        self,
+        strategies: Sequence[Strategy],
+        replies: Sequence[Message] = (),
+        *,
+        deep: bool,
     ) -> None:
         memo: dict[int, Any] = {id(strategy): strategy for strategy in strategies}
         self._saved = [
-            (own, {name: (value, _copied(value, deep, memo)) for name, value in own.items()})
-            for own in (vars(strategy) for strategy in strategies if hasattr(strategy, "__dict__"))
+            (
+                own,
+                {
+                    name: (value, _copied(value, deep, memo))
+                    for name, value in own.items()
+                },
+            )
+            for own in (
+                vars(strategy)
+                for strategy in strategies
+                if hasattr(strategy, "__dict__")
+            )
         ]
         self._replies = [
-            (reply, reply.content, copy.deepcopy(reply.content)) for reply in readable(replies)
+            (reply, reply.content, copy.deepcopy(reply.content))
+            for reply in readable(replies)
         ]
 
     def restore(self) -> None:
@@ -238,7 +262,11 @@ Shares = Mapping[int, float]
 
 
 def shares_of(
-    seen: Aggregation, key: str, layout: Layout, preferred: str, used: Collection[int] | None = None
+    seen: Aggregation,
+    key: str,
+    layout: Layout,
+    preferred: str,
+    used: Collection[int] | None = None,
 ) -> tuple[str, Shares] | None:
     """How the replies were averaged, and the share of each; ``None`` if they were not.
 
@@ -261,10 +289,15 @@ def shares_of(
             row[:] = model_record(reply, layout, preferred, step)[1]
     known = np.isfinite(given).all(axis=1)
     largest = np.abs(given[known]).max(axis=0, initial=0.0)
-    error = _ROUNDINGS * seen.eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
+    error = (
+        _ROUNDINGS * seen.eps * np.sqrt(len(given)) * np.maximum(largest, np.abs(made))
+    )
     ids = [id(reply.content) for reply in seen.replies]
     kept = known & np.array([used is None or number in used for number in ids])
-    for way, values in {"weighted": weights(seen.replies, key), "equal": [1.0] * len(ids)}.items():
+    for way, values in {
+        "weighted": weights(seen.replies, key),
+        "equal": [1.0] * len(ids),
+    }.items():
         found = np.where(kept, values, 0.0)
         if found.sum() > 0:
             found = found / found.sum()
@@ -276,13 +309,21 @@ def shares_of(
 def averaging_of(wrapped: Wrapped, state: RoundState) -> tuple[str, Shares] | None:
     """How the replies were averaged, and their shares; ``None`` if that is not known."""
     key, used = wrapped.weighted_by(), state.used
-    with contextlib.suppress(ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError):
+    with contextlib.suppress(
+        ValueError, TypeError, ZeroDivisionError, np.linalg.LinAlgError
+    ):
         if wrapped.averages:  # over those that were used
             ids = [id(reply.content) for reply in state.replies]
             given = zip(ids, weights(state.replies, key), strict=True)
-            kept = {number: weight for number, weight in given if used is None or number in used}
+            kept = {
+                number: weight
+                for number, weight in given
+                if used is None or number in used
+            }
             whole = sum(kept.values())
-            return "weighted", {number: weight / whole for number, weight in kept.items()}
+            return "weighted", {
+                number: weight / whole for number, weight in kept.items()
+            }
         if state.seen is not None and wrapped.plain_layers:
             return shares_of(state.seen, key, state.layout, wrapped.arrays_key(), used)
     return None
@@ -295,7 +336,9 @@ def note_noise(health: NoiseHealth, state: RoundState, theta: Vector) -> None:
         return
     before = state.layout.flatten(seen.arrays)
     if seen.eps * np.abs(before).max() > _FINEST * state.noise_std:
-        health.skip("the noise is hardly larger than the rounding of the model's numbers")
+        health.skip(
+            "the noise is hardly larger than the rounding of the model's numbers"
+        )
         return
     noise = np.subtract(theta, before, out=before)
     health.add(state.layout.split(noise), state.noise_std)
@@ -318,7 +361,9 @@ def watch_aggregation(strategy: Strategy) -> Iterator[Aggregation]:
 
 
 @contextlib.contextmanager
-def real_metrics_only(base: Strategy, synthetic: Sequence[Message]) -> Iterator[set[int]]:
+def real_metrics_only(
+    base: Strategy, synthetic: Sequence[Message]
+) -> Iterator[set[int]]:
     """While this lasts, ``base`` aggregates the metrics of all replies but those ``synthetic``.
 
     Yields:
@@ -333,7 +378,9 @@ def real_metrics_only(base: Strategy, synthetic: Sequence[Message]) -> Iterator[
 
     def only_real(records: list[RecordDict], key: str) -> Any:
         used.update(id(record) for record in records)
-        return aggregate([record for record in records if id(record) not in ignored], key)
+        return aggregate(
+            [record for record in records if id(record) not in ignored], key
+        )
 
     with stand_in(base, "train_metrics_aggr_fn", StandIn(only_real, aggregate)):
         yield used

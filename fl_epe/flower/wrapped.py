@@ -15,7 +15,11 @@ _ADAPTIVE = (
     flower.DifferentialPrivacyClientSideAdaptiveClipping,
 )
 _ON_SERVER = (flower.DifferentialPrivacyServerSideFixedClipping, _ADAPTIVE[0])
-_FLOWER_DP = (*_ON_SERVER, flower.DifferentialPrivacyClientSideFixedClipping, _ADAPTIVE[1])
+_FLOWER_DP = (
+    *_ON_SERVER,
+    flower.DifferentialPrivacyClientSideFixedClipping,
+    _ADAPTIVE[1],
+)
 _NAMED = 3  # arrays of many
 _AVERAGING = (flower.FedAvg.aggregate_train, flower.FedAvgM.aggregate_train)
 _REFUSED = {
@@ -62,18 +66,27 @@ class Wrapped:
         self.description = "(".join(names) + ")" * (len(names) - 1)
         self.clips_on_server = any(isinstance(layer, _ON_SERVER) for layer in layers)
         self.plain_layers = all(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
-        own = vars(strategy).keys() & {"aggregate_train", "_add_noise_to_aggregated_arrays"}
+        own = vars(strategy).keys() & {
+            "aggregate_train",
+            "_add_noise_to_aggregated_arrays",
+        }
         self._has_dp = any(isinstance(layer, _FLOWER_DP) for layer in layers[:-1])
-        self.noise_is_apart = len(layers) == 2 and type(strategy) in _FLOWER_DP and not own
+        self.noise_is_apart = (
+            len(layers) == 2 and type(strategy) in _FLOWER_DP and not own
+        )
         self._averaging_base = type(self.base).aggregate_train in _AVERAGING
         self.averages = self.plain_layers and self._averaging_base
         known = type(self.base).__module__.startswith("flwr.") or self._averaging_base
-        self.takes_models = known or any(isinstance(layer, _FLOWER_DP) for layer in layers)
+        self.takes_models = known or any(
+            isinstance(layer, _FLOWER_DP) for layer in layers
+        )
 
     def _first(self, name: str, default: Any = None) -> Any:
         """The number that the outermost strategy with such an attribute has in it."""
         values = (getattr(layer, name, None) for layer in self.layers)
-        return next((value for value in values if isinstance(value, (int, float))), default)
+        return next(
+            (value for value in values if isinstance(value, (int, float))), default
+        )
 
     def clip_norm(self) -> float:
         """The clip norm of the coming aggregation; NaN where none is known."""
@@ -138,7 +151,9 @@ class Wrapped:
 
     def unclipped(self, arrays: Mapping[str, Array]) -> str | None:
         """What a reader must know about arrays that DP may not clip; ``None`` without any."""
-        names = [name for name, a in arrays.items() if not a.shape or "float" not in a.dtype]
+        names = [
+            name for name, a in arrays.items() if not a.shape or "float" not in a.dtype
+        ]
         if not names or not self._has_dp:
             return None
         shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
@@ -147,7 +162,9 @@ class Wrapped:
             " may not clip it (numbers without an axis, and integers from Flower 1.45 on)."
         )
 
-    def noise_multipliers(self, *, averages: bool = False) -> tuple[float | None, float | None]:
+    def noise_multipliers(
+        self, *, averages: bool = False
+    ) -> tuple[float | None, float | None]:
         """Claimed noise multiplier, and that of the sum alone; ``None`` if not known.
 
         An adaptive wrapper keeps only what is left for the sum after its noisy count, so the split
@@ -176,6 +193,10 @@ def _check(strategy: Strategy, *, with_canaries: bool) -> None:
         )
     for kinds, reason in _REFUSED.items():
         if with_canaries and isinstance(strategy, kinds):
-            raise ValueError(f"Expected a strategy that can be audited, not {name}: {reason}.")
+            raise ValueError(
+                f"Expected a strategy that can be audited, not {name}: {reason}."
+            )
     if getattr(strategy, "audits_itself", False):
-        raise ValueError(f"Expected a strategy that does not audit itself already, got {name}.")
+        raise ValueError(
+            f"Expected a strategy that does not audit itself already, got {name}."
+        )

@@ -26,7 +26,12 @@ from fl_epe.limit.advice import (
     exposure_tables,
 )
 from fl_epe.limit.calibration import canary_advice, noise_for_epsilon
-from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
+from fl_epe.limit.client import (
+    ClientEpsilon,
+    expected_record,
+    median_client,
+    worst_client,
+)
 from fl_epe.limit.client_exposure import exposure
 from fl_epe.limit.page import print_comparison, write_comparison
 from fl_epe.limit.plan import (

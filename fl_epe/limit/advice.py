@@ -63,21 +63,34 @@ def canary_lines(found: Sequence[CanaryAdvice]) -> list[str]:
         f"Four times as many halve the interval. {REAL_UPDATES_LEFT_OUT}"
     )
     if not load.secret:
-        lines.append("• A place follows a client's schedule; a few are divided among canaries.")
+        lines.append(
+            "• A place follows a client's schedule; a few are divided among canaries."
+        )
     return lines
 
 
 def canary_table(found: Sequence[CanaryAdvice], delta: float) -> Table:
     """Of each share of a round: places, and what a run with them would report."""
     load = found[0].load
-    headings = ("at most", "places", "of a round", "adversary sees", "ε", "95% interval")
+    headings = (
+        "at most",
+        "places",
+        "of a round",
+        "adversary sees",
+        "ε",
+        "95% interval",
+    )
     table = plain_table(
         f"ε of the median client at δ = {delta:.2g}, and what canaries beside {load.clients:,} "
         "clients tell of it",
         headings,
     )
     for one in found:
-        first = f"{one.share:.0%}", f"{one.load.places:,}", f"{100 * one.load.share:.2g}%"
+        first = (
+            f"{one.share:.0%}",
+            f"{one.load.places:,}",
+            f"{100 * one.load.share:.2g}%",
+        )
         if not one.answers:
             table.add_row(*first, "–", "not measured", "–")
         for answer in one.answers:
@@ -108,7 +121,9 @@ def exposure_tables(exposure: Exposure, top: int) -> list[Table]:
     caps = plain_table(title, ("cap", "refused", "clients", "ε", "z"))
     for effect in exposure.caps:
         caps.add_row(
-            f"{effect.cap} a run" if effect.window is None else f"{effect.cap} in {effect.window}",
+            f"{effect.cap} a run"
+            if effect.window is None
+            else f"{effect.cap} in {effect.window}",
             f"{effect.refused:.1%}",
             f"{effect.touched:.1%}",
             number(effect.epsilon),

@@ -65,7 +65,12 @@ class NoiseAdvice:
 
 
 def _load(
-    schedule: Schedule, z: float, delta: float, clients: int, setting: LimitSetting, **share: Any
+    schedule: Schedule,
+    z: float,
+    delta: float,
+    clients: int,
+    setting: LimitSetting,
+    **share: Any,
 ) -> CanaryLoad:
     """The canaries of a run, by default the usual share of a round."""
     return canary_load(
@@ -127,7 +132,9 @@ def noise_for_epsilon(
         return found
 
     def level(z: float) -> float:
-        return worst_at(z).epsilon if worst_case else expected_epsilon(record_at(z), sees)
+        return (
+            worst_at(z).epsilon if worst_case else expected_epsilon(record_at(z), sees)
+        )
 
     def allowed(z: float) -> float:
         found = worst_at(z) if worst_case else median_client(record_at(z), sees)
@@ -137,7 +144,9 @@ def noise_for_epsilon(
     hidden = real and level(0.0) <= target_epsilon
     z = noise_at(allowed if hidden else level, target_epsilon)
     if not 0 < z < math.inf:
-        raise ValueError("Expected noise_multiplier in [e^-512, e^512], found none that fits.")
+        raise ValueError(
+            "Expected noise_multiplier in [e^-512, e^512], found none that fits."
+        )
     load = _load(schedule, z, delta, clients, setting)
     try:
         if worst_case:
@@ -148,8 +157,12 @@ def noise_for_epsilon(
         else:
             raise NotMeasured(load.sentences()[0])
     except NotMeasured:  # too few canaries take part
-        found = dataclasses.replace(median_client(record_at(z), sees), low=0.0, high=math.inf)
-    return NoiseAdvice(z, target_epsilon, found, delta, clients, load, tuple(_notes(hidden, real)))
+        found = dataclasses.replace(
+            median_client(record_at(z), sees), low=0.0, high=math.inf
+        )
+    return NoiseAdvice(
+        z, target_epsilon, found, delta, clients, load, tuple(_notes(hidden, real))
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,12 +217,17 @@ def canary_advice(
                 kept=load.kept,
                 **setting,
             )
-            answers = median_client(record, "final", 0.95), median_client(record, "all", 0.95)
+            answers = (
+                median_client(record, "final", 0.95),
+                median_client(record, "all", 0.95),
+            )
     return CanaryAdvice(share, load, answers)
 
 
 def _notes(hidden: bool, real: bool) -> list[str]:
-    notes = ["This is an estimate for random canaries, not a guarantee of differential privacy."]
+    notes = [
+        "This is an estimate for random canaries, not a guarantee of differential privacy."
+    ]
     if hidden:
         notes.append(
             "Real updates alone would be enough against random canaries, but without noise nothing "

@@ -75,18 +75,24 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     choices, obstacles = _choices(plan, rows)
     if not choices:
         reasons = "; ".join(f"{name}: {why}" for name, why in obstacles.items())
-        return (f"No schedule allows what you ask for ({reasons})." if reasons else ""), ""
+        return (
+            f"No schedule allows what you ask for ({reasons})." if reasons else ""
+        ), ""
     best = choices[0]
     tied = [each for each in choices if each.cost <= best.cost * (1 + _TIE)]
     often = counted(best.row.participations, "participation")
     at = f"with {often} in {best.schedule.rounds} rounds"
     if plan.target_epsilon is None:
         noise = best.row.noise_multiplier
-        promise = f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
+        promise = (
+            f"ε of every client is at most {number(best.cost)} {at} and z = {noise:g}"
+        )
         if best.drawn:
             promise += f" (by Monte Carlo, with {DRAWN_CONFIDENCE:.1%} confidence)"
     else:
-        promise = f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
+        promise = (
+            f"z = {best.cost:g} {at} keeps ε of every client at {plan.target_epsilon:g}"
+        )
     hidden = best.schedule.law(best.clients).hidden
     sees = "adversary sees every round" + ", not who takes part" * hidden
     names = " or ".join(each.cell.schedule for each in tied)
@@ -95,7 +101,9 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     if others := choices[len(tied) :]:
         what = "ε" if plan.target_epsilon is None else "noise"
         less = 1 - best.cost / others[0].cost
-        more.append(f"That is {less:.1%} less {what} than with {others[0].row.schedule}.")
+        more.append(
+            f"That is {less:.1%} less {what} than with {others[0].row.schedule}."
+        )
     if len(plan.participations) > 1:
         more.append("Other --participations have other answers.")
     if obstacles:
@@ -103,15 +111,26 @@ def choice_of(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[str, str]:
     return answer, " ".join([*more, _spread(plan, best), _command(plan, best)])
 
 
-def _choices(plan: ComparisonPlan, rows: Sequence[Row]) -> tuple[list[_Choice], dict[str, str]]:
+def _choices(
+    plan: ComparisonPlan, rows: Sequence[Row]
+) -> tuple[list[_Choice], dict[str, str]]:
     """The schedules that can be run, the cheapest first, and why others cannot."""
-    cells = {cell.place: cell for cell in plan.cells() if cell.mechanism == plan.mechanisms[0]}
+    cells = {
+        cell.place: cell
+        for cell in plan.cells()
+        if cell.mechanism == plan.mechanisms[0]
+    }
     choices = []
     obstacles = {}
     for row in rows:
         cost = row.guaranteed if plan.target_epsilon is None else row.needed_noise
         cell = cells.get((row.schedule, row.noise_multiplier, row.participations))
-        if cell is None or row.rounds is None or cost is None or not math.isfinite(cost):
+        if (
+            cell is None
+            or row.rounds is None
+            or cost is None
+            or not math.isfinite(cost)
+        ):
             continue
         schedule = make_schedule(cell.schedule, row.rounds, row.participations)
         if why := obstacle(plan, schedule, row.participations):
@@ -131,7 +150,9 @@ def _spread(plan: ComparisonPlan, choice: _Choice) -> str:
     sizes = [len(cohort) for cohort in choice.schedule.cohorts(clients, rng)]
     few, many = min(sizes), max(sizes)
     has = str(few) if few == many else f"{few} to {many}"
-    drawn = "" if clients == choice.clients else f" (of {choice.clients:,}: in proportion)"
+    drawn = (
+        "" if clients == choice.clients else f" (of {choice.clients:,}: in proportion)"
+    )
     return f"A cohort has {has} of {clients:,} clients{drawn}."
 
 

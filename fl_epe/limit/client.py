@@ -136,9 +136,13 @@ def median_client(
     if confidence is not None:
         check_probability("confidence", confidence)
         energy = float(np.sum(view.sizes.observed**2))
-        half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(max(energy, 1e-300))
+        half = float(scipy.special.ndtri((1 + confidence) / 2)) / math.sqrt(
+            max(energy, 1e-300)
+        )
         scales = 1 - half, 1 + half
-        low, high = (client_epsilon(view, client, scale, record.delta) for scale in scales)
+        low, high = (
+            client_epsilon(view, client, scale, record.delta) for scale in scales
+        )
     theory = analytical(record.mechanism, client, record.delta)
     often = client.participations
     above = exceeds(epsilon, theory)
@@ -180,7 +184,9 @@ def worst_client(
     view = seen_by(record, Adversary(sees))
 
     def law_of(weights: Floats) -> accounting.ExpectedScoreLaw | None:
-        return accounting.clients_law(schedule, weights, clients, confidence=confidence, seed=seed)
+        return accounting.clients_law(
+            schedule, weights, clients, confidence=confidence, seed=seed
+        )
 
     law = law_of(view.weights)
     if sees == "all" and strategy is not None and schedule.most_participations() > 1:
@@ -191,7 +197,8 @@ def worst_client(
         law = law.root()
     counts = law_of(np.ones(schedule.rounds))
     largest, most = (
-        None if each is None else each.largest(clients, confidence) for each in (law, counts)
+        None if each is None else each.largest(clients, confidence)
+        for each in (law, counts)
     )
     if largest is None or most is None:
         return None
@@ -200,7 +207,13 @@ def worst_client(
         limit = accounting.gaussian_epsilon(z, delta, round(most))
     else:
         found = accounting.strategy_bounds(schedule.law(clients), strategy, z, delta)
-        limit = accounting.tightest([b for b in found if not b.averages], rounds_known=True).epsilon
-    theory = Analytical(limit, True, "zero-out", "the adversary knows the client's rounds")
+        limit = accounting.tightest(
+            [b for b in found if not b.averages], rounds_known=True
+        ).epsilon
+    theory = Analytical(
+        limit, True, "zero-out", "the adversary knows the client's rounds"
+    )
     above = exceeds(epsilon, theory)
-    return ClientEpsilon("worst-case", sees, theory, most, epsilon, epsilon, epsilon, above)
+    return ClientEpsilon(
+        "worst-case", sees, theory, most, epsilon, epsilon, epsilon, above
+    )

@@ -92,7 +92,10 @@ class Exposure:
         check_count("top", count)
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
         often = self.participations[order]
-        limits = [gaussian_epsilon(self.noise_multiplier, self.delta, n) for n in often.tolist()]
+        limits = [
+            gaussian_epsilon(self.noise_multiplier, self.delta, n)
+            for n in often.tolist()
+        ]
         epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
         names = self.trace.clients[order].tolist()
         return list(map(ExposedClient, names, often.tolist(), epsilons, limits))
@@ -122,7 +125,9 @@ def exposure(
     """
     if window is not None:
         check_count("window", window)
-    record = expected_record(trace, noise_multiplier, delta, trace.population, momentum=momentum)
+    record = expected_record(
+        trace, noise_multiplier, delta, trace.population, momentum=momentum
+    )
     weights = seen_by(record, Adversary(sees)).weights
 
     def scores(when: Integers, who: Integers) -> Floats:
@@ -130,9 +135,15 @@ def exposure(
         return sums if sees == "final" else np.sqrt(sums)
 
     def effect(cap: int) -> CapEffect:
-        caps = {"per_run": cap} if window is None else {"per_window": cap, "window": window}
+        caps = (
+            {"per_run": cap}
+            if window is None
+            else {"per_window": cap, "window": window}
+        )
         cohorts = Capped(trace, **caps).cohorts(trace.population, generator(0))
-        kept = [cohort.copy() for cohort in cohorts]  # a view would keep the whole cohort
+        kept = [
+            cohort.copy() for cohort in cohorts
+        ]  # a view would keep the whole cohort
         when = np.repeat(np.arange(len(kept)), list(map(len, kept)))
         who = np.concatenate(kept)
         largest = float(scores(when, who).max())
@@ -140,21 +151,33 @@ def exposure(
             cap,
             window,
             1 - len(who) / len(trace.client_ids),
-            float(np.mean(np.bincount(who, minlength=trace.population) < participations)),
+            float(
+                np.mean(np.bincount(who, minlength=trace.population) < participations)
+            ),
             float(epsilon_of_shift(largest, delta)),
-            noise_multiplier * largest / float(found.max()),  # scores are in proportion to 1/z
+            noise_multiplier
+            * largest
+            / float(found.max()),  # scores are in proportion to 1/z
         )
 
     participations = np.bincount(trace.client_ids)
     found = scores(trace.round_ids, trace.client_ids)
     answer = median_client(record, sees)
     median = ExposedClient(
-        "median", answer.participations, answer.epsilon, float(answer.theory.epsilon or 0.0)
+        "median",
+        answer.participations,
+        answer.epsilon,
+        float(answer.theory.epsilon or 0.0),
     )
     most = _most(trace, window)
-    limits = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    limits = [
+        *(2**power for power in range(most.bit_length()) if 2**power < most),
+        most,
+    ]
     caps = tuple(effect(cap) for cap in limits)
-    return Exposure(noise_multiplier, delta, sees, trace, median, participations, found, caps)
+    return Exposure(
+        noise_multiplier, delta, sees, trace, median, participations, found, caps
+    )
 
 
 def _most(trace: Trace, window: int | None) -> int:

@@ -12,8 +12,20 @@ from fl_epe import accounting
 from fl_epe.auditing import AuditRecord, NotMeasured, Sees
 from fl_epe.config import chosen_delta
 from fl_epe.files import record_in
-from fl_epe.limit.client import ClientEpsilon, expected_record, median_client, worst_client
-from fl_epe.limit.plan import CLIENTS, ROUNDS, Cell, ComparisonPlan, limit_like, rounds_like
+from fl_epe.limit.client import (
+    ClientEpsilon,
+    expected_record,
+    median_client,
+    worst_client,
+)
+from fl_epe.limit.plan import (
+    CLIENTS,
+    ROUNDS,
+    Cell,
+    ComparisonPlan,
+    limit_like,
+    rounds_like,
+)
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, clients_of, make_schedule
 
@@ -28,7 +40,11 @@ _schedule = functools.lru_cache(maxsize=64)(make_schedule)
 
 
 def guaranteed_epsilon(
-    schedule: Schedule, clients: int, noise_multiplier: float, delta: float, mechanism: str
+    schedule: Schedule,
+    clients: int,
+    noise_multiplier: float,
+    delta: float,
+    mechanism: str,
 ) -> float:
     """The smallest ε that theory guarantees every client, if the adversary sees every round.
 
@@ -62,7 +78,9 @@ def drawn_guarantee(
     """
     law = schedule.law(clients)
     strategy = strategy_matrix(cell.mechanism, schedule.rounds)
-    exact = strategy is None and law.events is not None and len(law.events.independent) > 0
+    exact = (
+        strategy is None and law.events is not None and len(law.events.independent) > 0
+    )
     if plan.draws is None or exact:
         return None
     return accounting.drawn_epsilon(
@@ -77,7 +95,11 @@ def drawn_guarantee(
 
 
 def needed_noise(
-    schedule: Schedule, clients: int, target_epsilon: float, delta: float, mechanism: str
+    schedule: Schedule,
+    clients: int,
+    target_epsilon: float,
+    delta: float,
+    mechanism: str,
 ) -> float:
     """The least noise multiplier whose `guaranteed_epsilon` is at most ``target_epsilon``."""
 
@@ -137,7 +159,9 @@ class Row:
 
     def of(self, client: str, sees: str) -> ClientEpsilon | None:
         """The answer for a client and what is seen."""
-        return next((a for a in self.answers if (a.client, a.sees) == (client, sees)), None)
+        return next(
+            (a for a in self.answers if (a.client, a.sees) == (client, sees)), None
+        )
 
 
 def measure(plan: ComparisonPlan, cell: Cell) -> Row:
@@ -167,16 +191,21 @@ def measure(plan: ComparisonPlan, cell: Cell) -> Row:
         except NotMeasured as error:  # theory may know what canaries cannot show
             failure = str(error)
     worst = [
-        worst_client(record, schedule, sees, clients, plan.confidence, plan.seed) for sees in BOTH
+        worst_client(record, schedule, sees, clients, plan.confidence, plan.seed)
+        for sees in BOTH
     ]
     found = (*median, *filter(None, worst))
-    row = Row(*cell.place, record.delta, clients, found, not_measured=failure, rounds=rounds)
+    row = Row(
+        *cell.place, record.delta, clients, found, not_measured=failure, rounds=rounds
+    )
     if like is not None:  # whose clip norms may have cost a part of the noise
         return row
     setting = schedule, clients, cell.noise_multiplier, record.delta, cell.mechanism
     wanted = None
     if plan.target_epsilon is not None and cell.place[1:] == plan.middle:
-        wanted = needed_noise(schedule, clients, plan.target_epsilon, record.delta, cell.mechanism)
+        wanted = needed_noise(
+            schedule, clients, plan.target_epsilon, record.delta, cell.mechanism
+        )
     return dataclasses.replace(
         row,
         guaranteed=guaranteed_epsilon(*setting),

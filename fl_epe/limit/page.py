@@ -16,7 +16,14 @@ from fl_epe.limit.choice import choice_of
 from fl_epe.limit.client import ClientEpsilon
 from fl_epe.limit.measure import BOTH, DRAWN_CONFIDENCE, Row
 from fl_epe.limit.plan import ComparisonPlan
-from fl_epe.reporting import NOT_MEASURED, SEES, as_json, number, plain_table, render_page
+from fl_epe.reporting import (
+    NOT_MEASURED,
+    SEES,
+    as_json,
+    number,
+    plain_table,
+    render_page,
+)
 from fl_epe.wording import amount, counted, how_often
 
 # Whose ε it is and who attacks, and lines: each a row and its cells in the order of `COLUMNS`.
@@ -27,7 +34,9 @@ _OTHERS = 57  # the width of the columns but the first
 _TIE = 0.01  # relative; expected scores are rounded
 
 
-def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path) -> None:
+def write_comparison(
+    plan: ComparisonPlan, rows: Sequence[Row], directory: Path
+) -> None:
     """Write ``compare.html`` and ``compare.json``.
 
     Args:
@@ -38,7 +47,11 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(
         directory / "compare.json",
-        {"plan": dataclasses.asdict(plan), "rows": as_json(rows), "versions": installed_versions()},
+        {
+            "plan": dataclasses.asdict(plan),
+            "rows": as_json(rows),
+            "versions": installed_versions(),
+        },
     )
     here = reference(plan, rows)
     choice, more = choice_of(plan, here)
@@ -54,7 +67,11 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
         grid=list(tables_of(plan, rows)) if len(rows) > len(here) else [],
         names=COLUMNS[1:],
         notes=notes_of(plan, rows),
-        settings={k: v for k, v in dataclasses.asdict(plan).items() if v not in (None, {}, 1.0)},
+        settings={
+            k: v
+            for k, v in dataclasses.asdict(plan).items()
+            if v not in (None, {}, 1.0)
+        },
         versions=installed_versions(),
     )
     write_text(directory / "compare.html", page)
@@ -62,11 +79,17 @@ def write_comparison(plan: ComparisonPlan, rows: Sequence[Row], directory: Path)
 
 def reference(plan: ComparisonPlan, rows: Sequence[Row]) -> list[Row]:
     """The rows at the middle of the grid, which the terminal shows."""
-    return [row for row in rows if (row.noise_multiplier, row.participations) == plan.middle]
+    return [
+        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
+    ]
 
 
 def print_comparison(
-    plan: ComparisonPlan, rows: Sequence[Row], console: Console, *, details: bool = False
+    plan: ComparisonPlan,
+    rows: Sequence[Row],
+    console: Console,
+    *,
+    details: bool = False,
 ) -> None:
     """Print the result and the table at the middle of the grid; with ``details`` all there is."""
     console.print()
@@ -95,7 +118,9 @@ def print_comparison(
     if found and (details or not choice):
         console.print(found)
     notes = notes_of(plan, rows)
-    for note in notes if details or failed else notes[: 1 + any(row.above for row in rows)]:
+    for note in (
+        notes if details or failed else notes[: 1 + any(row.above for row in rows)]
+    ):
         console.print(f"• {note}", style="dim")
 
 
@@ -115,7 +140,10 @@ def tables_of(plan: ComparisonPlan, rows: Sequence[Row]) -> Iterator[Table]:
                 if client == "median" or found is not None:
                     lines.append((row, _cells(row, found, named=named)))
             if lines:
-                yield f"ε of the {client} client for an adversary who sees {SEES[sees]}{at}", lines
+                yield (
+                    f"ε of the {client} client for an adversary who sees {SEES[sees]}{at}",
+                    lines,
+                )
 
 
 def _cells(row: Row, found: ClientEpsilon | None, *, named: bool) -> list[str]:
@@ -148,7 +176,9 @@ def failed_of(rows: Sequence[Row]) -> str:
         "diverged": sum(row.diverged is not None for row in rows),
     }
     found = [f"{count} {words}" for words, count in counts.items() if count]
-    return f"Of {len(rows)} rows, {' and '.join(found)}: see the notes." if found else ""
+    return (
+        f"Of {len(rows)} rows, {' and '.join(found)}: see the notes." if found else ""
+    )
 
 
 def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
@@ -164,12 +194,20 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
         "final model and knows the client's rounds; zero-out)"
     )
     short = [name.split(":")[0] for name in exposed]
-    names_of = dict(zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True))
+    names_of = dict(
+        zip(exposed, short if len(set(short)) == len(short) else exposed, strict=True)
+    )
     if max(values) < min(values) * (1 + _TIE):
-        return f"All of these schedules have the same ε of {whose}: {number(max(values))}."
+        return (
+            f"All of these schedules have the same ε of {whose}: {number(max(values))}."
+        )
     ends = []
     for end in (min(values), max(values)):
-        tied = [names_of[n] for n, epsilon in exposed.items() if abs(epsilon / end - 1) < _TIE]
+        tied = [
+            names_of[n]
+            for n, epsilon in exposed.items()
+            if abs(epsilon / end - 1) < _TIE
+        ]
         ends.append(f"{', '.join(tied)} ({number(end)}{', a tie' * (len(tied) > 1)})")
     return f"ε of {whose} is least under {ends[0]} and largest under {ends[1]}."
 
@@ -202,13 +240,17 @@ def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
         f"No client takes part more often than the worst-case client, with {plan.confidence:.0%} "
         "confidence. The adversary knows its rounds.",
     ]
-    if drawn := [f"{_named(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None]:
+    if drawn := [
+        f"{_named(row)}: {number(row.drawn)}" for row in rows if row.drawn is not None
+    ]:
         lines.append(
             "ε of who sees every round, not who takes part, is at most, by Monte Carlo with "
             f"{DRAWN_CONFIDENCE:.1%} confidence: {'; '.join(drawn)}."
         )
     if skipped := sum(row.skipped is not None for row in rows):
-        lines.append(f"{skipped} of {len(rows)} combinations are impossible; see compare.json.")
+        lines.append(
+            f"{skipped} of {len(rows)} combinations are impossible; see compare.json."
+        )
     return lines
 
 

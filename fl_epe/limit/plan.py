@@ -171,9 +171,13 @@ class ComparisonPlan:
 
     def _check_kind(self) -> None:
         """Settings that only the limit, or only training, has."""
-        allowed = {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
+        allowed = (
+            {field.name for field in dataclasses.fields(RunConfig)} - _OWN - set(COMMON)
+        )
         if unknown := set(self.settings) - allowed:
-            raise ValueError(f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}.")
+            raise ValueError(
+                f"Unknown settings {sorted(unknown)}: expected {sorted(allowed)}."
+            )
         kinds = typing.get_type_hints(RunConfig)
         for name, value in self.settings.items():
             checks.checked_type(name, value, kinds[name])
@@ -182,14 +186,21 @@ class ComparisonPlan:
         only_without = ("like", "clients", *_CHOICE)
         for name in only_with if self.task is None else only_without:
             if getattr(self, name) != getattr(ComparisonPlan, name, {}):
-                wanted = "with a task to train" if self.task is None else "without a task"
+                wanted = (
+                    "with a task to train" if self.task is None else "without a task"
+                )
                 checks.raise_invalid(name, getattr(self, name), f"only {wanted}")
 
     @property
     def middle(self) -> tuple[float, float]:
         """Noise multiplier and participations in the middle of the grid."""
-        noises, participations = sorted(self.noise_multipliers), sorted(self.participations)
-        return noises[(len(noises) - 1) // 2], participations[(len(participations) - 1) // 2]
+        noises, participations = (
+            sorted(self.noise_multipliers),
+            sorted(self.participations),
+        )
+        return noises[(len(noises) - 1) // 2], participations[
+            (len(participations) - 1) // 2
+        ]
 
     @property
     def combinations(self) -> int:
@@ -199,12 +210,16 @@ class ComparisonPlan:
     def cells(self) -> Iterator[Cell]:
         """All that is to be measured."""
         grid = [getattr(self, name) for name in _GRID]
-        return (Cell(*values) for values in itertools.product(*grid, range(self.replicates)))
+        return (
+            Cell(*values) for values in itertools.product(*grid, range(self.replicates))
+        )
 
     def key(self, cell: Cell) -> str:
         """Names a training: the same key, the same result, whatever else the plan holds."""
         left_out = (*_GRID, *_CHOICE, "replicates", "confidence")
-        common = {k: v for k, v in dataclasses.asdict(self).items() if k not in left_out}
+        common = {
+            k: v for k, v in dataclasses.asdict(self).items() if k not in left_out
+        }
         text = json.dumps([common, dataclasses.asdict(cell)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -230,7 +245,9 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
         trace, participations = log
         if given.get("rounds") not in (None, trace.rounds):
             checks.raise_invalid(
-                "rounds", given["rounds"], f"to be left out, or {trace.rounds} as in {spec}"
+                "rounds",
+                given["rounds"],
+                f"to be left out, or {trace.rounds} as in {spec}",
             )
         asked = given.get("participations", ())
         same = [math.isclose(p, participations, rel_tol=_AS_PRINTED) for p in asked]
@@ -241,7 +258,9 @@ def with_log(values: Mapping[str, Any]) -> dict[str, Any]:
                 f"to be left out, or to hold {participations:.6g} as in {spec}",
             )
         if asked:
-            exact = [participations if one else p for p, one in zip(asked, same, strict=True)]
+            exact = [
+                participations if one else p for p, one in zip(asked, same, strict=True)
+            ]
             given["participations"] = tuple(exact)
         found |= {"rounds": trace.rounds, "clients": trace.population}
         found["participations"] = (*found.get("participations", ()), participations)
@@ -262,7 +281,9 @@ def rounds_like(run: AuditRecord | None, rounds: int | None, default: int) -> in
     return run.rounds
 
 
-def limit_like(run: AuditRecord | None, momentum: float | None = None) -> dict[str, Any]:
+def limit_like(
+    run: AuditRecord | None, momentum: float | None = None
+) -> dict[str, Any]:
     """The `LimitSetting` of a run: its clip norms, server and real updates.
 
     Args:

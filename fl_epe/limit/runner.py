@@ -15,7 +15,14 @@ import numpy as np
 import scipy
 from threadpoolctl import threadpool_limits
 
-from fl_epe.auditing import Answer, AuditRecord, NotMeasured, answers, divergence, updates_lost
+from fl_epe.auditing import (
+    Answer,
+    AuditRecord,
+    NotMeasured,
+    answers,
+    divergence,
+    updates_lost,
+)
 from fl_epe.checks import finite
 from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, inside
@@ -41,9 +48,13 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
     from fl_epe.tasks import load_task
 
     task = load_task(str(plan.task), **plan.task_options)
-    common = {name: getattr(plan, name) for name in COMMON if getattr(plan, name) is not None}
+    common = {
+        name: getattr(plan, name) for name in COMMON if getattr(plan, name) is not None
+    }
     settings = {"clients": task.num_clients, **task.defaults, **plan.settings, **common}
-    if "clients_per_round" not in plan.settings:  # clients take part as often as canaries
+    if (
+        "clients_per_round" not in plan.settings
+    ):  # clients take part as often as canaries
         share = cell.participations / settings.get("rounds", RunConfig.rounds)
         settings["clients_per_round"] = max(1, round(share * task.num_clients))
     settings |= {
@@ -70,7 +81,8 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
         clients=task.num_clients,
         answers=tuple(map(measured, answers(record, confidence=plan.confidence))),
         accuracy=finite(float(accuracy[-1])) if len(accuracy) else None,
-        diverged="; ".join(filter(None, [*divergence(record), updates_lost(record)])) or None,
+        diverged="; ".join(filter(None, [*divergence(record), updates_lost(record)]))
+        or None,
     )
 
 
@@ -96,15 +108,22 @@ def measured(answer: Answer) -> ClientEpsilon:
 
 def mean_of(plan: ComparisonPlan, found: Sequence[ClientEpsilon]) -> ClientEpsilon:
     """The mean of what independent trainings measured, with its interval."""
-    low, middle, high = np.array([(each.low, each.epsilon, each.high) for each in found]).T
+    low, middle, high = np.array(
+        [(each.low, each.epsilon, each.high) for each in found]
+    ).T
     mean, below, beyond = float(middle.mean()), 0.0, 0.0
     if math.isfinite(mean):
-        below, beyond = (float(np.linalg.norm(middle - ends)) / len(found) for ends in (low, high))
+        below, beyond = (
+            float(np.linalg.norm(middle - ends)) / len(found) for ends in (low, high)
+        )
     often = float(np.mean([each.participations for each in found]))
     bounds = [each.theory.epsilon for each in found if each.theory.epsilon is not None]
     limit = float(np.mean(bounds)) if len(bounds) == len(found) else None
     # By more than chance allows, all comparisons of the plan taken together (Bonferroni).
-    levels = (1 + plan.confidence) / 2, 1 - (1 - plan.confidence) / (2 * plan.combinations)
+    levels = (
+        (1 + plan.confidence) / 2,
+        1 - (1 - plan.confidence) / (2 * plan.combinations),
+    )
     usual, strict = scipy.special.ndtri(levels)
     least = mean - max(float(strict / usual), 1.0) * below
     theory = dataclasses.replace(found[0].theory, epsilon=limit)
@@ -125,7 +144,8 @@ def averaged(plan: ComparisonPlan, trainings: Sequence[Row]) -> Row:
     return dataclasses.replace(
         trainings[0],
         answers=tuple(
-            mean_of(plan, each) for each in zip(*(one.answers for one in trainings), strict=True)
+            mean_of(plan, each)
+            for each in zip(*(one.answers for one in trainings), strict=True)
         ),
         accuracy=float(np.mean(accuracies)) if accuracies else None,
         diverged=joined_reasons([one.diverged for one in trainings]),
@@ -205,7 +225,11 @@ def _measured(
 def _result(plan: ComparisonPlan, directory: Path, nodes: int, cell: Cell) -> Row:
     """What is found of a cell, or a row that says why nothing is."""
     try:
-        return measure(plan, cell) if plan.task is None else train(plan, cell, directory, nodes)
+        return (
+            measure(plan, cell)
+            if plan.task is None
+            else train(plan, cell, directory, nodes)
+        )
     except NotMeasured as error:
         return Row(*cell.place, not_measured=str(error))
     except ValueError as error:

@@ -64,7 +64,9 @@ class RealUpdates:
         mechanism = record.mechanism
         z = mechanism.sum_noise_multiplier
         if z is None or not record.signal_known():
-            raise_invalid("sum_noise_multiplier", z, "and clip_norms of the record to be known")
+            raise_invalid(
+                "sum_noise_multiplier", z, "and clip_norms of the record to be known"
+            )
         norms = auditing.seen_by(record).alone.norms
         unit = mechanism.clip_norms / mechanism.cohort_size
         weights = record.round_weights() * unit
@@ -78,8 +80,12 @@ class RealUpdates:
                 np.min(mechanism.clip_norms, initial=math.inf),
                 "and the server steps of the record > 0 and known",
             )
-        every_round = (norms.means / unit) ** 2 / record.dim - z**2 * np.sum(noise**2, axis=1)
-        final = norms.displacement**2 / record.dim - z**2 * np.sum((weights @ noise) ** 2)
+        every_round = (norms.means / unit) ** 2 / record.dim - z**2 * np.sum(
+            noise**2, axis=1
+        )
+        final = norms.displacement**2 / record.dim - z**2 * np.sum(
+            (weights @ noise) ** 2
+        )
         final /= weighted
         return cls(np.maximum(every_round, 0.0), max(final, 0.0))
 
@@ -143,11 +149,15 @@ class _Signal:
         if not 0 <= noise_multiplier < np.inf:
             raise_invalid("noise_multiplier", noise_multiplier, ">= 0 and finite")
         if np.shape(real.every_round) != (rounds,):
-            raise_invalid("real.every_round", real.every_round, f"of shape (rounds={rounds},)")
+            raise_invalid(
+                "real.every_round", real.every_round, f"of shape (rounds={rounds},)"
+            )
         hidden = noise_multiplier**2 + np.append(real.every_round, real.final)
         if not np.all(hidden > 0):
             raise_invalid(
-                "noise_multiplier", noise_multiplier, "> 0, or real updates in every round"
+                "noise_multiplier",
+                noise_multiplier,
+                "> 0, or real updates in every round",
             )
         steps = sgd_weights(rates, momentum) * norms
         server = auditing.ServerStep("sgd", rates, momentum)
@@ -219,7 +229,11 @@ def limit_record(
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
     if isinstance(schedule, Trace):
         if population not in (None, schedule.population):
-            raise_invalid("population", population, f"to be {schedule.population}, as in the trace")
+            raise_invalid(
+                "population",
+                population,
+                f"to be {schedule.population}, as in the trace",
+            )
         clients = num_canaries
     if clients < num_canaries:
         raise ArgumentError(
@@ -234,7 +248,9 @@ def limit_record(
     law = schedule.law(beside or clients)
     if beside:
         others = list(schedule.cohorts(beside, generator(seed, _CLIENTS)))
-        log = auditing.ClientLog(np.concatenate(others), np.cumsum([0, *map(len, others)]))
+        log = auditing.ClientLog(
+            np.concatenate(others), np.cumsum([0, *map(len, others)])
+        )
         design = auditing.Design(
             task="limit",
             num_clients=beside,
@@ -242,7 +258,9 @@ def limit_record(
             clients_per_round=schedule.cohort_size(beside),
         )
         often = schedule.participations()
-        load = auditing.CanaryLoad(beside, schedule.rounds, often, num_canaries, kept, law.hidden)
+        load = auditing.CanaryLoad(
+            beside, schedule.rounds, often, num_canaries, kept, law.hidden
+        )
         here = presence(load.place_schedule(schedule), clients, rng, num_canaries)
         here = load.presence(here, generator(seed, _PARTICIPATION, 1))
         num_canaries = here.shape[1]
@@ -257,10 +275,14 @@ def limit_record(
         observed=_cosines(signal, num_canaries, rng, here),
         unobserved=_cosines(signal, unobserved, rng),
         presence=here,
-        norms=auditing.Norms(lengths, _deltas(lengths, signal), final=moved, displacement=moved),
+        norms=auditing.Norms(
+            lengths, _deltas(lengths, signal), final=moved, displacement=moved
+        ),
         mechanism=auditing.Mechanism(
             cohort_size=size,
-            noise_multiplier=whole_noise_multiplier(noise_multiplier, setting.get("of_count", 0)),
+            noise_multiplier=whole_noise_multiplier(
+                noise_multiplier, setting.get("of_count", 0)
+            ),
             sum_noise_multiplier=noise_multiplier,
             participation=law.in_record(),
             canary_participations=schedule.participations(),
@@ -286,7 +308,10 @@ def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
 
 
 def _cosines(
-    signal: _Signal, count: int, rng: np.random.Generator, presence: Booleans | None = None
+    signal: _Signal,
+    count: int,
+    rng: np.random.Generator,
+    presence: Booleans | None = None,
 ) -> auditing.CanaryCosines:
     """Drawn for ``count`` canaries; the model starts at zero, so that θ_T is the displacement."""
     rounds = rng.standard_normal((len(signal.residual), count))
@@ -311,7 +336,9 @@ def _deltas(lengths: Floats, signal: _Signal) -> Floats:
     """Norms of the server's steps: each a discounted sum of the rounds' means."""
     server, decay = signal.server, signal.server.momentum
     if signal.factor is None:  # orthogonal
-        squares = itertools.accumulate(lengths**2, lambda sum_, square: decay**2 * sum_ + square)
+        squares = itertools.accumulate(
+            lengths**2, lambda sum_, square: decay**2 * sum_ + square
+        )
         norms = np.sqrt(np.fromiter(squares, np.float64))
     else:
         means = lengths[:, None] * signal.factor

@@ -83,7 +83,9 @@ class ClippedSum:
             ValueError: if ``update`` has another shape.
         """
         if update.shape != self._multiples.shape:
-            raise_invalid("update.shape", update.shape, f"to be {self._multiples.shape}")
+            raise_invalid(
+                "update.shape", update.shape, f"to be {self._multiples.shape}"
+            )
         if not np.issubdtype(update.dtype, np.floating):
             return None
         length = norm(update)
@@ -109,7 +111,9 @@ class ClippedSum:
         """
         longer = lengths > self.clip_norm
         # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
-        shrink = self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
+        shrink = (
+            self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
+        )
         return where(longer, shrink, 1.0) / self._grid
 
     def add_multiples(self, multiples: Floats) -> None:
@@ -205,7 +209,9 @@ class AdaptiveClip:
     ) -> float:
         """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
         noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
-        return clip_norm * math.exp(-self.rate * (noisy / self.voters + 0.5 - self.quantile))
+        return clip_norm * math.exp(
+            -self.rate * (noisy / self.voters + 0.5 - self.quantile)
+        )
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
         """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
@@ -255,7 +261,9 @@ class ServerSGD:
         """Zero velocity; kept in float32, as the model is."""
         return {"velocity": np.zeros(dim, np.float32)}
 
-    def update(self, state: NamedArrays, mean: Floats, t: int) -> tuple[NamedArrays, Floats]:
+    def update(
+        self, state: NamedArrays, mean: Floats, t: int
+    ) -> tuple[NamedArrays, Floats]:
         """The next state, and the step to add to the model, in round t from 0."""
         velocity = np.float64(self.momentum) * state["velocity"]
         velocity += mean
@@ -301,7 +309,9 @@ class ServerAdam:
         first, second = np.zeros((2, dim), np.float32)
         return {"first": first, "second": second}
 
-    def update(self, state: NamedArrays, mean: Floats, t: int) -> tuple[NamedArrays, Floats]:
+    def update(
+        self, state: NamedArrays, mean: Floats, t: int
+    ) -> tuple[NamedArrays, Floats]:
         """The next state, and the step to add to the model, in round t from 0."""
         step = np.array([t + 1.0])
         first = _BETA1 * state["first"] + (1 - _BETA1) * mean

@@ -190,7 +190,9 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
         weights, decays = _blt_parameters(parameters)
         numerator, denominator = _transfer(weights, decays)
         column = scipy.signal.lfilter(numerator, denominator, impulse)
-        prefix = scipy.signal.lfilter(denominator, np.convolve(numerator, [1.0, -1.0]), impulse)
+        prefix = scipy.signal.lfilter(
+            denominator, np.convolve(numerator, [1.0, -1.0]), impulse
+        )
         return float(np.log(column @ column) + np.log(prefix @ prefix))
 
     scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
@@ -224,10 +226,14 @@ def read_strategy(path: Path, rounds: int) -> Banded:
     matrix = read_npy(path, "a strategy matrix")
     if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
         wanted = f"to hold floats of shape {(rounds, rounds)}, one row for each round"
-        raise_invalid("mechanism", str(path), f"{wanted}; it has {matrix.dtype} {matrix.shape}")
+        raise_invalid(
+            "mechanism", str(path), f"{wanted}; it has {matrix.dtype} {matrix.shape}"
+        )
     lower = np.array_equal(matrix, np.tril(matrix))
     if not (lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)):
-        raise_invalid("mechanism", str(path), "to be lower triangular, with a positive diagonal")
+        raise_invalid(
+            "mechanism", str(path), "to be lower triangular, with a positive diagonal"
+        )
     lengths = np.linalg.norm(matrix, axis=0)
     return _banded(np.asarray(matrix / lengths.max(), np.float64))
 
@@ -272,9 +278,13 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     if make and wanted and name == wanted and value.isdecimal():
         count = int(value)
         if not 1 <= count <= rounds:
-            raise_invalid("mechanism", mechanism, f"to have 1 <= {name} <= {rounds}, the rounds")
+            raise_invalid(
+                "mechanism", mechanism, f"to have 1 <= {name} <= {rounds}, the rounds"
+            )
     elif option or make is None or count is None:
-        wanted = f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with "
+        wanted = (
+            f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with "
+        )
         wanted += "bands=… or blt with buffers=… if wanted, or a .npy file"
         raise_invalid("mechanism", mechanism, wanted)
     return make(rounds, count)

@@ -86,12 +86,22 @@ class LstmLayer(torch.nn.Module):
         if self.unrolled or not (inputs.is_cpu or inputs.is_cuda):
             return self._unrolled(inputs)
         start = inputs.new_zeros(1, len(inputs), self.weight_hh.shape[1])
-        weights = [self.weight_ih, self.weight_hh, self.bias, torch.zeros_like(self.bias)]
-        if inputs.is_cuda:  # cuDNN wants them side by side, or warns and copies them itself
+        weights = [
+            self.weight_ih,
+            self.weight_hh,
+            self.bias,
+            torch.zeros_like(self.bias),
+        ]
+        if (
+            inputs.is_cuda
+        ):  # cuDNN wants them side by side, or warns and copies them itself
             parts = torch.split(
-                torch.cat([part.flatten() for part in weights]), [part.numel() for part in weights]
+                torch.cat([part.flatten() for part in weights]),
+                [part.numel() for part in weights],
             )
-            weights = [part.view_as(like) for part, like in zip(parts, weights, strict=True)]
+            weights = [
+                part.view_as(like) for part, like in zip(parts, weights, strict=True)
+            ]
         # Biases, one layer, no dropout, training or not, one direction, batch first.
         options = True, 1, 0.0, self.training, False, True
         states, *_ = torch.lstm(inputs, (start, start), weights, *options)
@@ -100,7 +110,9 @@ class LstmLayer(torch.nn.Module):
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
         states: list[torch.Tensor] = []
         cell: torch.Tensor | None = None
-        for from_input in functional.linear(inputs, self.weight_ih, self.bias).unbind(1):
+        for from_input in functional.linear(inputs, self.weight_ih, self.bias).unbind(
+            1
+        ):
             before = functional.linear(states[-1], self.weight_hh) if states else 0
             enter, forget, new, out = (from_input + before).chunk(4, 1)
             entering = enter.sigmoid() * new.tanh()
@@ -120,7 +132,9 @@ class Lstm(torch.nn.Module):
         hidden: length of the state.
     """
 
-    def __init__(self, vocabulary: int = 10_004, embedding: int = 96, hidden: int = 670) -> None:
+    def __init__(
+        self, vocabulary: int = 10_004, embedding: int = 96, hidden: int = 670
+    ) -> None:
         super().__init__()
         self.embedding = _Embedding(vocabulary, embedding)
         self.lstm = LstmLayer(embedding, hidden)
@@ -143,7 +157,9 @@ class Lstm(torch.nn.Module):
             yield _glorot_uniform(dense.weight, random)
             yield _glorot_uniform(dense.bias, random)
 
-    def forward(self, tokens: torch.Tensor, counted: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, counted: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Logits of shape (n, length, vocabulary) for int64 words of shape (n, length).
 
         Args:

@@ -80,7 +80,9 @@ class SeededDropout(torch.nn.Module):
         keep = self.keep(tuple(inputs.shape))
         if inputs.is_cpu:
             return inputs * torch.from_numpy(keep * scale).to(inputs)
-        on_device = sent(torch.from_numpy(keep), inputs.device)  # a quarter of the float32's bytes
+        on_device = sent(
+            torch.from_numpy(keep), inputs.device
+        )  # a quarter of the float32's bytes
         return inputs * (on_device.to(inputs.dtype) * float(scale))
 
     def keep(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -90,7 +92,9 @@ class SeededDropout(torch.nn.Module):
             RuntimeError: before ``random`` is set.
         """
         if self.random is None:
-            raise RuntimeError("Expected SeededDropout.random to be set before training.")
+            raise RuntimeError(
+                "Expected SeededDropout.random to be set before training."
+            )
         # Whole words of the generator: a third of the time of drawing bytes, or of torch's.
         kind = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
         count = math.prod(shape) * np.dtype(kind).itemsize
@@ -103,10 +107,14 @@ def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device; CUDA fetches it from pinned memory while the host goes on."""
     if device.type != "cuda":
         return tensor.to(device)
-    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(device, non_blocking=True)
+    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(
+        device, non_blocking=True
+    )
 
 
-def staging(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def staging(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """Memory of the host, not yet written, from which `sent` needs no copy in between."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
@@ -164,7 +172,9 @@ def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Mo
         torch.manual_seed(int(generator(seed).integers(2**63)))
         model = build()
     if not isinstance(model, torch.nn.Module):
-        raise ValueError(f"Expected a torch.nn.Module as model, got {type(model).__name__}.")
+        raise ValueError(
+            f"Expected a torch.nn.Module as model, got {type(model).__name__}."
+        )
     _seed_dropouts(model)
     return model
 
@@ -197,7 +207,9 @@ def model_notes(model: torch.nn.Module) -> list[str]:
             is not float32, or is sparse; the message names it.
     """
     if not trainable(model):
-        raise ValueError("Expected a model with parameters that have requires_grad=True.")
+        raise ValueError(
+            "Expected a model with parameters that have requires_grad=True."
+        )
     for name, parameter in model.named_parameters():
         dense = parameter.dtype == torch.float32 and parameter.layout == torch.strided
         if parameter.requires_grad and not dense:
@@ -239,12 +251,16 @@ def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) ->
     return False
 
 
-def training_notes(model: torch.nn.Module, step: Callable[[], torch.Tensor]) -> list[str]:
+def training_notes(
+    model: torch.nn.Module, step: Callable[[], torch.Tensor]
+) -> list[str]:
     """What a step of training does beside moving parameters; arguments as `draws_by_itself`."""
     before = {name: buffer.clone() for name, buffer in _own_buffers(model).items()}
     notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []
     after = _own_buffers(model)
-    if changed := [name for name in before if not torch.equal(before[name], after[name])]:
+    if changed := [
+        name for name in before if not torch.equal(before[name], after[name])
+    ]:
         notes.append(
             f"Buffers that change while a client trains ({', '.join(changed)}) are not shared: "
             "every client starts with their initial values."

@@ -12,7 +12,16 @@ Examples:
     ('not as claimed', 'as claimed')
 """
 
-from fl_epe.noise.check import Check, Outcome, Severity, fault, faults, sentences, severity_of, told
+from fl_epe.noise.check import (
+    Check,
+    Outcome,
+    Severity,
+    fault,
+    faults,
+    sentences,
+    severity_of,
+    told,
+)
 from fl_epe.noise.health import RUN_LEVEL, NoiseHealth, check_noise
 from fl_epe.noise.promised import LocalDp, PromisedNoise
 

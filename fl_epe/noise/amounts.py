@@ -26,7 +26,11 @@ def scale(seen: Seen, level: float) -> Check:
     found = float(seen.law.scales(seen.amounts.sum(), count))
     lowest = seen.law.lowest(count, level) - ROUNDING
     measured = f"{found:.3g} times the claim in {count:,} values; from {lowest:.3g} on it passes"
-    texts = "the standard deviation is the claimed one", measured, "Less noise hides less"
+    texts = (
+        "the standard deviation is the claimed one",
+        measured,
+        "Less noise hides less",
+    )
     if found >= lowest and lowest <= _HALF:
         why = "So few values do not tell half of the noise from all of it"
         return Check("scale", "unknown", *texts[:2], why)
@@ -37,11 +41,17 @@ def scale(seen: Seen, level: float) -> Check:
 def scale_of_arrays(seen: Seen, level: float) -> Check:
     """The noise of each array against its claimed standard deviation."""
     counts = np.maximum(with_noise(seen), 1)
-    scales = np.where(with_noise(seen) > 0, seen.law.scales(seen.amounts, counts), np.inf)
+    scales = np.where(
+        with_noise(seen) > 0, seen.law.scales(seen.amounts, counts), np.inf
+    )
     chances = seen.law.below(counts, np.minimum(scales, 1e3) + ROUNDING)
     worst, arrays = int(chances.argmin()), len(counts)
     measured = f"least likely of {arrays}: {scales[worst]:.3g} times it in {_name(seen, worst)}"
-    texts = "each array has noise of the claimed size", measured, "Less noise hides less"
+    texts = (
+        "each array has noise of the claimed size",
+        measured,
+        "Less noise hides less",
+    )
     chance = _log(float(chances[worst])) + math.log(arrays)
     return judged("scale by array", chance, level, texts, float(scales[worst]))
 
@@ -51,7 +61,11 @@ def scale_of_rounds(seen: Seen, level: float) -> Check:
     chance, number, worst, found = seen.worst.tolist()
     tests = seen.rounds * (len(seen.layout.sizes) + 1)
     measured = f"least likely: {found:.3g} times it in round {number + 1:g}, {_name(seen, worst)}"
-    texts = "each round has noise of the claimed size", measured, "Less noise hides less"
+    texts = (
+        "each round has noise of the claimed size",
+        measured,
+        "Less noise hides less",
+    )
     return judged("scale by round", _log(chance) + math.log(tests), level, texts, found)
 
 
@@ -62,7 +76,11 @@ def arrays_without_noise(seen: Seen, level: float) -> Check:
     chances = np.append(seen.law.below(counts[silent], ROUNDING), 1.0)
     names = ", ".join(_name(seen, number) for number in silent[:3])
     more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-    measured = f"{len(silent)} of {len(counts)} without any: {names}{more}" if names else "all do"
+    measured = (
+        f"{len(silent)} of {len(counts)} without any: {names}{more}"
+        if names
+        else "all do"
+    )
     why = "These arrays are released as they are: ε is infinite"
     chance = _log(float(chances.min())) + math.log(len(counts))
     texts = "all arrays have noise", measured, why
@@ -74,7 +92,9 @@ def still_coordinates(seen: Seen, level: float) -> Check:
     counts = with_noise(seen)
     arrays = np.searchsorted(seen.layout.starts, seen.still, side="right") - 1
     still, entries = int(np.sum(counts[arrays] > 0)), int(counts.sum()) // seen.rounds
-    rounded = on_a_grid(seen).largest_mass ** seen.rounds  # of one coordinate, in all rounds
+    rounded = (
+        on_a_grid(seen).largest_mass ** seen.rounds
+    )  # of one coordinate, in all rounds
     chance = float(scipy.special.bdtrc(still - 1, entries, rounded)) if still else 1.0
     texts = (
         "all coordinates have noise",

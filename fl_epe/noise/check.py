@@ -52,7 +52,9 @@ def severity_of(part: float) -> Severity:
         part: of the claimed noise that is there, where it is least; or what is claimed of ε, or of
             the sensitivity, over what there is; NaN if it is not known.
     """
-    return "critical" if part <= 0.505 else "negligible" if part >= 0.99 else "theoretical"
+    return (
+        "critical" if part <= 0.505 else "negligible" if part >= 0.99 else "theoretical"
+    )
 
 
 def judged(
@@ -76,16 +78,24 @@ def judged(
     claim, measured, why = texts
     if log_chance < math.log(level):
         found = severity_of(left)
-        return Check(name, "failed", claim, measured, why, found, reproduce, infinite=left == 0)
+        return Check(
+            name, "failed", claim, measured, why, found, reproduce, infinite=left == 0
+        )
     return Check(name, "passed", claim, measured)
 
 
-def told(checks: Sequence[Check]) -> Literal["as claimed", "not as claimed", "cannot be told"]:
+def told(
+    checks: Sequence[Check],
+) -> Literal["as claimed", "not as claimed", "cannot be told"]:
     """What checks of noise say together; a failure that is negligible does not count."""
     if faults(checks):
         return "not as claimed"
-    known = any(check.name == "scale" and check.outcome != "unknown" for check in checks)
-    open_grid = any(check.name == "grid" and check.outcome == "unknown" for check in checks)
+    known = any(
+        check.name == "scale" and check.outcome != "unknown" for check in checks
+    )
+    open_grid = any(
+        check.name == "grid" and check.outcome == "unknown" for check in checks
+    )
     return "as claimed" if known and not open_grid else "cannot be told"
 
 
@@ -99,7 +109,11 @@ def fault(checks: Sequence[Check]) -> str:
     """The worst fault as a clause without its full stop; empty without any."""
     found = faults(checks)
     more = f"; {len(found) - 1} more checks of it failed" if len(found) > 1 else ""
-    return f"the noise is not as claimed ({found[0].name}): {found[0].text}{more}" if found else ""
+    return (
+        f"the noise is not as claimed ({found[0].name}): {found[0].text}{more}"
+        if found
+        else ""
+    )
 
 
 def sentences(checks: Sequence[Check]) -> tuple[str, ...]:

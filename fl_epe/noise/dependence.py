@@ -23,7 +23,9 @@ _SAME = 0.01  # difference of equal noise: what rounding to a grid may make
 _NEAR = 0.05  # largest difference that is looked for
 _ALIKE = 2e-7  # relative difference of values that are the same but for float32
 _LAGS = 16  # rounds apart, for which all pairs are taken together
-_LESS = "Whoever subtracts one {} from the other has less noise, or none where it is equal"
+_LESS = (
+    "Whoever subtracts one {} from the other has less noise, or none where it is equal"
+)
 
 
 def between_arrays(seen: Seen, level: float) -> Check:
@@ -67,7 +69,9 @@ def between_rounds(seen: Seen, level: float) -> Check:
         _pair(signs),
         _lag(signs, seen),
     ]
-    tests = math.log(seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1))
+    tests = math.log(
+        seen.rounds**2 + len(signs) ** 2 + _LAGS * (len(seen.layout.sizes) + 1)
+    )
     sure = (one for one in found if one[0] + tests < math.log(level))
     chance, rho, measured = next(sure, min(found))
     texts = claim, measured, _LESS.format("round")
@@ -79,12 +83,22 @@ def seed(seen: Seen, level: float) -> Check:
     texts, tree = seeded(seen.law.name.lower(), "torch" in sys.modules)
     heads = np.abs(seen.rows("heads").reshape(-1, PREFIX))
     heads = heads[np.isfinite(heads).all(axis=1)]
-    claim, chance, measured, how = "nobody can guess the noise", 0.0, f"none of {len(texts):,}", ""
+    claim, chance, measured, how = (
+        "nobody can guess the noise",
+        0.0,
+        f"none of {len(texts):,}",
+        "",
+    )
     if len(heads):
         apart, which = tree.query(heads, p=np.inf, distance_upper_bound=_NEAR)
-        chance = float(_near(max(apart.min(), on_a_grid(seen).step), PREFIX, 2 * math.sqrt(2)))
+        chance = float(
+            _near(max(apart.min(), on_a_grid(seen).step), PREFIX, 2 * math.sqrt(2))
+        )
         if (best := int(which[apart.argmin()])) < len(texts):
-            how, measured = texts[best], f"first values of an array are those of {texts[best]}"
+            how, measured = (
+                texts[best],
+                f"first values of an array are those of {texts[best]}",
+            )
     why = "Whoever tries seeds finds the noise and subtracts it: ε is infinite"
     tests = math.log(max(len(heads), 1) * len(texts))
     return judged("seed", chance + tests, level, (claim, measured, why), 0.0, how)
@@ -100,7 +114,9 @@ def copies(seen: Seen, level: float) -> Check:
     sizes = np.sort(np.abs(seen.rows("sketch")), axis=None)
     sizes = sizes[sizes > 0]
     if on_a_grid(seen).repeats:
-        return Check(name, "passed", claim, "not looked for, as values on a grid repeat")
+        return Check(
+            name, "passed", claim, "not looked for, as values on a grid repeat"
+        )
     again = int(np.sum(np.diff(sizes) <= _ALIKE * sizes[1:]))
     expected = _ALIKE * len(sizes) ** 2 / 2
     measured = f"{again:,} of {len(sizes):,} sizes are used again; by chance up to {expected:,.0f}"
@@ -116,7 +132,9 @@ def _scales(seen: Seen) -> Floats:
 
 def _near(apart: Any, counts: Any, factor: float) -> Floats:
     """Logarithm of the probability that so many pairs of values are so near each other."""
-    return np.asarray(counts * np.log(np.minimum(factor * np.maximum(apart, _SAME), 1.0)))
+    return np.asarray(
+        counts * np.log(np.minimum(factor * np.maximum(apart, _SAME), 1.0))
+    )
 
 
 def _agreeing(sums: Any, counts: Any) -> Floats:

@@ -81,7 +81,9 @@ class NoiseHealth:
         kept: int = SKETCH,
     ) -> None:
         if distribution not in LAWS:
-            raise_invalid("distribution", distribution, f"to be one of {', '.join(LAWS)}")
+            raise_invalid(
+                "distribution", distribution, f"to be one of {', '.join(LAWS)}"
+            )
         check_probability("level", level)
         self._law, self._level, self._std = LAWS[distribution], level, std
         self._unusable, self._reason = 0, ""
@@ -101,18 +103,30 @@ class NoiseHealth:
             ValueError: for other arrays than in the first round.
         """
         parts = self._parts(noise)
-        seen = self._seen or self._begin({name: part.size for name, part in parts.items()})
+        seen = self._seen or self._begin(
+            {name: part.size for name, part in parts.items()}
+        )
         names, sizes = seen.layout.names, seen.layout.sizes.tolist()
-        if len(parts) == 1 < len(names) and (flat := next(iter(parts.values()))).size == sum(sizes):
-            parts = dict(zip(names, np.split(flat, seen.layout.starts[1:]), strict=True))
+        if len(parts) == 1 < len(names) and (
+            flat := next(iter(parts.values()))
+        ).size == sum(sizes):
+            parts = dict(
+                zip(names, np.split(flat, seen.layout.starts[1:]), strict=True)
+            )
         found = {name: part.size for name, part in parts.items() if part.size}
         if found != dict(zip(names, sizes, strict=True)):
-            raise_invalid("noise", found, f"to have the arrays and sizes of before, {names[:5]}…")
+            raise_invalid(
+                "noise", found, f"to have the arrays and sizes of before, {names[:5]}…"
+            )
         std = self._std if std is None else std
         claimed = [std.get(name) if isinstance(std, Mapping) else std for name in names]
-        if not names or not all(one is not None and 0 < one < np.inf for one in claimed):
+        if not names or not all(
+            one is not None and 0 < one < np.inf for one in claimed
+        ):
             self.skip("no standard deviation above 0 is claimed for its noise")
-        elif not seen.add([parts[name] for name in names], np.array(claimed, np.float64)):
+        elif not seen.add(
+            [parts[name] for name in names], np.array(claimed, np.float64)
+        ):
             self.skip("its noise has NaN or infinite entries")
 
     def skip(self, reason: str) -> None:
@@ -139,8 +153,15 @@ class NoiseHealth:
             level = self._level / len(_CHECKS)
             found = [check(self._seen, level) for check in _CHECKS]
         if self._unusable or not found:
-            claim, measured = "the noise of each round is seen", f"{self._unusable} rounds were not"
-            why = f"Of the first of them, {self._reason}" if self._reason else "No round was seen"
+            claim, measured = (
+                "the noise of each round is seen",
+                f"{self._unusable} rounds were not",
+            )
+            why = (
+                f"Of the first of them, {self._reason}"
+                if self._reason
+                else "No round was seen"
+            )
             found.append(Check("rounds", "unknown", claim, measured, why))
         return found
 
@@ -154,7 +175,10 @@ class NoiseHealth:
         found = {"unusable": np.array(self._unusable), "reason": np.array(self._reason)}
         if self._seen is None:
             return found
-        layout = {"names": np.array(self._seen.layout.names), "sizes": self._seen.layout.sizes}
+        layout = {
+            "names": np.array(self._seen.layout.names),
+            "sizes": self._seen.layout.sizes,
+        }
         return found | layout | self._seen.state()
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -165,7 +189,9 @@ class NoiseHealth:
         """
         self._unusable, self._reason = int(state["unusable"]), str(state["reason"])
         if "names" in state:
-            sizes = dict(zip(state["names"].tolist(), state["sizes"].tolist(), strict=True))
+            sizes = dict(
+                zip(state["names"].tolist(), state["sizes"].tolist(), strict=True)
+            )
             (self._seen or self._begin(sizes)).restore(state)
 
 
@@ -176,7 +202,11 @@ def _flat(array: Any) -> np.ndarray:
 
 
 def check_noise(
-    noise: Any, std: Std, *, distribution: Distribution = "gaussian", level: float = 0.005
+    noise: Any,
+    std: Std,
+    *,
+    distribution: Distribution = "gaussian",
+    level: float = 0.005,
 ) -> list[Check]:
     """Check noise that is at hand: what was released less the exact sum.
 

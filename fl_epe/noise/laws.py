@@ -30,7 +30,19 @@ PREFIX = 8
 """Values by which noise from a known seed is found."""
 
 _ROOT2 = math.sqrt(2)
-_SEEDS = (*range(2051), 4242, 9999, 10000, 12345, 31337, 99999, 123456, 424242, 1234567, 12345678)
+_SEEDS = (
+    *range(2051),
+    4242,
+    9999,
+    10000,
+    12345,
+    31337,
+    99999,
+    123456,
+    424242,
+    1234567,
+    12345678,
+)
 _LARGE = (123456789, 2**31 - 1, 0xDEADBEEF, 2**32 - 1)
 
 
@@ -48,7 +60,9 @@ class Law:
 
     @property
     def _distribution(self) -> Any:
-        return scipy.stats.norm() if self.root else scipy.stats.laplace(scale=1 / _ROOT2)
+        return (
+            scipy.stats.norm() if self.root else scipy.stats.laplace(scale=1 / _ROOT2)
+        )
 
     def cdf(self, values: Floats) -> Floats:
         """Distribution function."""
@@ -94,21 +108,36 @@ def _first_values(seed: int, distribution: Distribution) -> Iterator[tuple[str, 
             assert_never(distribution)
     _OLD.seed(seed)
     rng: Any
-    for maker, rng in (("default_rng", np.random.default_rng(seed)), ("RandomState", _OLD)):
+    for maker, rng in (
+        ("default_rng", np.random.default_rng(seed)),
+        ("RandomState", _OLD),
+    ):
         values = (
-            rng.standard_normal(PREFIX) if is_normal else rng.laplace(0, math.sqrt(0.5), PREFIX)
+            rng.standard_normal(PREFIX)
+            if is_normal
+            else rng.laplace(0, math.sqrt(0.5), PREFIX)
         )
         yield f"numpy.random.{maker}({seed})", values
     if (torch := sys.modules.get("torch")) is None:
         return
-    text, rng = f"torch.manual_seed({seed})", torch.Generator()  # the global one stays as it is
+    text, rng = (
+        f"torch.manual_seed({seed})",
+        torch.Generator(),
+    )  # the global one stays as it is
     if not is_normal:
-        uniform = torch.empty(PREFIX).uniform_(2**-23 - 1, 1, generator=rng.manual_seed(seed))
+        uniform = torch.empty(PREFIX).uniform_(
+            2**-23 - 1, 1, generator=rng.manual_seed(seed)
+        )
         yield text, np.log1p(-np.abs(uniform.double().numpy())) / _ROOT2
         return
     for size, kind in ((PREFIX, "float32"), (32, "float32"), (32, "float64")):
         rng.manual_seed(seed)  # 16 values or more are made in another way
-        yield text, torch.randn(size, generator=rng, dtype=getattr(torch, kind))[:PREFIX].numpy()
+        yield (
+            text,
+            torch.randn(size, generator=rng, dtype=getattr(torch, kind))[
+                :PREFIX
+            ].numpy(),
+        )
 
 
 _OLD = np.random.RandomState(0)
@@ -128,5 +157,9 @@ def seeded(
         distribution: name of their law.
         with_torch: whether torch is loaded, so that its generators are among them.
     """
-    found = [one for seed in (*_SEEDS, *_LARGE) for one in _first_values(seed, distribution)]
-    return [text for text, _ in found], scipy.spatial.KDTree(np.abs([each for _, each in found]))
+    found = [
+        one for seed in (*_SEEDS, *_LARGE) for one in _first_values(seed, distribution)
+    ]
+    return [text for text, _ in found], scipy.spatial.KDTree(
+        np.abs([each for _, each in found])
+    )

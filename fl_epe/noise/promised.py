@@ -32,7 +32,14 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.checks import Floats, Floats32, NamedArrays, Vector, check_positive, check_probability
+from fl_epe.checks import (
+    Floats,
+    Floats32,
+    NamedArrays,
+    Vector,
+    check_positive,
+    check_probability,
+)
 from fl_epe.noise.laws import LAWS, ROUNDING
 from fl_epe.seeding import generator
 
@@ -81,7 +88,9 @@ class LocalDp:
     @property
     def std(self) -> float:
         """Standard deviation σ of the noise in each entry."""
-        sensitivity = 2 * self.clip_norm if self.sensitivity is None else self.sensitivity
+        sensitivity = (
+            2 * self.clip_norm if self.sensitivity is None else self.sensitivity
+        )
         return sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
 
     def epsilon_of(self, std: float | None = None, replies: int = 1) -> float:
@@ -198,7 +207,9 @@ class PromisedNoise:
         squares = [np.dot(part, part) for part in parts]
         return np.array([*squares, math.fsum(squares)])
 
-    def _too_little(self, node: _Node, amounts: Floats, longest: float, level: float) -> str:
+    def _too_little(
+        self, node: _Node, amounts: Floats, longest: float, level: float
+    ) -> str:
         """The amount of each array and of all, in this reply and in all of the node's (χ²)."""
         counts = np.append(self._sizes, self._sizes.sum())
         counts = np.array([counts, counts * node.replies])
@@ -209,7 +220,9 @@ class PromisedNoise:
                 return "no noise"
             return f"noise of at most {scales[0, -1]:.2g} times the promised size"
         if fails.any():
-            names = [self._names[number] for number in np.flatnonzero(fails.any(axis=0))]
+            names = [
+                self._names[number] for number in np.flatnonzero(fails.any(axis=0))
+            ]
             return f"too little noise in {', '.join(names[:3])}"
         return ""
 
@@ -225,7 +238,9 @@ class PromisedNoise:
         scale = math.sqrt(amount / dim)
         return f"{scale:.2g} times the promised noise, or an update that is not clipped"
 
-    def _copied(self, node: int | None, sketch: Floats32, longest: float, level: float) -> str:
+    def _copied(
+        self, node: int | None, sketch: Floats32, longest: float, level: float
+    ) -> str:
         """The length of this reply along each of the last ones; then it is one of them.
 
         The noise of this reply is independent of those, so that its part along each is N(0, 1), and
@@ -288,7 +303,11 @@ class PromisedNoise:
             return variance * (count + 2 * exponent) + signal + 2 * spread - amount
 
         high = amount / (2 * float(scipy.special.gammaincinv(count / 2, _OUTSIDE)))
-        low = 0.0 if largest(0.0) >= 0 else float(scipy.optimize.brentq(largest, 0.0, high))
+        low = (
+            0.0
+            if largest(0.0) >= 0
+            else float(scipy.optimize.brentq(largest, 0.0, high))
+        )
         middle = min(max((amount - signal / 2) / count, low), high)
         return [math.sqrt(low), math.sqrt(middle), math.sqrt(high)]
 
@@ -299,7 +318,9 @@ class PromisedNoise:
             more = f"{len(faults) - _NAMED} more nodes do not add the noise that they promise"
             faults = (*faults[:_NAMED], more)
         outcome = "not as" if faults else "as"
-        sentence = f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
+        sentence = (
+            f"Noise of clients: {outcome} promised, by {self._replies:,} replies."
+        )
         known = self.measured()
         if not known:
             return (sentence,), faults
@@ -328,7 +349,9 @@ class PromisedNoise:
     def restore(self, state: NamedArrays) -> None:
         """Go on from what `state` returned."""
         self._replies, nodes, self._senders = json.loads(str(state["kept"]))
-        self._nodes = {node: _Node(np.array(amounts), *kept) for node, amounts, *kept in nodes}
+        self._nodes = {
+            node: _Node(np.array(amounts), *kept) for node, amounts, *kept in nodes
+        }
         self._directions[: len(self._senders)] = state["directions"]
 
 

@@ -75,18 +75,31 @@ class Seen:
 
     def __init__(self, layout: SketchLayout, law: Law) -> None:
         self.layout, self.law, self.rounds = layout, law, 0
-        arrays, compared, width = len(layout.sizes), len(layout.compared), len(layout.chosen)
+        arrays, compared, width = (
+            len(layout.sizes),
+            len(layout.compared),
+            len(layout.chosen),
+        )
         self.amounts, self.largest = np.zeros(arrays), np.zeros(arrays)
         self.worst = np.array([1.0, 0.0, arrays, 1.0])
         self.still = np.empty(0, np.int64)
-        self.agree, self.apart = np.zeros((compared, compared)), np.zeros((compared, compared))
-        self._marked = np.unique(np.linspace(0, width - 1, min(_MARKS, width)).astype(np.int64))
+        self.agree, self.apart = (
+            np.zeros((compared, compared)),
+            np.zeros((compared, compared)),
+        )
+        self._marked = np.unique(
+            np.linspace(0, width - 1, min(_MARKS, width)).astype(np.int64)
+        )
         self._rows: dict[str, list[Floats]] = {name: [] for name in self._shapes()}
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the rows of what is kept of each round."""
         heads = len(self.layout.compared) + 1, PREFIX
-        return {"sketch": self.layout.chosen.shape, "marks": self._marked.shape, "heads": heads}
+        return {
+            "sketch": self.layout.chosen.shape,
+            "marks": self._marked.shape,
+            "heads": heads,
+        }
 
     def rows(self, name: str) -> Floats:
         """The "sketch", "marks" or "heads" of all rounds that have them, one after another."""
@@ -141,7 +154,9 @@ class Seen:
         """Entries of all arrays in a row, by their numbers in ascending order."""
         bounds = np.searchsorted(which, self.layout.starts)
         own = np.split(which, bounds[1:])
-        taken = [p[w - s] for p, w, s in zip(parts, own, self.layout.starts, strict=True)]
+        taken = [
+            p[w - s] for p, w, s in zip(parts, own, self.layout.starts, strict=True)
+        ]
         return np.concatenate([np.asarray(each, np.float64) for each in taken])
 
     def _keep(self, parts: Sequence[np.ndarray], claims: Floats) -> None:
@@ -162,12 +177,16 @@ class Seen:
         signs = np.sign(np.nan_to_num(heads)).astype(np.float32)
         self.agree += signs @ signs.T
         few = np.abs(heads[:, :EQUAL])
-        apart = np.fmax.reduce(np.abs(few[:, None] - few), axis=2)  # of those that both have
+        apart = np.fmax.reduce(
+            np.abs(few[:, None] - few), axis=2
+        )  # of those that both have
         np.fmax(self.apart, apart, out=self.apart)
 
     def state(self) -> dict[str, np.ndarray]:
         """All that was kept, as named arrays."""
-        found = {name: np.array(getattr(self, name)) for name in ("rounds", *_SUMS, "still")}
+        found = {
+            name: np.array(getattr(self, name)) for name in ("rounds", *_SUMS, "still")
+        }
         return found | {name: self.rows(name) for name in self._rows}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:

@@ -11,7 +11,9 @@ from fl_epe.noise.check import Check, judged
 from fl_epe.noise.laws import ROUNDING
 from fl_epe.noise.seen import Seen
 
-_FINEST = 2.0**-13.5  # probability of one value on the finest grid that is found: float16's
+_FINEST = (
+    2.0**-13.5
+)  # probability of one value on the finest grid that is found: float16's
 # Probability of a pair of equal values on a grid, over its step: Laplace's, at most.
 _DENSITY = 0.36
 _ALSO = 3.0  # times as many equal pairs as on a grid of these values
@@ -67,7 +69,11 @@ def on_a_grid(seen: Seen) -> Grid:
             met = len(values) * values.shape[1] ** 2 / 2
             pairs += met
             on_steps += met * _DENSITY * steps[-1]
-    step = max(steps) if min(steps[1:], default=0.0) > 0 and count < _ALSO * on_steps else 0.0
+    step = (
+        max(steps)
+        if min(steps[1:], default=0.0) > 0 and count < _ALSO * on_steps
+        else 0.0
+    )
     mass = min(max(_FINEST, 2.5 * count / max(pairs, 1.0), 2 * _DENSITY * step), 0.5)
     return Grid(count, _FINEST * pairs, mass, step)
 
@@ -84,8 +90,13 @@ def evened(seen: Seen) -> Floats:
     """Values of the sketch; where a round's or array's scale is another, over that scale."""
     rows, groups = seen.rows("sketch"), seen.layout.groups
     rows = _over_scale(seen, rows[np.any(rows != 0, axis=1)])
-    columns = [_over_scale(seen, rows[:, groups == g].reshape(1, -1)) for g in np.unique(groups)]
-    values = np.concatenate([each.ravel() for each in columns if np.any(each)] or [np.empty(0)])
+    columns = [
+        _over_scale(seen, rows[:, groups == g].reshape(1, -1))
+        for g in np.unique(groups)
+    ]
+    values = np.concatenate(
+        [each.ravel() for each in columns if np.any(each)] or [np.empty(0)]
+    )
     return np.sort(values[:: max(len(values) // _VALUES, 1)])
 
 
@@ -132,7 +143,9 @@ def tails(seen: Seen, level: float) -> Check:
     largest = np.append(seen.largest, seen.largest.max())
     scales = np.clip(seen.law.scales(amounts, np.maximum(counts, 1)), 1e-9, 1.0)
     beyond = seen.law.beyond(largest / scales + ROUNDING + on_a_grid(seen).step)
-    chances = np.where(beyond < _FAR, 0.0, counts * np.log1p(-np.minimum(beyond, 1 - 1e-16)))
+    chances = np.where(
+        beyond < _FAR, 0.0, counts * np.log1p(-np.minimum(beyond, 1 - 1e-16))
+    )
     worst = int(chances.argmin())
     texts = (
         "the largest values are as large as those of so many draws",
@@ -144,7 +157,11 @@ def tails(seen: Seen, level: float) -> Check:
 
 def more_than(count: int, expected: float) -> float:
     """Logarithm of the probability of so large a count, at most (Chernoff)."""
-    return count - expected - count * math.log(count / expected) if count > expected else 0.0
+    return (
+        count - expected - count * math.log(count / expected)
+        if count > expected
+        else 0.0
+    )
 
 
 def grid(seen: Seen, level: float) -> Check:

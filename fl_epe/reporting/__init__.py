@@ -19,7 +19,12 @@ from fl_epe.reporting.runs_compared import compare_runs
 from fl_epe.reporting.runs_page import print_runs_compared, write_runs_compared
 from fl_epe.reporting.score_report import print_scores, score_values
 from fl_epe.reporting.sentences import ADVISE, what_to_do
-from fl_epe.reporting.silos import silo_metrics, silos_json, silos_text, write_silos_report
+from fl_epe.reporting.silos import (
+    silo_metrics,
+    silos_json,
+    silos_text,
+    write_silos_report,
+)
 from fl_epe.reporting.still import plain_ticks
 from fl_epe.reporting.summary import Summary, summarize, summarize_unmeasured
 from fl_epe.reporting.tables import Terminal, plain_table

@@ -8,7 +8,14 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift, shift_of_epsilon
-from fl_epe.auditing import Adversary, Answer, AuditedClient, AuditRecord, EpsilonEstimate, seen_by
+from fl_epe.auditing import (
+    Adversary,
+    Answer,
+    AuditedClient,
+    AuditRecord,
+    EpsilonEstimate,
+    seen_by,
+)
 from fl_epe.checks import Floats, Integers
 from fl_epe.reporting import charts
 from fl_epe.reporting.charts import PLAIN, Chart, scatter
@@ -42,7 +49,9 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
             "least, crosses what theory allows: all for an adversary who does not know in which "
             "rounds the client took part.",
         )
-    measured = {name: found for name, one in named if (found := charts.finite_estimate(one))}
+    measured = {
+        name: found for name, one in named if (found := charts.finite_estimate(one))
+    }
     if not measured:
         return None
     estimate, *_ = measured.values()
@@ -59,7 +68,9 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         bars.append(_bars(counts[counts <= top], top))
     room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured.values())
-    step = next(m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e)
+    step = next(
+        m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e
+    )
     ticks = np.arange(0, top + step / 1000, step).tolist()
     limit = charts.known(answers[1].analytical.epsilon)
     is_above = any(found.epsilon > limit for found in measured.values())
@@ -71,14 +82,24 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         "of rounds that they took part in. Diamonds are the client of the answer, which took part "
         f"{often}, the median; triangles are what leaks of it at least."
         + (" An estimate above theory is so by chance." if is_above else "")
-        + (" No canary took part so often." if any(a.extrapolated for a in answers) else "")
+        + (
+            " No canary took part so often."
+            if any(a.extrapolated for a in answers)
+            else ""
+        )
         + (" Below are the clients of this run." if len(counts) else "")
-        + (f" {beyond:,} more took part up to {how_often(counts.max())}." if beyond else ""),
+        + (
+            f" {beyond:,} more took part up to {how_often(counts.max())}."
+            if beyond
+            else ""
+        ),
         alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(
             [*traces, *_client(answers[1], measured, grid, highest), *bars]
         ),
-        layout=charts.axes("participations", *panels, range=[0, room * top], tickvals=ticks),
+        layout=charts.axes(
+            "participations", *panels, range=[0, room * top], tickvals=ticks
+        ),
         may_be_logarithmic=True,
     )
 
@@ -108,17 +129,25 @@ def _bars(counts: Integers, top: float) -> JSON:
 
 
 def _client(
-    answer: Answer, measured: Mapping[str, EpsilonEstimate], grid: Floats, highest: float
+    answer: Answer,
+    measured: Mapping[str, EpsilonEstimate],
+    grid: Floats,
+    highest: float,
 ) -> Iterator[JSON]:
     """What theory allows, and ε of the client with labels that do not touch."""
     times, delta = answer.participations, next(iter(measured.values())).delta
     if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
-        allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta)
+        allowed = epsilon_of_shift(
+            shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta
+        )
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
     y = [found.epsilon for found in measured.values()]
     inside = len(y) == 1 or np.ptp(y) > _APART * highest
     sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
-    at, text = [sides[epsilon < max(y)] for epsilon in y], [number(epsilon) for epsilon in y]
+    at, text = (
+        [sides[epsilon < max(y)] for epsilon in y],
+        [number(epsilon) for epsilon in y],
+    )
     more: JSON = {"size": 7, "text": text, "textposition": at, "meta": list(measured)}
     x = [times] * len(y)
     yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
@@ -129,7 +158,11 @@ def _adversary(
 ) -> tuple[JSON, ...]:
     """Interval, curve, canaries and proof of an adversary; empty if ε was not measured."""
     sees, fit, scores = answer.adversary.sees, answer.fit, answer.scores
-    if fit is None or scores is None or (found := charts.finite_estimate(answer)) is None:
+    if (
+        fit is None
+        or scores is None
+        or (found := charts.finite_estimate(answer)) is None
+    ):
         return ()
     view, name = seen_by(record, Adversary(sees)), charts.seen(sees, record)
     color, dash, symbol = charts.LOOKS[sees]
@@ -149,7 +182,9 @@ def _adversary(
     wide = half / np.sqrt(energies)
     middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
     hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    markers = scatter("markers", times, middle, f"canaries, {name}", color, symbol, size=10)
+    markers = scatter(
+        "markers", times, middle, f"canaries, {name}", color, symbol, size=10
+    )
     canaries = markers | {
         "error_y": charts.error_bars(middle, low, high, color),
         "customdata": [[len(group)] for group in groups],
@@ -170,7 +205,9 @@ def _groups(taken: Integers) -> list[Integers]:
     """Which canaries took part equally often, or about so if these would be many groups."""
     order = np.argsort(taken, kind="stable")[np.sum(taken == 0) :]
     ends = np.flatnonzero(np.diff(taken[order])) + 1
-    return np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
+    return (
+        np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
+    )
 
 
 def scored(record: AuditRecord, count: int) -> Integers:

@@ -48,12 +48,19 @@ def rounds_chart(
         charts.band(rounds[sure], low[sure], high[sure], "interval", EVERY),
         scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
-    limit, knows = charts.known(answer.analytical.epsilon), answer.analytical.knows_rounds
+    limit, knows = (
+        charts.known(answer.analytical.epsilon),
+        answer.analytical.knows_rounds,
+    )
     if sees and sees.knows_rounds == knows and math.isfinite(limit):
-        shares = np.array([now.participations for now in so_far]) / answer.participations
+        shares = (
+            np.array([now.participations for now in so_far]) / answer.participations
+        )
         growth = np.sqrt(shares) if knows else np.ones(len(shares))
         name = "theory" if knows else "theory, at the end"
-        theory = epsilon_of_shift(shift_of_epsilon(limit, last.delta) * growth, last.delta)
+        theory = epsilon_of_shift(
+            shift_of_epsilon(limit, last.delta) * growth, last.delta
+        )
         traces.append(scatter("lines", rounds, theory, name, charts.THEORY, "dot"))
     later = high[len(high) // 2 :]  # the first intervals may be far wider
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
@@ -74,7 +81,11 @@ def rounds_chart(
 
 def training_chart(record: AuditRecord) -> Chart | None:
     """Loss, accuracy and clip norm by round, one below the other; ``None`` if nothing changed."""
-    traces, told, panels = list[JSON](), list[str](), dict[str, tuple[str, float, JSON]]()
+    traces, told, panels = (
+        list[JSON](),
+        list[str](),
+        dict[str, tuple[str, float, JSON]](),
+    )
     for title, name, steps, values in _series(record):
         finite = values[np.isfinite(values)]
         if len(values) != len(steps) or not len(finite) or np.ptp(finite) == 0:
@@ -84,7 +95,9 @@ def training_chart(record: AuditRecord) -> Chart | None:
         look = looks.get(name, (PLAIN, "dot"))
         at = charts.spread_out(len(steps), _MOST_ROUNDS)
         panel = charts.panel(list(panels).index(title))
-        traces.append(scatter("lines", steps[at], values[at], name or title, *look, yaxis=panel))
+        traces.append(
+            scatter("lines", steps[at], values[at], name or title, *look, yaxis=panel)
+        )
         ends = signed(float(values[0])), signed(float(values[-1]))
         told.append(f"{title} {name}".strip() + f" from {ends[0]} to {ends[1]}")
     if not traces:

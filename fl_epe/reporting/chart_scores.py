@@ -21,17 +21,28 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         if fit is None or scores is None:
             continue
         name, (color, dash, symbol) = charts.seen(sees, record), charts.LOOKS[sees]
-        sizes, at = seen_by(record, Adversary(sees)).sizes.observed, charts.panel(len(told))
+        sizes, at = (
+            seen_by(record, Adversary(sees)).sizes.observed,
+            charts.panel(len(told)),
+        )
         chosen, times = charts.spread_out(len(sizes)), scored(record, len(sizes))
         ends = np.array([0.0, float(sizes.max(initial=0.0))])
         middle, label = fit.scale * ends, f"{name}, κ = {signed(fit.scale)}"
-        hover = "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
-        points = scatter("markers", sizes[chosen], scores.observed[chosen], name, color, symbol)
+        hover = (
+            "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
+        )
+        points = scatter(
+            "markers", sizes[chosen], scores.observed[chosen], name, color, symbol
+        )
         drawn = [
             charts.band(ends, middle - _WIDE, middle + _WIDE, "band", color, yaxis=at),
             scatter("lines", ends, middle, label, color, dash, yaxis=at),
             points
-            | {"customdata": [[int(times[i])] for i in chosen], "showlegend": False, "yaxis": at}
+            | {
+                "customdata": [[int(times[i])] for i in chosen],
+                "showlegend": False,
+                "yaxis": at,
+            }
             | {"hovertemplate": f"{hover}<extra>{name}</extra>"},
         ]
         traces += [trace | {"meta": name} for trace in drawn]
@@ -39,7 +50,9 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
             y = scores.unobserved[charts.spread_out(len(scores.unobserved), _MOST_NULL)]
             look = (charts.PLAIN, "x")
             place: JSON = {"yaxis": at, "meta": name}
-            null.append(scatter("markers", 0 * y, y, "took no part", *look, size=6, **place))
+            null.append(
+                scatter("markers", 0 * y, y, "took no part", *look, size=6, **place)
+            )
         told.append(
             f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
             f"ones ({signed(fit.low)} to {signed(fit.high)}), and {number(fit.width)} about them"
@@ -56,6 +69,8 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         alternative=f"{'; '.join(told)}.",
         traces=charts.in_legend_once([*traces, *null]),
         layout=charts.axes(
-            "expected score", *[("score", 1.0, {"nticks": 5})] * len(told), rangemode="tozero"
+            "expected score",
+            *[("score", 1.0, {"nticks": 5})] * len(told),
+            rangemode="tozero",
         ),
     )

@@ -33,7 +33,10 @@ def seen(sees: Sees, record: AuditRecord | None) -> str:
     return f"model after round {record.rounds}"
 
 
-LOOKS = {"final": (FINAL, "dash", "square-open"), "all": (EVERY, "solid", "circle-open")}
+LOOKS = {
+    "final": (FINAL, "dash", "square-open"),
+    "all": (EVERY, "solid", "circle-open"),
+}
 """Color, dash and symbol of what is of an adversary."""
 
 MOST_POINTS = 300
@@ -80,15 +83,21 @@ class Chart:
             values = {"series": trace["name"]}
             values |= {"adversary": trace["meta"]} if "meta" in trace else {}
             values |= {x: trace["x"], y: trace["y"]}
-            for middle, bars in ((trace[which], trace.get(f"error_{which}")) for which in "xy"):
+            for middle, bars in (
+                (trace[which], trace.get(f"error_{which}")) for which in "xy"
+            ):
                 if bars:
                     values["from"] = plain(np.subtract(middle, bars["arrayminus"]))
                     values["to"] = plain(np.add(middle, bars["array"]))
             count = len(trace["x"])
             columns = [
-                [each] * count if isinstance(each, str) else each for each in values.values()
+                [each] * count if isinstance(each, str) else each
+                for each in values.values()
             ]
-            found += [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+            found += [
+                dict(zip(values, row, strict=True))
+                for row in zip(*columns, strict=True)
+            ]
         return found
 
     @property
@@ -105,12 +114,18 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
         panels: title, height (of their sum) and further properties of each y-axis.
         x_axis: further properties of the x-axis.
     """
-    layout: JSON = {"xaxis": {"title": {"text": x}, "anchor": panel(len(panels) - 1), **x_axis}}
+    layout: JSON = {
+        "xaxis": {"title": {"text": x}, "anchor": panel(len(panels) - 1), **x_axis}
+    }
     unit = (1 - _GAP * (len(panels) - 1)) / sum(height for _, height, _ in panels)
     top = 1.0
     for place, (title, height, more) in enumerate(panels):
         low = max(top - unit * height, 0.0)
-        axis = {"title": {"text": title}, "domain": [round(low, 4), round(top, 4)], **more}
+        axis = {
+            "title": {"text": title},
+            "domain": [round(low, 4), round(top, 4)],
+            **more,
+        }
         layout[panel(place).replace("y", "yaxis")] = axis
         top = low - _GAP
     return layout
@@ -127,7 +142,9 @@ def scatter(
     """Curves ("lines"; the look is a dash) or markers ("markers"; it is a symbol)."""
     style = {"line": {"color": color, "dash": look, "width": 2}}
     if mode != "lines":
-        style = {"marker": {"color": color, "symbol": look, "size": more.pop("size", 9)}}
+        style = {
+            "marker": {"color": color, "symbol": look, "size": more.pop("size", 9)}
+        }
     return {
         "type": "scatter",
         "mode": mode,
@@ -140,11 +157,23 @@ def scatter(
     }
 
 
-def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any) -> JSON:
+def band(
+    x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any
+) -> JSON:
     """The area between two curves, which the legend does not name."""
-    ends = np.append(np.ravel(x), np.ravel(x)[::-1]), np.append(high, np.ravel(low)[::-1])
-    area: JSON = {"fill": "toself", "fillcolor": color, "opacity": 0.2, "hoverinfo": "skip"}
-    drawn = scatter("lines", *ends, name, "rgba(0,0,0,0)", "solid", showlegend=False, **area)
+    ends = (
+        np.append(np.ravel(x), np.ravel(x)[::-1]),
+        np.append(high, np.ravel(low)[::-1]),
+    )
+    area: JSON = {
+        "fill": "toself",
+        "fillcolor": color,
+        "opacity": 0.2,
+        "hoverinfo": "skip",
+    }
+    drawn = scatter(
+        "lines", *ends, name, "rgba(0,0,0,0)", "solid", showlegend=False, **area
+    )
     return drawn | more
 
 
@@ -163,7 +192,13 @@ def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -
     sides = np.subtract(high, middle), np.subtract(middle, low)
     above, below = ([end or 0.0 for end in plain(np.ravel(side))] for side in sides)
     look = {"color": color, "thickness": 2, "width": 0}
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **look}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        **look,
+    }
 
 
 def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | None:
@@ -209,7 +244,10 @@ def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
 def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:
     """ε, interval, what leaks at least and what theory allows of each answer, in a sentence."""
     words = "{}: ε {}, interval {}, at least {}, theory allows {}"
-    return "; ".join(words.format(name, *answer_cells(answer)) for name, answer in named) + "."
+    return (
+        "; ".join(words.format(name, *answer_cells(answer)) for name, answer in named)
+        + "."
+    )
 
 
 def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
@@ -234,7 +272,9 @@ def plain(values: Iterable[float]) -> list[float | None]:
 
 def spread_out(count: int, most: int = MOST_POINTS) -> Integers:
     """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(np.int64)
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(
+        np.int64
+    )
 
 
 def left_out(count: int, what: str, most: int = MOST_POINTS) -> str:

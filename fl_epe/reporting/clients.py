@@ -44,12 +44,16 @@ def client_leakage(summary: Summary) -> ClientLeakage:
     """
     record = summary.record
     if record is None or record.clients.ids is None:
-        raise ValueError("Expected a record that says which client took part in which round.")
+        raise ValueError(
+            "Expected a record that says which client took part in which round."
+        )
     if not len(record.clients.ids):
         raise ValueError("Expected a record with clients: its log is empty.")
     ids, examples, example_of = _alike(record)
     participations, weights = np.zeros(len(examples), np.int64), np.zeros(len(examples))
-    sizes = {one.adversary.sees: np.full(len(examples), np.nan) for one in summary.answers}
+    sizes = {
+        one.adversary.sees: np.full(len(examples), np.nan) for one in summary.answers
+    }
     for first in range(0, len(examples), _AT_ONCE):
         block = slice(first, first + _AT_ONCE)
         shares = record.clients.shares_of(examples[block])
@@ -57,7 +61,9 @@ def client_leakage(summary: Summary) -> ClientLeakage:
         weights[block] = shares.sum(axis=0)
         for one in summary.answers:
             if one.fit is not None and one.view is not None:
-                sizes[one.adversary.sees][block] = one.fit.scale * one.view.sizes.of(shares)
+                sizes[one.adversary.sees][block] = one.fit.scale * one.view.sizes.of(
+                    shares
+                )
     weights /= np.maximum(participations, 1)
     epsilon = dict[str, Floats]()
     for sees, each in sizes.items():
@@ -89,7 +95,10 @@ def write_clients(summary: Summary, path: Path) -> Path:
     if all(one.fit is None for one in summary.answers):
         raise NotMeasured(summary.answers[0].reason)
     found = client_leakage(summary)
-    columns = {"client": found.ids.tolist(), "participations": found.participations.tolist()}
+    columns = {
+        "client": found.ids.tolist(),
+        "participations": found.participations.tolist(),
+    }
     columns["weight"] = [float(f"{weight:.5g}") for weight in found.weights]
     for sees, each in found.epsilon.items():
         texts = ["" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in each]

@@ -31,7 +31,11 @@ def _trust(summary: Summary) -> Iterator[str]:
     for one in summary.answers:
         seen = what_is_seen(one, record)
         seen = f"{seen[:1].upper()}{seen[1:]}"
-        said = [f"not measured, as {one.reason}."] if one.fit is None else _fit(one, one.fit)
+        said = (
+            [f"not measured, as {one.reason}."]
+            if one.fit is None
+            else _fit(one, one.fit)
+        )
         yield from (f"{seen}: {text}" for text in said)
     if (share := canary_share(record)) is not None:
         yield (
@@ -49,8 +53,16 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
         f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
     )
     tests = (
-        (fit.number, "grow with the number of participations", "they grew half as much"),
-        (fit.time, "do not depend on the time of participation", "the first round left half"),
+        (
+            fit.number,
+            "grow with the number of participations",
+            "they grew half as much",
+        ),
+        (
+            fit.time,
+            "do not depend on the time of participation",
+            "the first round left half",
+        ),
     )
     for test, what, otherwise in tests:
         if test is not None:
@@ -135,7 +147,9 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:
     """The weight of the heaviest client, and its ε."""
-    each = [_of_client(summary, found, place, one) for one in summary.answers if one.fit]
+    each = [
+        _of_client(summary, found, place, one) for one in summary.answers if one.fit
+    ]
     return (
         f"The heaviest client has {found.weights[place]:.3g} times the median weight; its ε is "
         f"{', and '.join(each) or 'not measured'}. Canaries have the median weight, so nothing is "
@@ -143,14 +157,18 @@ def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:
     )
 
 
-def _of_client(summary: Summary, found: ClientLeakage, place: int, one: auditing.Answer) -> str:
+def _of_client(
+    summary: Summary, found: ClientLeakage, place: int, one: auditing.Answer
+) -> str:
     """ε of a client by κ of the canaries, its interval, and what theory allows it."""
     record, fit, view = summary.record, one.fit, one.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
     shares = record.clients.shares_of(found.ids[place : place + 1])
     client = auditing.AuditedClient(float(found.participations[place]), shares)
     theory = auditing.analytical(record.mechanism, client, summary.delta).epsilon
-    allowed = "no theory is known" if theory is None else f"theory allows {number(theory)}"
+    allowed = (
+        "no theory is known" if theory is None else f"theory allows {number(theory)}"
+    )
     scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
     epsilons = epsilon_of_shift(scales * view.sizes.of(shares), summary.delta)
     epsilon, low, high = map(number, epsilons.tolist())
@@ -165,7 +183,11 @@ def _paper(summary: Summary) -> Iterator[str]:
     for statistic, name in _PAPER.items():
         try:
             found = auditing.epsilon_from_record(
-                record, summary.delta, statistic=statistic, variance="fitted", confidence=sure
+                record,
+                summary.delta,
+                statistic=statistic,
+                variance="fitted",
+                confidence=sure,
             )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
@@ -200,7 +222,9 @@ def _events(summary: Summary) -> Iterator[str]:
     yield from (f"{line}." for line in summary.performance())
     yield from summary.plan
     known = {str(kind): kind.meaning for kind in auditing.FaultKind}
-    for kind, count in sorted(summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])):
+    for kind, count in sorted(
+        summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])
+    ):
         if count:
             yield f"{count} × {kind}. {known.get(kind, '')}".strip()
     yield from summary.faults

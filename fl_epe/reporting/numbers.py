@@ -21,7 +21,10 @@ def as_json(value: Any) -> Any:
         shown = ("epsilon", "low", "high", "method")
         return {name: as_json(getattr(value, name)) for name in shown}
     if dataclasses.is_dataclass(value):
-        return {each.name: as_json(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {
+            each.name: as_json(getattr(value, each.name))
+            for each in dataclasses.fields(value)
+        }
     if isinstance(value, dict):
         return {name: as_json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

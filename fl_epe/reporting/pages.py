@@ -43,7 +43,9 @@ def render_page(template: str, room: str = "reporting", **values: Any) -> str:
 
     loader = jinja2.PackageLoader("fl_epe", f"{room}/templates")
     found = jinja2.Environment(
-        loader=loader, autoescape=jinja2.select_autoescape(["html.j2"]), trim_blocks=True
+        loader=loader,
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        trim_blocks=True,
     )
     found.filters["tex"] = escaped
     return found.get_template(template).render(**values)

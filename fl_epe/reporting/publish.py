@@ -67,7 +67,10 @@ def write_figures(
     }
     directory.mkdir(parents=True, exist_ok=True)
     written = [write_text(directory / name, text) for name, text in texts.items()]
-    return [*written, *(write_bytes(directory / n, content) for n, content in pictures.items())]
+    return [
+        *written,
+        *(write_bytes(directory / n, content) for n, content in pictures.items()),
+    ]
 
 
 def _scores_table(record: AuditRecord, found: Sequence[Answer]) -> str:
@@ -138,8 +141,16 @@ def latex_table(summary: Summary, record: AuditRecord) -> str:
 
     A sentence in it says so if its numbers are not those of a sound run.
     """
-    rows = [(seen(one.adversary.sees, record), *answer_cells(one)) for one in summary.answers]
+    rows = [
+        (seen(one.adversary.sees, record), *answer_cells(one))
+        for one in summary.answers
+    ]
     table = render_page(
-        "table.tex.j2", summary=summary, record=record, rows=rows, say=sentences, counted=counted
+        "table.tex.j2",
+        summary=summary,
+        record=record,
+        rows=rows,
+        say=sentences,
+        counted=counted,
     )
     return table + "\n"

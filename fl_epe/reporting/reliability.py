@@ -78,9 +78,12 @@ _CAUSES = (
     "was told, or updates are clipped again after averaging"
 )
 _TAKEN_BACK = (
-    "training takes back a part of what a client adds, most of all in a small model, or where"
+    "training takes back a part of what a client adds, "
+    "most of all in a small model, or where"
 )
-_NEXT = "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
+_NEXT = (
+    "more canaries (--num-canaries), each as often as a client, tell whether ε is right"
+)
 _LEVEL = 0.01  # of the tests of κ of a report together
 
 
@@ -102,7 +105,9 @@ class ReportWarning:
         return CODES[self.code]
 
 
-def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportWarning, ...]:
+def warnings_of(
+    record: AuditRecord, answers: Sequence[Answer]
+) -> tuple[ReportWarning, ...]:
     """All warnings of a run, the most important first.
 
     Args:
@@ -115,9 +120,15 @@ def warnings_of(record: AuditRecord, answers: Sequence[Answer]) -> tuple[ReportW
     found += [("steps", text) for text in record.findings.step_faults]
     found += [("doubts", text) for text in record.findings.doubts]
     if (lost := updates_lost(record)) is not None:
-        found.append(("lost", f"{lost}, so that ε is that of the clients that answered"))
+        found.append(
+            ("lost", f"{lost}, so that ε is that of the clients that answered")
+        )
     for one in answers:
-        found += [*_of_proof(record, one), *_of_scores(record, one), *_of_strength(record, one)]
+        found += [
+            *_of_proof(record, one),
+            *_of_scores(record, one),
+            *_of_strength(record, one),
+        ]
     found += [*_of_tests(record, answers), *_of_run(record, diverged=bool(diverged))]
     measured = any(one.estimate is not None for one in answers)
     is_off = record.dim < LEAST_PARAMETERS and any(code in _OF_LAW for code, _ in found)
@@ -132,7 +143,9 @@ def canary_share(record: AuditRecord) -> float | None:
     """Share of the canaries in the weight of a round, on average; ``None`` if it is not known."""
     own, offsets = float(record.shares().sum()), record.clients.offsets
     whole = record.rounds * record.mechanism.cohort_size
-    if record.mechanism.participation.unit == "example":  # a batch is counted without them
+    if (
+        record.mechanism.participation.unit == "example"
+    ):  # a batch is counted without them
         whole += own
     if offsets is not None and offsets[-1]:
         whole = own + float(offsets[-1])
@@ -159,7 +172,9 @@ def _of_proof(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         text = f"{proved} is more than theory allows ({limit}), by chance in up to {chance}"
         yield "above-theory", text
     if one.contradicted:
-        text = f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
+        text = (
+            f"{proved} is above the interval of its estimate ({interval(one.estimate)})"
+        )
         yield "contradicted", text
 
 
@@ -182,7 +197,10 @@ def _of_scores(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         )
         yield "null", text
     if one.fit.wide:
-        yield "width", f"scores against {seen} vary {width:.2f} times as much as is assumed"
+        yield (
+            "width",
+            f"scores against {seen} vary {width:.2f} times as much as is assumed",
+        )
 
 
 def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
@@ -205,16 +223,22 @@ def _of_strength(record: AuditRecord, one: Answer) -> Iterator[tuple[str, str]]:
         yield "strength", f"{text}{_CAUSES}"
 
 
-def _of_tests(record: AuditRecord, answers: Sequence[Answer]) -> Iterator[tuple[str, str]]:
+def _of_tests(
+    record: AuditRecord, answers: Sequence[Answer]
+) -> Iterator[tuple[str, str]]:
     """The tests of κ, which have their level together.
 
     Where scores do not grow as assumed and the answer has followed canaries that took part as often
     as its client (`LadderFit.ratio`), its interval is right, and this is a caveat.
     """
-    fits = [(what_is_seen(one, record), one.fit) for one in answers if one.fit is not None]
+    fits = [
+        (what_is_seen(one, record), one.fit) for one in answers if one.fit is not None
+    ]
     number_ = "do not grow with the number of participations as is assumed"
     time = "depend on when canaries took part"
-    tests = [("number", fit.number, f"{seen} {number_}", fit.ratio) for seen, fit in fits]
+    tests = [
+        ("number", fit.number, f"{seen} {number_}", fit.ratio) for seen, fit in fits
+    ]
     tests += [("time", fit.time, f"{seen} {time}", 1.0) for seen, fit in fits]
     level = _LEVEL / max(sum(test is not None for _, test, *_ in tests), 1)
     for code, test, what, ratio in tests:

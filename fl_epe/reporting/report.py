@@ -96,7 +96,9 @@ def print_report(
 
 def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Of warnings those that fit on the screen, and how many do not."""
-    words = len(above.split()) + 21 + sum(len(cell.split()) for row in rows for cell in row)
+    words = (
+        len(above.split()) + 21 + sum(len(cell.split()) for row in rows for cell in row)
+    )
     lines, found = math.ceil(len(above) / 75) + 2 + _TABLE_LINES, list[str]()
     for text in extra:
         words += len(text.split()) + 1
@@ -133,6 +135,10 @@ def plotly_script() -> str:
 
 def _drawn(charts: Sequence[Chart]) -> str:
     """Traces and layouts as JSON that may stand between two tags."""
-    values = {chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts}
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    values = {
+        chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts
+    }
+    text = json.dumps(
+        values, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
     return text.replace("<", "\\u003c").replace("&", "\\u0026")

@@ -45,7 +45,9 @@ def answer_values(one: Answer, delta: float, confidence: float) -> JSON:
     """An answer as JSON values; ``unbounded`` names those of its numbers that are infinite."""
     ends = [getattr(one.estimate, name, None) for name in ("epsilon", "low", "high")]
     names = ("epsilon", "low", "high", "proved", "analytical")
-    numbers = dict(zip(names, (*ends, one.proved or None, one.analytical.epsilon), strict=True))
+    numbers = dict(
+        zip(names, (*ends, one.proved or None, one.analytical.epsilon), strict=True)
+    )
     return {
         "sees": one.adversary.sees,
         "knows_rounds": one.adversary.knows_rounds,

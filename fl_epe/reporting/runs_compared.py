@@ -71,15 +71,23 @@ class PairDifference:
         """The letters of the run that leaks more and of the other; ``None`` if that is chance."""
         if not self.found.larger_than_chance:
             return None
-        return (self.first, self.second) if self.found.low > 0 else (self.second, self.first)
+        return (
+            (self.first, self.second)
+            if self.found.low > 0
+            else (self.second, self.first)
+        )
 
     def sentence(self) -> str:
         """What the interval supports, and no more."""
         found = self.found
-        value, low, high = (signed(one, "+") for one in (found.value, found.low, found.high))
+        value, low, high = (
+            signed(one, "+") for one in (found.value, found.low, found.high)
+        )
         told = f"To an adversary who sees {SEES[self.adversary]}, {self.first} and {self.second}"
         if (leak := self.leak()) is None:
-            return f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
+            return (
+                f"{told} cannot be told apart, ε differs by {value} ({low} to {high})."
+            )
         return (
             f"{told} differ by more than chance, {leak[0]} leaks more than {leak[1]}: "
             f"ε of {self.first} less that of {self.second} is {value} ({low} to {high})."
@@ -112,7 +120,9 @@ class RunsCompared:
         return all(run.summary.status == "ok" for run in self.runs)
 
 
-def compare_runs(records: Mapping[str, AuditRecord], delta: float | None = None) -> RunsCompared:
+def compare_runs(
+    records: Mapping[str, AuditRecord], delta: float | None = None
+) -> RunsCompared:
     """Compare two or more runs.
 
     Args:
@@ -123,7 +133,9 @@ def compare_runs(records: Mapping[str, AuditRecord], delta: float | None = None)
         ValueError: with fewer than two records or too many, or if δ is not in (0, 1).
     """
     if not 2 <= len(records) <= MOST_RUNS:
-        raise ValueError(f"Expected 2 to {MOST_RUNS} runs to compare, got {len(records)}.")
+        raise ValueError(
+            f"Expected 2 to {MOST_RUNS} runs to compare, got {len(records)}."
+        )
     if delta is not None and not 0 < delta < 1:
         raise ArgumentError("Expected {delta} in (0, 1).", delta=delta)
     at = min(record.delta for record in records.values()) if delta is None else delta
@@ -147,7 +159,9 @@ def independent(first: ComparedRun, second: ComparedRun) -> bool:
     one, other = first.record.provenance.seeds, second.record.provenance.seeds
     if one.get("canary") is None or other.get("canary") is None:
         return False
-    return not any(seed is not None and seed == other.get(name) for name, seed in one.items())
+    return not any(
+        seed is not None and seed == other.get(name) for name, seed in one.items()
+    )
 
 
 def alike(one: Answer, other: Answer) -> bool:
@@ -156,16 +170,22 @@ def alike(one: Answer, other: Answer) -> bool:
     return same and one.adversary == other.adversary
 
 
-def _differences(runs: Sequence[ComparedRun], delta: float) -> tuple[PairDifference, ...]:
+def _differences(
+    runs: Sequence[ComparedRun], delta: float
+) -> tuple[PairDifference, ...]:
     """Of all pairs, or of all runs with the first; those of one adversary hold together."""
     places = range(len(runs))
     pairs = list(itertools.combinations(places, 2))
     if len(pairs) > _MOST_PAIRS:
         pairs = [(0, other) for other in places[1:]]
     error = (1 - _CONFIDENCE) / len(pairs)
-    answers_at = functools.cache(lambda place, level: answers(runs[place].record, delta, level))
+    answers_at = functools.cache(
+        lambda place, level: answers(runs[place].record, delta, level)
+    )
 
-    def estimate(place: int, level: float, seen: int) -> tuple[Answer, EpsilonEstimate | None]:
+    def estimate(
+        place: int, level: float, seen: int
+    ) -> tuple[Answer, EpsilonEstimate | None]:
         """That of a run that was measured and did not diverge."""
         one: Answer = answers_at(place, level)[seen]
         return one, None if runs[place].summary.status == "diverged" else one.estimate
@@ -175,7 +195,9 @@ def _differences(runs: Sequence[ComparedRun], delta: float) -> tuple[PairDiffere
         for first, second in pairs:
             alone = independent(runs[first], runs[second])
             level = 1 - error / (1 if alone else 2)
-            (one, ours), (other, theirs) = (estimate(p, level, seen) for p in (first, second))
+            (one, ours), (other, theirs) = (
+                estimate(p, level, seen) for p in (first, second)
+            )
             if ours is not None and theirs is not None and alike(one, other):
                 difference = epsilon_difference(ours, theirs, independent=alone)
                 letters = runs[first].letter, runs[second].letter
@@ -195,11 +217,14 @@ def _notes(
         )
     for run in runs:
         lines += [
-            f"Run {run.letter} ({one.status}): {one.text}." for one in run.summary.warnings[:1]
+            f"Run {run.letter} ({one.status}): {one.text}."
+            for one in run.summary.warnings[:1]
         ]
         questions.setdefault(_question(run.summary.answers[1]), []).append(run.letter)
     if len(questions) > 1:
-        told = "; ".join(f"{', '.join(who)}: {question}" for question, who in questions.items())
+        told = "; ".join(
+            f"{', '.join(who)}: {question}" for question, who in questions.items()
+        )
         lines.append(f"Runs that answer different questions are not compared. {told}.")
     if differences:
         lines.append(
@@ -207,7 +232,9 @@ def _notes(
             f"adversary hold together {_CONFIDENCE:.0%} of the time (Bonferroni)."
         )
     if shared := [
-        f"{one.first} and {one.second}" for one in differences if not one.found.independent
+        f"{one.first} and {one.second}"
+        for one in differences
+        if not one.found.independent
     ]:
         lines.append(
             f"Not known to be independent, as they share a seed or do not tell it: "

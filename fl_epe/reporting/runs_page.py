@@ -67,19 +67,25 @@ def to_dict(found: RunsCompared) -> dict[str, Any]:
 def finding(found: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
     if not found.differences:
-        measured = sum(run.summary.answers[1].estimate is not None for run in found.runs)
+        measured = sum(
+            run.summary.answers[1].estimate is not None for run in found.runs
+        )
         if measured > 1:
             return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
     told, certain = list[str](), list[tuple[str, str]]()
     for adversary, words in SEES.items():
-        leaks = [pair.leak() for pair in found.differences if pair.adversary == adversary]
+        leaks = [
+            pair.leak() for pair in found.differences if pair.adversary == adversary
+        ]
         here = [leak for leak in leaks if leak is not None]
         certain += here
         said = f"{len(here)} of {len(leaks)} pairs of runs differ by more than chance"
         if len(leaks) == 1:
             said = "the two runs cannot be told apart"
-            said = f"run {here[0][0]} leaks more than run {here[0][1]}" if here else said
+            said = (
+                f"run {here[0][0]} leaks more than run {here[0][1]}" if here else said
+            )
         told += [f"to an adversary who sees {words}, {said}"] if leaks else []
     if not certain:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
@@ -114,19 +120,25 @@ MARKS = "* follows from every round's, by post-processing. † extrapolated."
 def print_runs_compared(console: Console, found: RunsCompared) -> None:
     """Print the finding, the runs, what differs, ε of each, the differences and the notes."""
     console.print(finding(found), style="bold", highlight=False)
-    runs = plain_table("Runs", ("", "directory", "status", "held out", "ended (UTC)"), left=3)
+    runs = plain_table(
+        "Runs", ("", "directory", "status", "held out", "ended (UTC)"), left=3
+    )
     runs.columns[1].no_wrap, runs.columns[1].overflow = False, "fold"
     for run in found.runs:
         style = "" if run.summary.status == "ok" else "red"
         runs.add_row(run.letter, *_run_cells(run), style=style)
     console.print(runs)
-    differ = plain_table("Settings that differ", ("setting", *(run.letter for run in found.runs)))
+    differ = plain_table(
+        "Settings that differ", ("setting", *(run.letter for run in found.runs))
+    )
     for column in differ.columns[1:]:
         column.no_wrap, column.overflow = False, "fold"
     for name, values in list(found.different.items())[:_MOST_SETTINGS]:
         differ.add_row(name, *values)
     console.print(differ)
-    title = f"ε at δ = {found.delta:.2g} of one client, {found.confidence:.0%} intervals"
+    title = (
+        f"ε at δ = {found.delta:.2g} of one client, {found.confidence:.0%} intervals"
+    )
     table = plain_table(title, ("adversary sees", "run", *_HEADINGS), left=2)
     for seen, words in enumerate(SEEN.values()):
         for place, run in enumerate(found.runs):
@@ -150,7 +162,9 @@ def _csv(found: RunsCompared) -> str:
             "own_delta": run.record.delta,
         }
         end = dict(run.summary.held_out())
-        end |= {f"setting: {name}": run.settings.get(name, "") for name in found.different}
+        end |= {
+            f"setting: {name}": run.settings.get(name, "") for name in found.different
+        }
         for one in run.summary.answers:
             values = answer_values(one, found.delta, found.confidence)
             del values["unbounded"]

@@ -17,7 +17,11 @@ _LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by hal
 
 def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
     """What makes the answer unreliable or changes its reading, the most important first."""
-    lines, estimate, proved = list[tuple[str, str]](), found.estimate, number(found.proved)
+    lines, estimate, proved = (
+        list[tuple[str, str]](),
+        found.estimate,
+        number(found.proved),
+    )
     evidence = found.evidence
     if evidence is not None and evidence.violated:
         text = f"{against(evidence)}, claimed {number(evidence.claimed)}"
@@ -52,7 +56,9 @@ def score_sentences(found: ScoreSummary) -> list[str]:
     else:
         right = share(guess_limit(estimate.high, found.delta))
         source = (
-            "by these scores, if they are Gaussian," if found.if_gaussian else "by these scores,"
+            "by these scores, if they are Gaussian,"
+            if found.if_gaussian
+            else "by these scores,"
         )
         told = (
             f"{source} this attack guesses right {right} whether one canary took part (ε ≈ "
@@ -74,7 +80,9 @@ def _of_claim(found: ScoreSummary) -> str:
         return "Nothing is claimed; --claim tests an ε that is."
     claimed = f"ε ≤ {number(evidence.claimed)}"
     if evidence.violated:
-        return f"The claim of {claimed} is refuted at {found.confidence:.0%} confidence."
+        return (
+            f"The claim of {claimed} is refuted at {found.confidence:.0%} confidence."
+        )
     if not evidence.undecided:
         return f"The claim of {claimed} is not refuted; an ε twice as large would have been."
     why = evidence.laws.objection or evidence.undecided
@@ -100,12 +108,21 @@ def score_values(found: ScoreSummary) -> JSON:
         },
         "details": {
             name: as_json(getattr(found, name))
-            for name in ("dim", "observed", "unobserved", "estimates", "bounds", "gaussian")
+            for name in (
+                "dim",
+                "observed",
+                "unobserved",
+                "estimates",
+                "bounds",
+                "gaussian",
+            )
         },
     }
 
 
-def print_scores(console: Console, found: ScoreSummary, *, details: bool = False) -> None:
+def print_scores(
+    console: Console, found: ScoreSummary, *, details: bool = False
+) -> None:
     """Print the answer on one screen.
 
     Args:

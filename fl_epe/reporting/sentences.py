@@ -60,8 +60,14 @@ def about_run(summary: Summary) -> str:
             facts.append(f"{counted(record.design.num_clients, 'client')}{each}")
         facts.append(counted(record.rounds, "round"))
         ended = record.provenance.ended
-        facts.append(f"ended {ended[:16].replace('T', ' ')} UTC" if ended else "date not recorded")
-    facts += [f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]]
+        facts.append(
+            f"ended {ended[:16].replace('T', ' ')} UTC"
+            if ended
+            else "date not recorded"
+        )
+    facts += [
+        f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]
+    ]
     return " · ".join(facts)
 
 
@@ -96,7 +102,9 @@ _ADVICE = {
 }
 ADVISE = "fl-epe advise noise"
 _DECIDES = "whoever answers for the data decides"
-_RELY = "Rely on the least ε that is proved, and on no estimate, until the reason is found."
+_RELY = (
+    "Rely on the least ε that is proved, and on no estimate, until the reason is found."
+)
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
@@ -157,7 +165,9 @@ def exposure(summary: Summary) -> str:
         if not one.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
         blind = "" if found or ALWAYS in often else "; blind guess: 50%"
-        numbers = f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
+        numbers = (
+            f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
+        )
         found.append(f"{often} from {source} ({numbers})")
     if not found:
         return ""
@@ -237,13 +247,20 @@ def _advice(summary: Summary, final: int, every: int) -> str:
 def headings(summary: Summary) -> tuple[str, ...]:
     """Of the table."""
     sure = f"{summary.confidence:.0%}"
-    return "adversary sees", "ε", f"{sure} interval", f"at least ({sure})", "theory allows"
+    return (
+        "adversary sees",
+        "ε",
+        f"{sure} interval",
+        f"at least ({sure})",
+        "theory allows",
+    )
 
 
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The cells of the table, as text: a row for each adversary."""
     return [
-        (seen(one.adversary.sees, summary.record), *marked_cells(one)) for one in summary.answers
+        (seen(one.adversary.sees, summary.record), *marked_cells(one))
+        for one in summary.answers
     ]
 
 
@@ -273,14 +290,22 @@ def table_note(summary: Summary) -> str:
         f"knows its updates{knows}."
     )
     found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
-    if any(estimate is not None and estimate.epsilon > limit for estimate, limit in found):
+    if any(
+        estimate is not None and estimate.epsilon > limit for estimate, limit in found
+    ):
         text += " Estimates may exceed theory by chance."
     unproved = [one.estimate for one in summary.answers if not one.proved]
-    if any(estimate is not None and estimate.low == 0 < estimate.epsilon for estimate in unproved):
+    if any(
+        estimate is not None and estimate.low == 0 < estimate.epsilon
+        for estimate in unproved
+    ):
         text += " An interval from 0 shows neither a leak nor its absence."
     if marked_cells(summary.answers[0])[3].endswith("*"):
         text += " * As every round's."
-    if any(answer.extrapolated for answer in summary.answers) and summary.record is not None:
+    if (
+        any(answer.extrapolated for answer in summary.answers)
+        and summary.record is not None
+    ):
         most = int(summary.record.presence.sum(axis=0).max())
         often = counted(most, "round")
         text += f" † Extrapolated from canaries (synthetic clients) in at most {often}."
@@ -316,7 +341,10 @@ def fault_lines(summary: Summary) -> list[str]:
 
 def meaning(summary: Summary) -> list[str]:
     """What an ε means for a guess, and what kind of number each is, in sentences."""
-    scale = [f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}" for epsilon in (1, 3)]
+    scale = [
+        f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}"
+        for epsilon in (1, 3)
+    ]
     assumes = ""
     if (proof := summary.answers[1].proof) is not None:
         assumes = f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"

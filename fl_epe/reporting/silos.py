@@ -109,7 +109,9 @@ def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSO
         for silo, line in lines
         if line.exceeds_theory
     ]
-    wrong += [f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults]
+    wrong += [
+        f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults
+    ]
     notes = list(_notes(answers))
     status = "unreliable" if faults or any(line.doubts for _, line in lines) else "ok"
     if all(line.epsilon is None for _, line in lines):
@@ -148,14 +150,20 @@ def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 def _values(answer: SiloAnswer) -> JSON:
     values: JSON = as_json(answer)
-    for name in ("faults", "notes", "records"):  # which stand elsewhere, or leave no silo here
+    for name in (
+        "faults",
+        "notes",
+        "records",
+    ):  # which stand elsewhere, or leave no silo here
         del values[name]
     for shown, line in zip(values["lines"], answer.lines, strict=True):
         shown |= finite_numbers({name: getattr(line, name) for name in _NUMBERS})
     return values
 
 
-def _lines(answers: Sequence[SiloAnswer], adversary: SiloAdversary) -> dict[str, SiloLine]:
+def _lines(
+    answers: Sequence[SiloAnswer], adversary: SiloAdversary
+) -> dict[str, SiloLine]:
     """What silos have to say of an adversary, by their names."""
     return {
         answer.silo: line
@@ -176,7 +184,8 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
         for adversary, seen in SEEN_OF_SILOS.items():
             if lines := _lines(alike, adversary):
                 about = (
-                    f"{WHO[adversary]}, who sees {seen}, learns of one {unit} at δ = {delta:.2g}"
+                    f"{WHO[adversary]}, who sees {seen}, "
+                    f"learns of one {unit} at δ = {delta:.2g}"
                 )
                 yield sentence(f"{about}: {_largest(lines)}")
     if not answers:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Colors on white; each has a contrast of at least 4.5 to 1, but for areas.
-PALETTE = {"@every": "#b34700", "@final": "#0072b2", "@theory": "#00735a", "@plain": "#44403c"}
+PALETTE = {
+    "@every": "#b34700",
+    "@final": "#0072b2",
+    "@theory": "#00735a",
+    "@plain": "#44403c",
+}
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 _SYMBOLS = {"triangle-right": ">", "triangle-up": "^", "x": "x"}
@@ -30,7 +35,10 @@ _SYMBOLS |= {"circle": "o", "square": "s", "diamond": "D"}
 # Sides of a point on which a label is: its offset in points, and which of its own ends is there.
 _SIDES: dict[str, tuple[int, Any]] = {"top": (4, "bottom"), "bottom": (-4, "top")}
 _SIDES |= {"left": (-6, "right"), "right": (6, "left")}
-_SIZE = 5.0, 4.0  # inches; in print two stand side by side, and the text is to be read there
+_SIZE = (
+    5.0,
+    4.0,
+)  # inches; in print two stand side by side, and the text is to be read there
 _DPI = 200  # of a PNG
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
@@ -59,12 +67,16 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
     layout, ys = chart.layout, [key for key in chart.layout if key.startswith("y")]
     names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
     height = 1.6 + 0.4 * len(names) if names else _SIZE[1]
-    with matplotlib.rc_context():  # whatever a matplotlibrc says, or who called this has set
+    with (
+        matplotlib.rc_context()
+    ):  # whatever a matplotlibrc says, or who called this has set
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
         figure = Figure(figsize=(_SIZE[0], height), dpi=_DPI, layout="constrained")
         shares = [np.ptp(layout[key]["domain"]) for key in ys]
-        panels = figure.subplots(len(ys), sharex=True, squeeze=False, height_ratios=shares)[:, 0]
+        panels = figure.subplots(
+            len(ys), sharex=True, squeeze=False, height_ratios=shares
+        )[:, 0]
         for trace in chart.traces:
             panel = panels[ys.index(trace.get("yaxis", "y").replace("y", "yaxis"))]
             _draw(panel, trace, _numbers(trace["x"], []), _numbers(trace["y"], names))
@@ -76,11 +88,18 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
         if titled:
             figure.suptitle(chart.title, fontsize=10.5)
         found = [panel.get_legend_handles_labels() for panel in panels]
-        handles, words = (list(itertools.chain(*parts)) for parts in zip(*found, strict=True))
-        place: dict[str, Any] = {"loc": "outside lower center", "ncols": 1 + (len(words) > 3)}
+        handles, words = (
+            list(itertools.chain(*parts)) for parts in zip(*found, strict=True)
+        )
+        place: dict[str, Any] = {
+            "loc": "outside lower center",
+            "ncols": 1 + (len(words) > 3),
+        }
         figure.legend(handles, words, fontsize=8.5, frameon=False, **place)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title})
+        figure.savefig(
+            buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title}
+        )
     return buffer.getvalue()
 
 
@@ -91,7 +110,9 @@ def still(chart: Chart) -> str:
 
 
 def _numbers(values: Iterable[Any], names: list[str]) -> Floats:
-    return np.array([names.index(v) if isinstance(v, str) else v for v in values], np.float64)
+    return np.array(
+        [names.index(v) if isinstance(v, str) else v for v in values], np.float64
+    )
 
 
 def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
@@ -105,24 +126,34 @@ def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
         if bars := trace.get(f"error_{which}"):
             ends: dict[str, Any] = {f"{which}err": [bars["arrayminus"], bars["array"]]}
             axes.errorbar(x, y, fmt="none", ecolor=PALETTE[bars["color"]], lw=2, **ends)
-    look: dict[str, Any] = {"label": trace["name"] if trace.get("showlegend", True) else "_"}
+    look: dict[str, Any] = {
+        "label": trace["name"] if trace.get("showlegend", True) else "_"
+    }
     if trace["mode"] == "lines":
         curve = trace["line"]
         look |= {"linestyle": _DASHES[curve["dash"]], "color": PALETTE[curve["color"]]}
     else:
         marker = trace["marker"]
         symbol = marker["symbol"].removesuffix("-open")
-        look |= {"marker": _SYMBOLS[symbol], "markersize": 0.7 * marker["size"], "linestyle": ""}
+        look |= {
+            "marker": _SYMBOLS[symbol],
+            "markersize": 0.7 * marker["size"],
+            "linestyle": "",
+        }
         look |= {"color": PALETTE[marker["color"]]}
         look |= {"markerfacecolor": "none"} if symbol != marker["symbol"] else {}
     axes.plot(x, y, **look)
     texts = zip(trace.get("text", ()), trace.get("textposition", ()), strict=True)
     for at, to, (words, place) in zip(x, y, texts, strict=False):
         (up, va), (across, ha) = (_SIDES[side] for side in place.split())
-        axes.annotate(words, (at, to), (across, up), textcoords="offset points", va=va, ha=ha)
+        axes.annotate(
+            words, (at, to), (across, up), textcoords="offset points", va=va, ha=ha
+        )
 
 
-def _finish_axis(axes: Axes, which: Literal["x", "y"], given: JSON, names: list[str]) -> None:
+def _finish_axis(
+    axes: Axes, which: Literal["x", "y"], given: JSON, names: list[str]
+) -> None:
     getattr(axes, f"set_{which}label")(given["title"]["text"])
     if names:
         axes.set_yticks(range(len(names)), names)

@@ -99,7 +99,11 @@ class Summary:
         if self.record is None:
             return []
         metric, found = self.record.design.metric, list[tuple[str, str]]()
-        named = ("eval_accuracy", metric), ("eval_auc", "ROC AUC"), ("eval_loss", "loss")
+        named = (
+            ("eval_accuracy", metric),
+            ("eval_auc", "ROC AUC"),
+            ("eval_loss", "loss"),
+        )
         for series, name in named:
             values = self.record.metrics.get(series, np.empty(0))
             if name and len(values) and math.isfinite(values[-1]):
@@ -112,7 +116,10 @@ class Summary:
 
         Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
         """
-        found = [f"The model's {name} on held-out data: {value}" for name, value in self.held_out()]
+        found = [
+            f"The model's {name} on held-out data: {value}"
+            for name, value in self.held_out()
+        ]
         if not found or self.record is None:
             return found
         guess = self.record.design.chance_accuracy
@@ -121,7 +128,9 @@ class Summary:
         return found
 
 
-def summarize(record: AuditRecord, delta: float | None = None, confidence: float = 0.95) -> Summary:
+def summarize(
+    record: AuditRecord, delta: float | None = None, confidence: float = 0.95
+) -> Summary:
     """What a record says.
 
     Args:
@@ -143,7 +152,9 @@ def summarize(record: AuditRecord, delta: float | None = None, confidence: float
             for one in found
             if secret
         ),
-        at_small_delta=answers(record, SMALL_DELTA, confidence) if delta > _LARGE_DELTA else (),
+        at_small_delta=answers(record, SMALL_DELTA, confidence)
+        if delta > _LARGE_DELTA
+        else (),
         faults=record.provenance.faults,
         fault_counts=record.provenance.fault_counts,
         plan=record.findings.plan,
@@ -202,14 +213,18 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "server": mechanism.server.name,
     }
     settings = record.design.to_settings()
-    values |= {name: value for name, value in settings.items() if name not in _NOT_SETTINGS}
+    values |= {
+        name: value for name, value in settings.items() if name not in _NOT_SETTINGS
+    }
     values |= {f"version of {name}": text for name, text in provenance.versions.items()}
     return in_words(values)
 
 
 def in_words(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings as text, without those that nobody set."""
-    return {str(name): _words(value) for name, value in values.items() if value is not None}
+    return {
+        str(name): _words(value) for name, value in values.items() if value is not None
+    }
 
 
 def _words(value: Any) -> str:

@@ -55,7 +55,9 @@ class PlainTable(Table):
         """Each cell is one line, unless it is folded."""
         super().add_row(*map(_one_line, cells), **options)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         """No number is ever cut."""
         if sum(map(_width, self.columns)) <= options.max_width + 1:
             yield from super().__rich_console__(console, options)
@@ -77,7 +79,10 @@ def _width(column: Column) -> int:
 
 
 def plain_table(
-    title: str, headings: Sequence[str], left: int = 1, rows: Iterable[Sequence[str]] = ()
+    title: str,
+    headings: Sequence[str],
+    left: int = 1,
+    rows: Iterable[Sequence[str]] = (),
 ) -> Table:
     """A table; the first ``left`` columns hold text, the others numbers."""
     table = PlainTable(
@@ -88,7 +93,9 @@ def plain_table(
         show_edge=False,
     )
     for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < left else "right", no_wrap=True)
+        table.add_column(
+            heading, justify="left" if place < left else "right", no_wrap=True
+        )
     for row in rows:
         table.add_row(*row)
     return table

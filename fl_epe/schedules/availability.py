@@ -9,10 +9,19 @@ from typing import ClassVar
 import numpy as np
 
 from fl_epe.checks import Booleans, check_count, check_rate, raise_invalid
-from fl_epe.schedules.contract import Cohort, Rated, Schedule, by_round, draw, even_sizes
+from fl_epe.schedules.contract import (
+    Cohort,
+    Rated,
+    Schedule,
+    by_round,
+    draw,
+    even_sizes,
+)
 from fl_epe.schedules.law import Coins, Events, FixedCohorts, ParticipationLaw
 
-_MOST_CELLS = 10**7  # windows times rounds; zones times rounds of a day may be ten times as many
+_MOST_CELLS = (
+    10**7
+)  # windows times rounds; zones times rounds of a day may be ten times as many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +69,9 @@ class CheckIn(Schedule):
         phase = rng.integers(self.window, size=population)
         ids, when = self._check_ins(phase, rng)
         for start in range(0, self.rounds, self.window):
-            late = when >= 0  # in the block of rounds from `start`, not in the one before
+            late = (
+                when >= 0
+            )  # in the block of rounds from `start`, not in the one before
             next_ids, next_when = self._check_ins(phase, rng)
             early = next_when < 0
             here = np.concatenate([ids[late], next_ids[early]])
@@ -72,10 +83,16 @@ class CheckIn(Schedule):
             ids = next_ids
             when = next_when
 
-    def _check_ins(self, phase: Cohort, rng: np.random.Generator) -> tuple[Cohort, Cohort]:
+    def _check_ins(
+        self, phase: Cohort, rng: np.random.Generator
+    ) -> tuple[Cohort, Cohort]:
         """Who checks in, and how many rounds after the multiple of ``window`` they do."""
         many = len(phase)
-        ids = np.arange(many) if self.keep == 1 else draw(rng, many, rng.binomial(many, self.keep))
+        ids = (
+            np.arange(many)
+            if self.keep == 1
+            else draw(rng, many, rng.binomial(many, self.keep))
+        )
         return ids, rng.integers(self.window, size=len(ids)) - phase[ids]
 
     def law(self, population: int) -> ParticipationLaw:
@@ -89,7 +106,11 @@ class CheckIn(Schedule):
         chance = self.keep / self.window
         types = []
         for phase in range(self.window):
-            edges = [0, *range(self.window - phase, self.rounds, self.window), self.rounds]
+            edges = [
+                0,
+                *range(self.window - phase, self.rounds, self.window),
+                self.rounds,
+            ]
             blocks = [(a, np.full(b - a, chance)) for a, b in itertools.pairwise(edges)]
             types.append(Events.blocks(blocks))
         shares = np.full(self.window, 1 / self.window)
@@ -134,7 +155,9 @@ class TimeOfDay(Rated):
                 f"in [24/zones={24 / self.zones}, 24], so that one zone is always open",
             )
         if min(self.rounds_per_day, self.rounds) * self.zones > 10 * _MOST_CELLS:
-            raise_invalid("zones", self.zones, f"<= {10 * _MOST_CELLS} / rounds_per_day")
+            raise_invalid(
+                "zones", self.zones, f"<= {10 * _MOST_CELLS} / rounds_per_day"
+            )
         least = self.open_zones().mean(axis=1).min()
         if self.rate > least + 1e-12:
             raise_invalid(
@@ -186,7 +209,9 @@ class TimeOfDay(Rated):
         """
         is_open = self.open_zones()
         open_at = is_open[np.arange(self.rounds) % len(is_open)]
-        drawn = self._sizes(population) * self.zones  # so that all zones together are exact
+        drawn = (
+            self._sizes(population) * self.zones
+        )  # so that all zones together are exact
         share = np.minimum(drawn / (population * open_at.sum(axis=1)), 1.0)
         fewest = int(is_open.sum(axis=1).min())  # zones in any round
         available = max(1, population * fewest // self.zones)
@@ -235,7 +260,9 @@ class DeviceClasses(Schedule):
 
     def participations(self) -> float:
         """Expected participations: ``rounds`` times the mean rate."""
-        return self.rounds * sum(r * s for r, s in zip(self.rates, self.shares, strict=True))
+        return self.rounds * sum(
+            r * s for r, s in zip(self.rates, self.shares, strict=True)
+        )
 
     def cohorts(self, population: int, rng: np.random.Generator) -> Iterator[Cohort]:
         """See `Schedule.cohorts`. Costs O(cohort) a round."""

@@ -37,7 +37,9 @@ from fl_epe.schedules.sampled import (
 from fl_epe.schedules.trace import Trace
 
 
-def make_schedule(spec: str, rounds: int, participations: float, **options: Any) -> Schedule:
+def make_schedule(
+    spec: str, rounds: int, participations: float, **options: Any
+) -> Schedule:
     """The schedule of a kind with a given number of rounds and of expected participations.
 
     Args:
@@ -82,8 +84,12 @@ def parse_schedule(spec: str, **options: Any) -> tuple[str, dict[str, Any]]:
     if kind not in SCHEDULES:
         hint = did_you_mean(kind, list(SCHEDULES))
         raise_invalid("kind", kind, f"to be one of {tuple(SCHEDULES)}{hint}")
-    given = (_json(spec, rest) if rest.startswith("{") else _pairs(spec, rest)) | options
-    _, _, *options_of_kind = signature(schedule_maker(kind), eval_str=True).parameters.values()
+    given = (
+        _json(spec, rest) if rest.startswith("{") else _pairs(spec, rest)
+    ) | options
+    _, _, *options_of_kind = signature(
+        schedule_maker(kind), eval_str=True
+    ).parameters.values()
     known = {option.name: option for option in options_of_kind}
     for name, value in given.items():
         if name not in known:
@@ -136,7 +142,9 @@ def _json(spec: str, text: str) -> dict[str, Any]:
         return dict(json.loads(text))
     except (ValueError, RecursionError) as error:  # not JSON, or nested too deep
         kind = spec.partition(":")[0]
-        raise ArgumentError(f"Expected {spec!r} to hold a JSON object after {kind}:.") from error
+        raise ArgumentError(
+            f"Expected {spec!r} to hold a JSON object after {kind}:."
+        ) from error
 
 
 def _pairs(spec: str, text: str) -> dict[str, Any]:
@@ -145,7 +153,9 @@ def _pairs(spec: str, text: str) -> dict[str, Any]:
         name, equals, value = map(str.strip, part.partition("="))
         if not equals or not name or name in found:
             what = "an option once" if name in found else "name=value"
-            raise ArgumentError(f"Expected {what}, got {part!r} in {{schedule}}.", schedule=spec)
+            raise ArgumentError(
+                f"Expected {what}, got {part!r} in {{schedule}}.", schedule=spec
+            )
         try:
             found[name] = json.loads(value)
         except ValueError:
@@ -156,7 +166,9 @@ def _pairs(spec: str, text: str) -> dict[str, Any]:
 def _checked(option: Parameter, value: Any) -> Any:
     if option.annotation == list[float]:
         if not isinstance(value, list | tuple) or not value:
-            raise_invalid(option.name, value, "to be a list of numbers, in a JSON object")
+            raise_invalid(
+                option.name, value, "to be a list of numbers, in a JSON object"
+            )
         return [checked_type(option.name, part, float) for part in value]
     checked_type(option.name, value, option.annotation)
     if value == "":
@@ -181,7 +193,9 @@ def _device_classes(
     return DeviceClasses(rounds, tuple(scale * rate for rate in rates), tuple(shares))
 
 
-def _check_in(rounds: int, participations: float, *, window: int | None = None) -> Schedule:
+def _check_in(
+    rounds: int, participations: float, *, window: int | None = None
+) -> Schedule:
     """Check-ins are kept as often as the participations ask for.
 
     Options:
@@ -192,7 +206,9 @@ def _check_in(rounds: int, participations: float, *, window: int | None = None) 
         window = math.floor(_whole(rounds / participations))
     keep = participations * window / rounds
     if keep > 1 + 1e-12:
-        raise_invalid("window", window, f"<= rounds/participations={rounds / participations}")
+        raise_invalid(
+            "window", window, f"<= rounds/participations={rounds / participations}"
+        )
     return CheckIn(rounds, window, min(keep, 1.0))
 
 
@@ -207,7 +223,9 @@ def _trace(rounds: int, participations: float, *, path: str) -> Trace:
         raise_invalid("rounds", rounds, f"to be {trace.rounds}, as in {path}")
     own = trace.participations()
     if not math.isclose(own, participations, rel_tol=1e-6):
-        raise_invalid("participations", participations, f"to be {own:.7g}, as in {path}")
+        raise_invalid(
+            "participations", participations, f"to be {own:.7g}, as in {path}"
+        )
     return trace
 
 
@@ -220,7 +238,9 @@ def _drop_out(rounds: int, participations: float, *, of: str, rate: float) -> Sc
     check_fraction("rate", rate)
     inner = _whole(participations / (1 - rate))
     if inner > rounds:
-        raise_invalid("participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}")
+        raise_invalid(
+            "participations", participations, f"<= (1 - rate={rate}) * rounds={rounds}"
+        )
     return DropOut(make_schedule(of, rounds, inner), rate)
 
 
@@ -244,7 +264,9 @@ def _capped(
     Options:
         of: the other schedule, as text.
     """
-    return Capped(make_schedule(of, rounds, participations), per_run, per_window, window)
+    return Capped(
+        make_schedule(of, rounds, participations), per_run, per_window, window
+    )
 
 
 SCHEDULES: dict[str, type[Schedule]] = {

@@ -112,7 +112,9 @@ class Capped(Composed):
         if self.per_run is None and self.per_window is None:
             raise_invalid("per_run", None, "or per_window=None to be a cap")
         if (self.per_window is None) != (self.window is None):
-            raise_invalid("per_window", self.per_window, f"and window={self.window} together")
+            raise_invalid(
+                "per_window", self.per_window, f"and window={self.window} together"
+            )
         for name in ("per_run", "window", "per_window"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -150,7 +152,9 @@ class Capped(Composed):
         for cohort in self.schedule.cohorts(population, rng):
             if len(recent) == window:
                 in_window[recent.popleft()] -= 1
-            let_in = cohort[(in_run[cohort] < per_run) & (in_window[cohort] < per_window)]
+            let_in = cohort[
+                (in_run[cohort] < per_run) & (in_window[cohort] < per_window)
+            ]
             in_run[let_in] += 1
             in_window[let_in] += 1
             recent.append(let_in)
@@ -172,7 +176,9 @@ class Capped(Composed):
         run; there are none with a cap on windows, or if clients rest or drop out after another cap.
         """
         law = dataclasses.replace(
-            self.schedule.law(population), name=self.kind, participations=self.participations()
+            self.schedule.law(population),
+            name=self.kind,
+            participations=self.participations(),
         )
         if not self.refuses:
             return law
@@ -181,7 +187,9 @@ class Capped(Composed):
         if isinstance(self.schedule, Trace):
             kept = list(self.cohorts(self.schedule.population, generator(_SEED)))
             rounds = np.repeat(np.arange(self.rounds), [len(cohort) for cohort in kept])
-            events = Events.certain(np.concatenate(kept), rounds, self.schedule.population)
+            events = Events.certain(
+                np.concatenate(kept), rounds, self.schedule.population
+            )
         elif inner is not None and self.per_run is not None and self.per_window is None:
             depends = inner.keep < 1 or inner.rest > 1 or inner.exactly is not None
             events = None if depends else inner.capped(self.per_run)

@@ -92,7 +92,9 @@ class Epochs(Schedule, abc.ABC):
         super().__post_init__()
         if not 0 < self.epochs <= self.rounds:
             raise ArgumentError(
-                "Expected {epochs} in (0, {rounds}].", epochs=self.epochs, rounds=self.rounds
+                "Expected {epochs} in (0, {rounds}].",
+                epochs=self.epochs,
+                rounds=self.rounds,
             )
 
     def participations(self) -> float:
@@ -158,7 +160,10 @@ def by_round(when: NDArray[np.integer], rounds: int) -> Iterator[Cohort]:
 
 
 def presence(
-    schedule: Schedule, population: int, rng: np.random.Generator, first: int | None = None
+    schedule: Schedule,
+    population: int,
+    rng: np.random.Generator,
+    first: int | None = None,
 ) -> Booleans:
     """Who is in each round, as a boolean array of shape ``(rounds, population)``.
 

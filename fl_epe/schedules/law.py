@@ -24,11 +24,20 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-from fl_epe.checks import Booleans, Floats, Integers, check_count, raise_invalid, tail_sums
+from fl_epe.checks import (
+    Booleans,
+    Floats,
+    Integers,
+    check_count,
+    raise_invalid,
+    tail_sums,
+)
 from fl_epe.wording import unit_of_records
 
 _LEAST_CHANCE = 1e-30  # of a number of steps: nobody is so often in a release
-_CELLS_OF_A_STEP = 100  # of the grid on which unequal steps are added, for the largest of them
+_CELLS_OF_A_STEP = (
+    100  # of the grid on which unequal steps are added, for the largest of them
+)
 _MOST_ROWS = 100  # of the sum of unequal steps
 
 Adjacency = Literal["zero-out", "add-or-remove"]
@@ -97,7 +106,9 @@ class LocalSteps:
     def every_step(self) -> Events:
         """The law of a unit for an adversary who sees every step."""
         once = [np.ones(1)] * self.total
-        return Events.steps(once, np.repeat(self.rates, self.counts).tolist(), self.records)
+        return Events.steps(
+            once, np.repeat(self.rates, self.counts).tolist(), self.records
+        )
 
     def first(self, releases: int) -> LocalSteps:
         """Those of the first releases."""
@@ -186,9 +197,15 @@ class Events:
         rows = [self.types, self.events, self.rounds, self.chances]
         rows += [] if self.counts is None else [self.counts]
         if len({np.shape(row) for row in rows}) > 1 or np.ndim(self.rounds) != 1:
-            raise_invalid("events", [np.shape(row) for row in rows], "to have rows of one length")
-        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(self.shares):
-            raise_invalid("events.types", self.types, f"from 0 to {len(self.shares) - 1}")
+            raise_invalid(
+                "events", [np.shape(row) for row in rows], "to have rows of one length"
+            )
+        if len(self.types) and not 0 <= self.types[0] <= self.types[-1] < len(
+            self.shares
+        ):
+            raise_invalid(
+                "events.types", self.types, f"from 0 to {len(self.shares) - 1}"
+            )
         if not np.all((self.chances >= 0) & (self.chances <= 1)):
             raise_invalid("events.chances", self.chances, "in [0, 1]")
         if np.any(self.rounds < 0) or np.any(np.diff(self.types) < 0):
@@ -210,7 +227,9 @@ class Events:
         return dataclasses.replace(coins, exactly=size, among=rounds)
 
     @classmethod
-    def steps(cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1) -> Self:
+    def steps(
+        cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1
+    ) -> Self:
         """A unit of ``records`` records that are drawn into the steps of each release.
 
         A release is the weighted sum of its steps. In each step each record is drawn by a coin of
@@ -226,7 +245,9 @@ class Events:
             records: of the unit.
         """
         laws = [
-            _law_of_release(tuple(np.asarray(weights, np.float64).tolist()), rate, records)
+            _law_of_release(
+                tuple(np.asarray(weights, np.float64).tolist()), rate, records
+            )
             for weights, rate in zip(steps, rates, strict=True)
         ]
         rounds = np.repeat(np.arange(len(laws)), [len(chances) for _, chances in laws])
@@ -240,10 +261,18 @@ class Events:
     def blocks(cls, chances: Sequence[tuple[int, Floats]]) -> Self:
         """One event a block of rounds: its first round and the chances of its rounds."""
         lengths = [len(part) for _, part in chances]
-        rounds = np.concatenate([start + np.arange(len(part)) for start, part in chances])
+        rounds = np.concatenate(
+            [start + np.arange(len(part)) for start, part in chances]
+        )
         events = np.repeat(np.arange(len(chances)), lengths)
         only = np.zeros(len(rounds), np.int64)
-        return cls(np.ones(1), only, events, rounds, np.concatenate([part for _, part in chances]))
+        return cls(
+            np.ones(1),
+            only,
+            events,
+            rounds,
+            np.concatenate([part for _, part in chances]),
+        )
 
     @classmethod
     def mixed(cls, shares: ArrayLike, parts: Sequence[Events]) -> Self:
@@ -269,16 +298,22 @@ class Events:
         order = np.lexsort((rounds, units))
         types = units[order]
         events = np.arange(len(types)) - np.searchsorted(types, types)
-        return cls(np.full(count, 1 / count), types, events, rounds[order], np.ones(len(types)))
+        return cls(
+            np.full(count, 1 / count), types, events, rounds[order], np.ones(len(types))
+        )
 
     def of_types(self) -> Iterator[tuple[float, Events]]:
         """The share of each type, and its events alone."""
         ends = np.searchsorted(self.types, np.arange(len(self.shares) + 1))
-        for share, (start, end) in zip(self.shares, itertools.pairwise(ends), strict=True):
+        for share, (start, end) in zip(
+            self.shares, itertools.pairwise(ends), strict=True
+        ):
             only = self._rows(slice(start, end))
             yield (
                 float(share),
-                dataclasses.replace(only, shares=np.ones(1), types=np.zeros_like(only.types)),
+                dataclasses.replace(
+                    only, shares=np.ones(1), types=np.zeros_like(only.types)
+                ),
             )
 
     def first(self, rounds: int) -> Events:
@@ -321,7 +356,9 @@ class Events:
         counts = np.ones(len(self.rounds)) if self.counts is None else self.counts
         found = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            event = Event(self.rounds[start:end], self.chances[start:end], counts[start:end])
+            event = Event(
+                self.rounds[start:end], self.chances[start:end], counts[start:end]
+            )
             if not (event.in_one_round or event.is_spread):
                 return ()
             found.append(event)
@@ -340,7 +377,9 @@ class Events:
     def _key(self) -> tuple[Any, ...]:
         return tuple(
             value.tobytes() if isinstance(value, np.ndarray) else value
-            for value in (getattr(self, field.name) for field in dataclasses.fields(self))
+            for value in (
+                getattr(self, field.name) for field in dataclasses.fields(self)
+            )
         )
 
     def _rows(self, chosen: slice | Booleans) -> Events:
@@ -355,7 +394,9 @@ class Events:
 
 
 @functools.lru_cache(maxsize=1024)
-def _law_of_release(steps: tuple[float, ...], rate: float, records: int) -> tuple[Floats, Floats]:
+def _law_of_release(
+    steps: tuple[float, ...], rate: float, records: int
+) -> tuple[Floats, Floats]:
     """What a unit adds to a release if it adds anything, and the chances, ``(rows,)`` each."""
     weights = np.array([weight for weight in steps if weight > 0])
     largest = float(weights.max(initial=0.0))
@@ -376,11 +417,15 @@ def _sum_of_steps(weights: Floats, rate: float, records: int) -> tuple[Floats, F
     drawn = np.asarray(scipy.stats.binom.pmf(times, records, rate), np.float64)
     law: Floats = np.ones(1)
     for weight in weights:
-        grid = cell * np.arange(math.ceil(records * weight / cell) + 2, dtype=np.float64)
+        grid = cell * np.arange(
+            math.ceil(records * weight / cell) + 2, dtype=np.float64
+        )
         law = np.convolve(law, _split(weight * times, drawn, grid))
         law = law[: np.count_nonzero(tail_sums(law)[:-1] > _LEAST_CHANCE)]
     values = cell * np.arange(len(law), dtype=np.float64)
-    rows = values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2  # as small sums are most likely
+    rows = (
+        values[-1] * np.linspace(0, 1, _MOST_ROWS + 1) ** 2
+    )  # as small sums are most likely
     return rows, _split(values, law, rows)
 
 
@@ -444,10 +489,16 @@ class ParticipationLaw:
     def __post_init__(self) -> None:
         for events in (self.events, self.events_at_most, self.dominating):
             if events is not None and np.any(events.rounds >= self.rounds):
-                raise_invalid("rounds", self.rounds, "to be more than the last round of the events")
+                raise_invalid(
+                    "rounds",
+                    self.rounds,
+                    "to be more than the last round of the events",
+                )
 
     @classmethod
-    def of_records(cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1) -> Self:
+    def of_records(
+        cls, steps: Sequence[Floats], rates: Sequence[float], records: int = 1
+    ) -> Self:
         """Of records in a silo that takes steps of DP-SGD before each of its releases.
 
         In each step each record is drawn by a coin that nobody sees. With equal weights a release
@@ -464,11 +515,17 @@ class ParticipationLaw:
             ValueError: if an argument is out of range.
         """
         if len(steps) != len(rates) or not all(0 <= rate <= 1 for rate in rates):
-            raise_invalid("rates", rates, f"in [0, 1], one for each of {len(steps)} releases")
-        if not all(np.min(part, initial=0) == 0 and np.sum(part) < math.inf for part in steps):
+            raise_invalid(
+                "rates", rates, f"in [0, 1], one for each of {len(steps)} releases"
+            )
+        if not all(
+            np.min(part, initial=0) == 0 and np.sum(part) < math.inf for part in steps
+        ):
             raise_invalid("steps", steps, "to be finite and >= 0")
         check_count("records", records)
-        local = LocalSteps(tuple(len(part) for part in steps), tuple(map(float, rates)), records)
+        local = LocalSteps(
+            tuple(len(part) for part in steps), tuple(map(float, rates)), records
+        )
         return cls(
             len(steps),
             local.participations,
@@ -485,7 +542,9 @@ class ParticipationLaw:
     @property
     def rate(self) -> float | None:
         """Expected share of the rounds in which a unit takes part; ``None`` if nobody said."""
-        return None if self.participations is None else self.participations / self.rounds
+        return (
+            None if self.participations is None else self.participations / self.rounds
+        )
 
     @property
     def limit(self) -> int:
@@ -512,7 +571,9 @@ class ParticipationLaw:
         """
         if rounds >= self.rounds:
             return self
-        blocks = tuple((start, min(end, rounds)) for start, end in self.blocks if start < rounds)
+        blocks = tuple(
+            (start, min(end, rounds)) for start, end in self.blocks if start < rounds
+        )
         coins, rate = self.coins, self.rate
         participations = None if rate is None else rate * rounds
         most = rounds

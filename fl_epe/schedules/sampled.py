@@ -141,17 +141,24 @@ class MinSeparation(Separated):
         """See `Schedule.law`: each cohort's share of those who have rested, and then a rest."""
         sizes = self._sizes(population)
         before = np.concatenate([[0], np.cumsum(sizes)])
-        resting = before[:-1] - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
+        resting = (
+            before[:-1]
+            - before[np.maximum(np.arange(self.rounds) - self.separation + 1, 0)]
+        )
         return dataclasses.replace(
             super().law(population),
             separation=self.separation,
-            events=Events.coins(sizes / np.maximum(population - resting, 1), self.separation),
+            events=Events.coins(
+                sizes / np.maximum(population - resting, 1), self.separation
+            ),
         )
 
     def _sizes(self, population: int) -> Integers:
         """As for `Rated`, at most so many that rounding asks for nobody who has not rested."""
         most = population * self.rounds // self.separation
-        return even_sizes(min(round(self.rate * population * self.rounds), most), self.rounds)
+        return even_sizes(
+            min(round(self.rate * population * self.rounds), most), self.rounds
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +184,9 @@ class BMinSep(Separated):
         """See `Schedule.cohorts`. Costs O(population) a round."""
         rested_from = np.zeros(population, np.int64)
         for t, chance in enumerate(self._chances()):
-            cohort = np.flatnonzero((rested_from <= t) & (rng.random(population) < chance))
+            cohort = np.flatnonzero(
+                (rested_from <= t) & (rng.random(population) < chance)
+            )
             rested_from[cohort] = t + self.separation
             yield cohort
 
@@ -208,7 +217,9 @@ class BMinSep(Separated):
 
         In the first rounds of the run some clients still rest from a participation before it.
         """
-        return self._chances_after(np.minimum(np.arange(self.rounds), self.separation - 1))
+        return self._chances_after(
+            np.minimum(np.arange(self.rounds), self.separation - 1)
+        )
 
     def _chances_after(self, rounds: Integers) -> Floats:
         """Of the coin of a client of whom so many rounds are known in which it took no part."""
@@ -248,7 +259,9 @@ class ShuffledEpochs(Epochs):
         queue = np.empty(0, np.int64)
         for size in even_sizes(round(self.epochs * population), self.rounds):
             if size > len(queue):
-                queue = np.concatenate([queue, _next_epoch(rng, population, queue, size)])
+                queue = np.concatenate(
+                    [queue, _next_epoch(rng, population, queue, size)]
+                )
             yield np.sort(queue[:size])
             queue = queue[size:]
 
@@ -268,13 +281,17 @@ class ShuffledEpochs(Epochs):
             places = np.arange(first, last)
             ends = np.minimum(places + 1, (epoch + 1) * length)
             blocks.append((first, last))
-            chances.append((first, (ends - np.maximum(places, epoch * length)) / length))
+            chances.append(
+                (first, (ends - np.maximum(places, epoch * length)) / length)
+            )
         return dataclasses.replace(
             super().law(population), blocks=tuple(blocks), events=Events.blocks(chances)
         )
 
 
-def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: int) -> Cohort:
+def _next_epoch(
+    rng: np.random.Generator, population: int, tail: Cohort, size: int
+) -> Cohort:
     """A permutation whose first ``size - len(tail)`` entries are not in ``tail``."""
     order = rng.permutation(population)
     if not len(tail):
@@ -283,7 +300,9 @@ def _next_epoch(rng: np.random.Generator, population: int, tail: Cohort, size: i
     fresh = order[~repeated]
     late = order[repeated]
     head = size - len(tail)
-    return np.concatenate([fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))])
+    return np.concatenate(
+        [fresh[:head], rng.permutation(np.concatenate([fresh[head:], late]))]
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,11 +333,15 @@ class Cyclic(Epochs):
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: always as far apart, up to one round; a type for each place."""
-        distance, rest = divmod(self.rounds * population, max(round(self.epochs * population), 1))
+        distance, rest = divmod(
+            self.rounds * population, max(round(self.epochs * population), 1)
+        )
         places = min(population, 4 * self.rounds)
         sizes = even_sizes(round(self.epochs * places), self.rounds)
         when = np.repeat(np.arange(self.rounds), sizes)
-        place = np.arange(len(when)) % places  # one after another comes, again and again
+        place = (
+            np.arange(len(when)) % places
+        )  # one after another comes, again and again
         return dataclasses.replace(
             super().law(population),
             separation=max(distance, 1),
@@ -397,12 +420,16 @@ class BallsInBins(WholeEpochs):
         """See `Schedule.cohorts`. Costs O(population) a block: O(cohort) a round on average."""
         for start, end in self._blocks():
             length = end - start
-            yield from by_round(rng.integers(length, size=population, dtype=np.int32), length)
+            yield from by_round(
+                rng.integers(length, size=population, dtype=np.int32), length
+            )
 
     def law(self, population: int) -> ParticipationLaw:
         """See `Schedule.law`: once in each block."""
         blocks = self._blocks()
-        chances = [(start, np.full(end - start, 1 / (end - start))) for start, end in blocks]
+        chances = [
+            (start, np.full(end - start, 1 / (end - start))) for start, end in blocks
+        ]
         return dataclasses.replace(
             super().law(population),
             hidden=self.epochs < self.rounds,

@@ -52,19 +52,27 @@ class Trace(Schedule):
         when = _vector("round_ids", self.round_ids, "iu").astype(np.int64)
         clients, who = _distinct(self.client_ids)
         if len(when) != len(who):
-            raise_invalid("round_ids", when, f"to be as many as the {len(who)} client_ids")
+            raise_invalid(
+                "round_ids", when, f"to be as many as the {len(who)} client_ids"
+            )
         first = int(when.min())
         last = int(when.max())
         rounds = last - first + 1
         if rounds > _MOST_ROUNDS:  # probably time stamps
-            raise_invalid("rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}")
-        rows, counts = np.unique((when - first) * len(clients) + who, return_counts=True)
+            raise_invalid(
+                "rounds", rounds, f"(from {first} to {last}) <= {_MOST_ROUNDS}"
+            )
+        rows, counts = np.unique(
+            (when - first) * len(clients) + who, return_counts=True
+        )
         round_ids, client_ids = np.divmod(rows, len(clients))
         if counts.max() > 1:
             at = int(np.argmax(counts > 1))
             client = clients[client_ids[at]].item()
             again = int(round_ids[at]) + first
-            raise ValueError(f"Expected client_id={client!r} once, got it twice in round {again}.")
+            raise ValueError(
+                f"Expected client_id={client!r} once, got it twice in round {again}."
+            )
         for name, values in (
             ("round_ids", round_ids),
             ("client_ids", client_ids),
@@ -101,7 +109,9 @@ class Trace(Schedule):
         if not isinstance(other, Trace):
             return NotImplemented
         names = ("round_ids", "client_ids", "clients")
-        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+        )
 
     def __hash__(self) -> int:
         return hash((self.rounds, self.population, len(self.client_ids)))
@@ -151,7 +161,9 @@ class _Coded(NamedTuple):
 def _distinct(clients: Any) -> tuple[np.ndarray, Integers]:
     """The clients' ids in ascending order, and of each row the index of its client."""
     if not isinstance(clients, _Coded):
-        if isinstance(clients, list | tuple) and all(type(one) is int for one in clients):
+        if isinstance(clients, list | tuple) and all(
+            type(one) is int for one in clients
+        ):
             clients = _integers(clients)
         return np.unique(_vector("client_ids", clients, "iuU"), return_inverse=True)
     ids, places = np.unique(clients.ids, return_inverse=True)
@@ -200,7 +212,9 @@ def _client(cell: Any) -> str:
         raise ValueError(f"{CLIENT}={shown(cell)} is neither an integer nor text")
     text = "" if cell is None else str(cell).strip()
     if not 0 < len(text) <= _LONGEST:
-        raise ValueError(f"{CLIENT} is {f'longer than {_LONGEST} characters' if text else 'empty'}")
+        raise ValueError(
+            f"{CLIENT} is {f'longer than {_LONGEST} characters' if text else 'empty'}"
+        )
     return text
 
 
@@ -216,9 +230,13 @@ def _ids(texts: list[str]) -> np.ndarray:
 def _integers(values: Sequence[int]) -> np.ndarray:
     """The values as int64 or, as Flower numbers its nodes, uint64; NumPy would take float64."""
     try:
-        return np.array(values, np.uint64 if max(values, default=0) > LARGEST else np.int64)
+        return np.array(
+            values, np.uint64 if max(values, default=0) > LARGEST else np.int64
+        )
     except OverflowError as error:
-        raise ValueError("Expected client_ids to be texts, or integers of 64 bits.") from error
+        raise ValueError(
+            "Expected client_ids to be texts, or integers of 64 bits."
+        ) from error
 
 
 def _trace(round_ids: Integers, client_ids: Any) -> Trace:

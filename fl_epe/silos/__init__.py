@@ -21,4 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SiloAudit", "answer_records", "audit_records", "final_answer"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"fl_epe.silos.audit": ("SiloAudit", "audit_records")})
+__getattr__, __dir__ = lazy_names(
+    __name__, {"fl_epe.silos.audit": ("SiloAudit", "audit_records")}
+)

@@ -13,7 +13,13 @@ import numpy as np
 from fl_epe.archive import error_text
 from fl_epe.auditing import LEAST_FOR_NULL, RECORDS, SiloAnswer
 from fl_epe.canaries import CanarySet
-from fl_epe.checks import Vector, check_count, check_probability, check_rate, raise_invalid
+from fl_epe.checks import (
+    Vector,
+    check_count,
+    check_probability,
+    check_rate,
+    raise_invalid,
+)
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps, Steps
 from fl_epe.mechanism import ServerSGD
 from fl_epe.seeding import generator
@@ -114,7 +120,9 @@ def audit_records(
 class SiloAudit:
     """What `audit_records` returns: a context for a round's training, and then its results."""
 
-    def __init__(self, place: Place, optimizer: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, place: Place, optimizer: Any, options: Mapping[str, Any]
+    ) -> None:
         self._place, self._given, self._options = place, optimizer, options
         self._memory: SiloMemory | None = None
         self._round: LocalRound | None = None
@@ -215,10 +223,14 @@ class SiloAudit:
             "unobserved": unobserved,
             "batch": steps.batch_size,
             "too_small": too_small,
-            "seed": secrets.randbits(128) if options["seed"] is None else options["seed"],
+            "seed": secrets.randbits(128)
+            if options["seed"] is None
+            else options["seed"],
         }
         plan = SiloPlan(**options)
-        logger.log(logging.WARNING if too_small else logging.INFO, "Audit: %s", describe(plan))
+        logger.log(
+            logging.WARNING if too_small else logging.INFO, "Audit: %s", describe(plan)
+        )
         return plan
 
     def _end(self, local: LocalRound) -> None:
@@ -249,7 +261,10 @@ class SiloAudit:
         try:
             if self._memory is None:
                 said = self._unmeasured().to_json().encode()
-                state = {**self._told.state(), UNMEASURED: np.frombuffer(said, np.uint8)}
+                state = {
+                    **self._told.state(),
+                    UNMEASURED: np.frombuffer(said, np.uint8),
+                }
             else:
                 state = self._memory.state()
             self._place.save(state)
@@ -287,7 +302,11 @@ class SiloAudit:
 
         try:
             self.sent(arrays_of(content))
-            said = self._unmeasured() if self._memory is None else brief_answer(self._memory)
+            said = (
+                self._unmeasured()
+                if self._memory is None
+                else brief_answer(self._memory)
+            )
             content[RECORDS] = ConfigRecord({"answer": said.to_leave()})
         except Exception as error:  # noqa: BLE001 - the reply is sent in any case
             self._stand_back(error)

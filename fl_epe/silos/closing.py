@@ -14,7 +14,9 @@ from fl_epe.silos.sent import arrays_of
 
 
 def final_answer(
-    where: Any, model: Mapping[str, Any] | Iterable[Any], facts: FederationFacts | None = None
+    where: Any,
+    model: Mapping[str, Any] | Iterable[Any],
+    facts: FederationFacts | None = None,
 ) -> SiloAnswer:
     """What a silo says at the end, with the last model of the federation.
 
@@ -33,7 +35,9 @@ def final_answer(
     state = place.load()
     if state is None:
         kind = type(where).__name__  # what a context holds stays in the silo
-        raise LookupError(f"Expected a {kind} that holds the audit of a silo, found none in it.")
+        raise LookupError(
+            f"Expected a {kind} that holds the audit of a silo, found none in it."
+        )
     if "plan" not in state:
         return SiloAnswer.from_json(state[UNMEASURED].tobytes().decode())
     memory = SiloMemory.of_state(state)
@@ -57,10 +61,14 @@ def _flat(memory: SiloMemory, model: Mapping[str, Any] | Iterable[Any]) -> Vecto
     if isinstance(model, Mapping):
         names = memory.told.names
         if not names or any(name not in model for name in names):
-            raise_invalid("model", sorted(model), f"to have the arrays that were sent, {names}")
+            raise_invalid(
+                "model", sorted(model), f"to have the arrays that were sent, {names}"
+            )
         model = [model[name] for name in names]
     parts = [_array(part).reshape(-1) for part in model]
-    whole = np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
+    whole = (
+        np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
+    )
     if whole.shape != (memory.plan.dim,):
         raise_invalid("model", whole.shape, f"to have {memory.plan.dim:,} parameters")
     return whole

@@ -34,12 +34,16 @@ from fl_epe.silos.places import reason_of
 from fl_epe.wording import counted, number
 
 CONFIDENCE = 0.95
-_ACCUSING = 0.9999  # confidence with which a silo is said to leak more than theory allows
+_ACCUSING = (
+    0.9999  # confidence with which a silo is said to leak more than theory allows
+)
 _SECRET = Adversary("all", knows_rounds=False)
 _ALIKE = 0.05  # relative spread of the uploads' shares of averages that count as one
 _MISFIT = 0.02  # of the energy of uploads, beside standard errors
 _SURE = 5.0  # of which there are so many
-_FOREIGN = 1.5  # times the energy of the noise, from which on something else moves the model
+_FOREIGN = (
+    1.5  # times the energy of the noise, from which on something else moves the model
+)
 
 
 def brief_answer(memory: SiloMemory) -> SiloAnswer:
@@ -88,7 +92,9 @@ def answer_of(memory: SiloMemory, facts: FederationFacts | None = None) -> SiloA
     )
 
 
-def unmeasured(silo: str, unit: str, delta: float, told: Told, reason: str) -> SiloAnswer:
+def unmeasured(
+    silo: str, unit: str, delta: float, told: Told, reason: str
+) -> SiloAnswer:
     """What a silo says that no canary could join, and why; ``told`` is of its rounds."""
     theory = math.inf if told.not_private else None
     faults = [f"{name} trained without DP-SGD" for name in told.not_private]
@@ -132,12 +138,16 @@ def _in_rounds(count: int, memory: SiloMemory) -> str:
 def _unexplained(memory: SiloMemory) -> float | None:
     """Energy of uploads over that of the noise that is claimed, if these are certainly apart."""
     dim = memory.plan.dim
-    rows = [(one.energy, one.canaries, dim * one.variance) for one in memory.told.uploads]
+    rows = [
+        (one.energy, one.canaries, dim * one.variance) for one in memory.told.uploads
+    ]
     energy, canaries, noise = np.array(rows).reshape(-1, 3).T
     claimed = float(noise.sum())
     if not claimed > 0:
         return None
-    ratio = max(float(np.sum(energy - canaries)) / claimed, 0.0)  # their directions meet
+    ratio = max(
+        float(np.sum(energy - canaries)) / claimed, 0.0
+    )  # their directions meet
     # Of the noise's own energy, of its products with canaries, and of those among canaries.
     squares = np.sum(2 * noise**2 + 4 * noise * canaries) / dim
     errors = math.sqrt(float(squares)) + math.sqrt(2 / dim) * float(canaries.sum())
@@ -193,7 +203,9 @@ class _Silo:
         self.findings = StepFindings()
         if memory.steps is not None:
             seen = SeenSteps.of_state(memory.steps)
-            self.findings = seen.findings(plan.rate, plan.batch, tells_sizes=plan.share_design)
+            self.findings = seen.findings(
+                plan.rate, plan.batch, tells_sizes=plan.share_design
+            )
         trained = told.with_steps
         self.noise = min((z for _, _, z in trained), default=0.0)
         self.theory: float | None = None
@@ -236,7 +248,9 @@ class _Silo:
                 "what it leaks"
             )
         if self.findings.unbounded:
-            raise NotMeasured(f"{self.findings.unbounded}, so that nothing bounds what it leaks")
+            raise NotMeasured(
+                f"{self.findings.unbounded}, so that nothing bounds what it leaks"
+            )
         if memory.plan.too_small:
             raise NotMeasured(memory.plan.too_small)
         for reason, rounds in told.reasons.items():
@@ -271,7 +285,9 @@ class _Silo:
                 f"uploads have {number(ratio)} times the energy of the noise that is claimed: "
                 "something besides the steps moves the model, and hides records"
             )
-        return self._measured(line, record, _SECRET, self._limit(law, units, variances), doubts)
+        return self._measured(
+            line, record, _SECRET, self._limit(law, units, variances), doubts
+        )
 
     def outsider(self, line: SiloLine) -> SiloLine:
         """Of who sees each average."""
@@ -319,8 +335,13 @@ class _Silo:
         if facts is not None:
             known = plan.server
             if facts.server != "sgd":
-                raise NotMeasured(f"the server moves the model by {facts.server}, not by averages")
-            if (facts.learning_rate, facts.momentum) != (known.learning_rate, known.momentum):
+                raise NotMeasured(
+                    f"the server moves the model by {facts.server}, not by averages"
+                )
+            if (facts.learning_rate, facts.momentum) != (
+                known.learning_rate,
+                known.momentum,
+            ):
                 raise NotMeasured(
                     f"the server has learning rate {facts.learning_rate:g} and momentum "
                     f"{facts.momentum:g}, which the silo was not told (server=…)"
@@ -348,7 +369,9 @@ class _Silo:
                 "those of rounds without this silo, which are taken to be alike"
             )
         if self.facts is None:
-            doubts.append("the silo is taken to be in every round, and the last average is missing")
+            doubts.append(
+                "the silo is taken to be in every round, and the last average is missing"
+            )
         seen = self._averages
         record = seen.in_residual(left) if np.any(left < 1) else seen.record
         variances = seen.variances + left * seen.rest / self.memory.plan.dim
@@ -391,7 +414,9 @@ class _Silo:
     def _law(self, uploads: Any) -> ParticipationLaw:
         """Of a record in releases of these uploads; −1 stands for a release without one."""
         known = self.memory.told.uploads
-        weights = [np.array(known[i].weights) if i >= 0 else np.empty(0) for i in uploads]
+        weights = [
+            np.array(known[i].weights) if i >= 0 else np.empty(0) for i in uploads
+        ]
         rates = [known[i].rate if i >= 0 else 1.0 for i in uploads]
         return ParticipationLaw.of_records(weights, rates, self.memory.plan.records)
 
@@ -411,7 +436,9 @@ class _Silo:
         """ε of what a record adds once to each release, and the noise in a coordinate."""
         if not np.all(variances > 0):
             return math.inf
-        return epsilon_of_signals(units / np.sqrt(variances), self.memory.plan.delta, law.events)
+        return epsilon_of_signals(
+            units / np.sqrt(variances), self.memory.plan.delta, law.events
+        )
 
     def _limit_of_last_model(self) -> float | None:
         told, plan, seen = self.memory.told, self.memory.plan, self._averages
@@ -421,7 +448,9 @@ class _Silo:
         units = seen.units[here]
         if np.ptp(shares[here]) < _ALIKE * shares[here].mean():
             units = shares[here].mean() / shares[here] * units
-        weights = [unit * np.array(u.weights) for unit, u in zip(units, owners, strict=True)]
+        weights = [
+            unit * np.array(u.weights) for unit, u in zip(units, owners, strict=True)
+        ]
         whole = np.concatenate(weights)
         variance = float(np.sum(seen.variances[here] + seen.rest[here] / plan.dim))
         rate = max(upload.rate for upload in owners)
@@ -446,10 +475,14 @@ class _Silo:
         if found.estimate is None:
             return dataclasses.replace(line, reason=found.reason)
         proved = found.proved
-        if line.theory is not None and (proved or 0.0) > line.theory:  # by chance in 5% of lines
+        if (
+            line.theory is not None and (proved or 0.0) > line.theory
+        ):  # by chance in 5% of lines
             proved = answer(record, adversary, confidence=_ACCUSING).proved
         if found.contradicted:
-            doubts.append("what is proved is above the interval, which is not to be trusted")
+            doubts.append(
+                "what is proved is above the interval, which is not to be trusted"
+            )
         return dataclasses.replace(
             line,
             epsilon=found.estimate.epsilon,

@@ -18,7 +18,15 @@ import torch
 
 from fl_epe.canaries import CanarySet
 from fl_epe.checks import Floats, Vector
-from fl_epe.dp_sgd import Response, SeenSteps, StepFacts, Steps, call_or_undo, flat, hooked
+from fl_epe.dp_sgd import (
+    Response,
+    SeenSteps,
+    StepFacts,
+    Steps,
+    call_or_undo,
+    flat,
+    hooked,
+)
 from fl_epe.silos.upload import Upload
 
 JOINED = 16
@@ -63,7 +71,9 @@ class LocalRound:
         self.steps, self.reason = 0, ""
         self._active = True
         self._hooks = contextlib.ExitStack()
-        self._waiting: Floats = np.zeros(count)  # of plain steps: what canaries will have added
+        self._waiting: Floats = np.zeros(
+            count
+        )  # of plain steps: what canaries will have added
         self._times = Response(np.zeros(count))
         self._base = Response(np.ones(1))  # of the initial model
         self._impulses = Response(np.empty(0))  # of one unit of each step's sum
@@ -77,7 +87,10 @@ class LocalRound:
         if self._optimizer.has_velocity:
             self.reason = "momentum is carried over from an earlier round"
         hooks = hooked(
-            self._optimizer.optimizer, clip=self._clip, add_noise=self._add_noise, step=self._step
+            self._optimizer.optimizer,
+            clip=self._clip,
+            add_noise=self._add_noise,
+            step=self._step,
         )
         self._hooks.enter_context(hooks)
         return self
@@ -100,7 +113,9 @@ class LocalRound:
 
     def _step(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
         outcome = step(*args, **options)
-        if self._active and self.steps % _LOOKED_AT == 1:  # the one that was looked at is over
+        if (
+            self._active and self.steps % _LOOKED_AT == 1
+        ):  # the one that was looked at is over
             with self._standing_back():
                 self.seen.movement.end(self._optimizer.model())
                 self.seen.movement.forget()
@@ -144,11 +159,19 @@ class LocalRound:
         how = self._optimizer.linear_step
         if how is None:
             name = type(self._optimizer.inner).__name__
-            what = f"{name} moves the model" if name != "SGD" else "SGD moves tensors differently"
-            self.reason = self.reason or (f"{what}, so that an upload is no sum of noisy gradients")
+            what = (
+                f"{name} moves the model"
+                if name != "SGD"
+                else "SGD moves tensors differently"
+            )
+            self.reason = self.reason or (
+                f"{what}, so that an upload is no sum of noisy gradients"
+            )
             return None
         if not how.is_plain and self._waiting.any():
-            self.reason = self.reason or "the optimizer became another one during the round"
+            self.reason = (
+                self.reason or "the optimizer became another one during the round"
+            )
             return None
         of_sum = facts.scale / self._optimizer.batch_size
         for response, p in zip(self._real, self._optimizer.parameters(), strict=True):

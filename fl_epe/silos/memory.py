@@ -156,7 +156,9 @@ class SiloMemory:
         self.told = Told.of_state(state) if state else Told()
         # The noise of steps is fresh in each upload; averages have drift, which is not.
         uploads = under(state, "uploads."), len(self.told.uploads)
-        self.uploads = _auditor(plan, *uploads, server="an average of uploads", window=1)
+        self.uploads = _auditor(
+            plan, *uploads, server="an average of uploads", window=1
+        )
         averages = under(state, "averages."), len(self.told.averages)
         self.averages = _auditor(plan, *averages, server=plan.server)
         self.steps = under(state, "steps.") or None
@@ -177,7 +179,10 @@ class SiloMemory:
             told.received.append((mark, len(told.averages)))
         vectors["last"] = model
         vectors["real"] = np.zeros_like(vectors["real"])
-        vectors["hidden before"], vectors["hidden"] = vectors["hidden"], vectors["hidden"][:0]
+        vectors["hidden before"], vectors["hidden"] = (
+            vectors["hidden"],
+            vectors["hidden"][:0],
+        )
 
     def _go_back(self, index: int) -> None:
         """The server goes on from an earlier model: what came after it is in none that follows."""
@@ -263,7 +268,10 @@ class SiloMemory:
 
     def state(self) -> NamedArrays:
         """Named arrays, from which `of_state` goes on."""
-        packed = {"plan": packed_json(dataclasses.asdict(self.plan)), **self.told.state()}
+        packed = {
+            "plan": packed_json(dataclasses.asdict(self.plan)),
+            **self.told.state(),
+        }
         parts = {
             "uploads.": self.uploads.state(),
             "averages.": self.averages.state(),
@@ -271,7 +279,9 @@ class SiloMemory:
             "steps.": self.steps or {},
         }
         named = (put_under(prefix, arrays) for prefix, arrays in parts.items())
-        return packed | {name: array for arrays in named for name, array in arrays.items()}
+        return packed | {
+            name: array for arrays in named for name, array in arrays.items()
+        }
 
     @classmethod
     def of_state(cls, state: NamedArrays) -> Self:
@@ -281,7 +291,9 @@ class SiloMemory:
             Exception: of any kind, if it is something else.
         """
         values = unpacked_json(state["plan"])
-        return cls(SiloPlan(**(values | {"server": ServerSGD(**values["server"])})), state)
+        return cls(
+            SiloPlan(**(values | {"server": ServerSGD(**values["server"])})), state
+        )
 
 
 def _no_vectors(plan: SiloPlan) -> NamedArrays:
@@ -296,7 +308,9 @@ def _no_vectors(plan: SiloPlan) -> NamedArrays:
     }
 
 
-def _auditor(plan: SiloPlan, kept: NamedArrays, rounds: int, **options: Any) -> RunAuditor:
+def _auditor(
+    plan: SiloPlan, kept: NamedArrays, rounds: int, **options: Any
+) -> RunAuditor:
     """Of some rounds, whose state is ``kept``."""
     auditor = RunAuditor(
         plan.num_canaries,

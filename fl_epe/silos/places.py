@@ -77,7 +77,9 @@ class InContext:
         """See `Place`."""
         if RECORDS not in self.context.state:
             return None
-        return {name: array.numpy() for name, array in self.context.state[RECORDS].items()}
+        return {
+            name: array.numpy() for name, array in self.context.state[RECORDS].items()
+        }
 
     def save(self, state: NamedArrays) -> None:
         """See `Place`."""

@@ -33,7 +33,9 @@ def names_of_sent(
     left = {name: np.asarray(array) for name, array in arrays.items()}
     found: list[str] = []
     for trained, moved in zip(*parts, strict=True):
-        name = next((n for n, a in left.items() if _is(a, trained) or _is(a, moved)), None)
+        name = next(
+            (n for n, a in left.items() if _is(a, trained) or _is(a, moved)), None
+        )
         if name is None:
             continue
         del left[name]

@@ -18,7 +18,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fl_epe.archive import UNREADABLE, UnreadableFileError, read_archive, refusal, write_archive
+from fl_epe.archive import (
+    UNREADABLE,
+    UnreadableFileError,
+    read_archive,
+    refusal,
+    write_archive,
+)
 from fl_epe.checks import ArgumentError, NamedArrays, check_count
 from fl_epe.config import RunConfig
 from fl_epe.files import inside
@@ -76,7 +82,9 @@ class Job:
     def differences(self, values: Mapping[str, Any]) -> list[str]:
         """Names of what another job's `to_dict` has with other values than this one."""
         theirs, ours = _flat(values), _flat(self.to_dict())
-        return sorted(name for name in theirs | ours if theirs.get(name) != ours.get(name))
+        return sorted(
+            name for name in theirs | ours if theirs.get(name) != ours.get(name)
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
@@ -93,7 +101,11 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
         inner = value if isinstance(value, dict) and value else None
-        flat |= {f"{name}.{key}": one for key, one in inner.items()} if inner else {name: value}
+        flat |= (
+            {f"{name}.{key}": one for key, one in inner.items()}
+            if inner
+            else {name: value}
+        )
     return flat
 
 
@@ -106,12 +118,27 @@ def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
     """
     parts = (values.get(name) for name in ("options", "config"))
     options, config = (part if isinstance(part, dict) else {} for part in parts)
-    texts = [text for text in [*options.values(), config.get("mechanism")] if isinstance(text, str)]
-    paths = {text: Path(text).expanduser() for text in texts if Path(text).suffix or os.sep in text}
-    named = [text for text, path in paths.items() if path.exists() and not _is_in(path, folder)]
+    texts = [
+        text
+        for text in [*options.values(), config.get("mechanism")]
+        if isinstance(text, str)
+    ]
+    paths = {
+        text: Path(text).expanduser()
+        for text in texts
+        if Path(text).suffix or os.sep in text
+    }
+    named = [
+        text
+        for text, path in paths.items()
+        if path.exists() and not _is_in(path, folder)
+    ]
     if not named:
         return []
-    usual = [field.default for field in dataclasses.fields(find_task(values["task"]).settings)]
+    usual = [
+        field.default
+        for field in dataclasses.fields(find_task(values["task"]).settings)
+    ]
     return [text for text in named if text not in usual]
 
 
@@ -236,8 +263,12 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
                 f"{error} The one before it cannot be used either: {other}"
             ) from error
         if go_on:
-            logger.warning("%s The run goes on from the checkpoint before it, %s.", error, older)
-            with contextlib.suppress(OSError):  # it is missing, or the folder cannot be written
+            logger.warning(
+                "%s The run goes on from the checkpoint before it, %s.", error, older
+            )
+            with contextlib.suppress(
+                OSError
+            ):  # it is missing, or the folder cannot be written
                 path.replace(_damaged(path))
         return found
 

@@ -19,7 +19,12 @@ from fl_epe.checks import Booleans, Floats, Integers, NamedArrays
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
-from fl_epe.simulation.messages import PartialAggregate, RefusedError, TrainInstruction, content_of
+from fl_epe.simulation.messages import (
+    PartialAggregate,
+    RefusedError,
+    TrainInstruction,
+    content_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +43,10 @@ class NodeRegistry:
     """
 
     def __init__(
-        self, num_clients: int, wait: float, sizes: Callable[[Cohort], np.ndarray] | None = None
+        self,
+        num_clients: int,
+        wait: float,
+        sizes: Callable[[Cohort], np.ndarray] | None = None,
     ) -> None:
         self._num_clients = num_clients
         self._wait = wait
@@ -62,10 +70,14 @@ class NodeRegistry:
         new = sorted(present - self._held.keys())
         asked = [node for node in new if not self._left_alone.get(node)]
         left_alone = self._left_alone.items()
-        self._left_alone = {n: max(0, more - 1) for n, more in left_alone if n in present}
+        self._left_alone = {
+            n: max(0, more - 1) for n, more in left_alone if n in present
+        }
         self._left_alone |= dict.fromkeys(asked, _PATIENCE)  # those that do not answer
         orders = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
-        for reply in grid.send_and_receive(orders, timeout=self._wait) if orders else ():
+        for reply in (
+            grid.send_and_receive(orders, timeout=self._wait) if orders else ()
+        ):
             node = reply.metadata.src_node_id
             try:
                 held = self._checked(content_of(reply))
@@ -110,7 +122,9 @@ class NodeRegistry:
         """
         for fault in self.refresh_until(grid, self._num_clients):
             if fault.kind in (FaultKind.ANSWER_REFUSED, FaultKind.NODE_LEFT):
-                raise ValueError(f"Expected nodes that share the clients out; {fault.text}.")
+                raise ValueError(
+                    f"Expected nodes that share the clients out; {fault.text}."
+                )
             logger.warning("%s", fault.text)
         if self.reachable() < self._num_clients:
             raise TimeoutError(
@@ -133,7 +147,9 @@ class NodeRegistry:
         out. Where every node holds all clients, they are partitioned by size: each client, the
         largest first, goes to the node with the least work so far.
         """
-        nodes = sorted(self._held, key=lambda node: int(self._held[node].min(initial=2**62)))
+        nodes = sorted(
+            self._held, key=lambda node: int(self._held[node].min(initial=2**62))
+        )
         owner = self._balanced(clients, len(nodes)) if self._replicated() else None
         for position, node in enumerate(nodes):
             if owner is not None:
@@ -156,7 +172,9 @@ class NodeRegistry:
     def _checked(self, content: RecordDict) -> Integers:
         """The clients in a node's answer; raises a `RefusedError` if they are none."""
         try:
-            held = np.unique(read_only(records_of(content, ArrayRecord)["held"]["clients"]))
+            held = np.unique(
+                read_only(records_of(content, ArrayRecord)["held"]["clients"])
+            )
         except UNREADABLE as error:
             raise RefusedError(f"it names no clients: {error}") from error
         if held.dtype.kind != "i" or held.ndim != 1:
@@ -212,10 +230,18 @@ class RoundLog:
         number = self.rounds_done + 1 if number is None else number
         is_first = self.faults.add(number - 1, kind, text)
         level = logging.WARNING if is_first else logging.INFO
-        logger.log(level, "Round %d, %s (faults of this kind are counted)", number, one_line(text))
+        logger.log(
+            level,
+            "Round %d, %s (faults of this kind are counted)",
+            number,
+            one_line(text),
+        )
 
     def close_round(
-        self, answered: Collection[TrainInstruction], found: PartialAggregate, clip_norm: float
+        self,
+        answered: Collection[TrainInstruction],
+        found: PartialAggregate,
+        clip_norm: float,
     ) -> None:
         """End the round under way.
 
@@ -260,7 +286,9 @@ class RoundLog:
     def state(self) -> NamedArrays:
         """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
         log = self.clients()
-        history = {f"history.{name}": np.array(values) for name, values in self.history.items()}
+        history = {
+            f"history.{name}": np.array(values) for name, values in self.history.items()
+        }
         return history | {
             "rounds_done": np.array(self.rounds_done),
             "presence": self.presence[: self.rounds_done],
@@ -272,9 +300,13 @@ class RoundLog:
         """Take up what `state` returned."""
         done = int(state["rounds_done"])
         self.rounds_done, self.presence[:done] = done, state["presence"]
-        self.cohorts[:done] = np.split(state["client_ids"], state["client_offsets"][1:-1])
+        self.cohorts[:done] = np.split(
+            state["client_ids"], state["client_offsets"][1:-1]
+        )
         for name in _PER_ROUND:
             series = state[f"history.{name}"]
             if series.shape != (done,):
-                raise ValueError(f"history.{name} has the shape {series.shape}, not ({done},)")
+                raise ValueError(
+                    f"history.{name} has the shape {series.shape}, not ({done},)"
+                )
             self.history[name] = series.tolist()

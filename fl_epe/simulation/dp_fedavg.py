@@ -95,7 +95,9 @@ class ClippedSums:
 
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     """Choose the cohorts and the canaries of all rounds, before the first one."""
-    cohorts = config.client_schedule().cohorts(config.clients, generator(seeds.participation, 0))
+    cohorts = config.client_schedule().cohorts(
+        config.clients, generator(seeds.participation, 0)
+    )
     rng, scored = generator(seeds.participation, 1), config.unobserved or 0
     if config.on_ladder:
         here = _places(config, rng)
@@ -104,7 +106,9 @@ def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     everyone = (config.num_canaries or 0) + scored
     observed = np.arange(config.num_canaries or 0)
     if config.by_coin:
-        observed = np.flatnonzero(generator(seeds.participation, 2).random(everyone) < 0.5)
+        observed = np.flatnonzero(
+            generator(seeds.participation, 2).random(everyone) < 0.5
+        )
     here = schedules.presence(config.canary_schedule(), len(observed), rng)
     return Plan(list(cohorts), here, observed, everyone)
 
@@ -128,11 +132,15 @@ def initial_state(config: RunConfig, theta: Floats32) -> ServerState:
         ValueError: if the model is no float32 vector.
     """
     if theta.ndim != 1 or theta.dtype != np.float32:
-        raise ValueError(f"Expected a flat float32 model, got {theta.dtype} {theta.shape}.")
+        raise ValueError(
+            f"Expected a flat float32 model, got {theta.dtype} {theta.shape}."
+        )
     dim, strategy = len(theta), config.strategy()
     buffers = 0 if strategy is None else strategy.buffers
     noise = (np.zeros(dim, np.float32),) * buffers
-    return ServerState(theta, config.clip_rule().init(), config.optimizer().init(dim), noise)
+    return ServerState(
+        theta, config.clip_rule().init(), config.optimizer().init(dim), noise
+    )
 
 
 def next_round(
@@ -151,7 +159,11 @@ def next_round(
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
     """
     t, n, dim = state.rounds_done, config.cohort_size, len(state.theta)
-    deviation, strategy, kept = config.sum_noise_multiplier(), config.strategy(), state.noise
+    deviation, strategy, kept = (
+        config.sum_noise_multiplier(),
+        config.strategy(),
+        state.noise,
+    )
     if strategy is None:
         deviation *= state.clip_norm
     rng = noise_generator(seeds.noise, t, 0, kind=config.noise_generator)
@@ -176,7 +188,9 @@ def next_round(
     del sums  # whoever does not need them any more has their memory for the next model
 
     optimizer = config.optimizer()
-    if not isinstance(optimizer, ServerSGD):  # the model's updates do not follow from the means
+    if not isinstance(
+        optimizer, ServerSGD
+    ):  # the model's updates do not follow from the means
         released["delta"] = np.empty(dim)
     moments, theta = advance(
         optimizer, state.optimizer, state.theta, mean, t, released.get("delta")

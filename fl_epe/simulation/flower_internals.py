@@ -82,7 +82,9 @@ def simulate_with_ray(
     from flwr.simulation import run_simulation
 
     quiet_flower()
-    logging.getLogger("flwr").setLevel(logging.ERROR)  # hides that the entry point is deprecated
+    logging.getLogger("flwr").setLevel(
+        logging.ERROR
+    )  # hides that the entry point is deprecated
     try:
         run_simulation(server_app, client_app, nodes, backend_config=dict(backend))
     finally:

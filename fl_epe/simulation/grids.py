@@ -112,17 +112,27 @@ class InProcessGrid(Grid):
             number = str(next(self._numbers))
             message = flower_internals.with_own_records(original, decoded)
             flower_internals.set_message_id(message, number)
-            self._replies[number] = self._threads[message.metadata.dst_node_id].submit(message)
+            self._replies[number] = self._threads[message.metadata.dst_node_id].submit(
+                message
+            )
             ids.append(number)
         return ids
 
-    def pull_messages(self, message_ids: Iterable[str], **_newer: Any) -> Iterable[Message]:
+    def pull_messages(
+        self, message_ids: Iterable[str], **_newer: Any
+    ) -> Iterable[Message]:
         """Those replies that are ready, each once; what a newer Flower asks besides is ignored."""
-        ready = [i for i in message_ids if i in self._replies and self._replies[i].done()]
+        ready = [
+            i for i in message_ids if i in self._replies and self._replies[i].done()
+        ]
         return [self._replies.pop(i).result() for i in ready]
 
     def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None, **_newer: Any
+        self,
+        messages: Iterable[Message],
+        *,
+        timeout: float | None = None,
+        **_newer: Any,
     ) -> Iterable[Message]:
         """Send, wait for the replies (at most ``timeout`` seconds) and return those that came."""
         messages = list(messages)
@@ -142,7 +152,9 @@ class InProcessGrid(Grid):
             return self._app(message, context)
         except Exception as error:  # noqa: BLE001 - whatever a client app does, the server goes on
             reason = error_text(error)
-            return Message(Error(flower_internals.CLIENT_RAISED, reason), reply_to=message)
+            return Message(
+                Error(flower_internals.CLIENT_RAISED, reason), reply_to=message
+            )
 
 
 def share_one_heap() -> None:
@@ -165,7 +177,9 @@ class _NodeThread:
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
-        self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[Message, Future[Message]] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(
             target=self._run, args=(answer,), daemon=True, name=NODE_THREAD
         )
@@ -275,7 +289,9 @@ class WatchedGrid:
         # Elsewhere than in the main thread no signal handler can raise.
         main = threading.current_thread() is threading.main_thread()
         if main or newer or isinstance(self._grid, InProcessGrid):
-            replies = list(self._grid.send_and_receive(messages, timeout=timeout, **newer))
+            replies = list(
+                self._grid.send_and_receive(messages, timeout=timeout, **newer)
+            )
         else:
             replies = self._poll(messages, float("inf") if timeout is None else timeout)
         self._request.waits_in = None

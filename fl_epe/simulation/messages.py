@@ -69,14 +69,18 @@ class TrainInstruction:
         # Seeds are wider than the 64 bits of an integer on the wire.
         told = {**vars(self), **{name: str(getattr(self, name)) for name in _SEEDS}}
         theta = told.pop("theta")
-        return RecordDict({"model": model or share(theta=theta), "order": ConfigRecord(told)})
+        return RecordDict(
+            {"model": model or share(theta=theta), "order": ConfigRecord(told)}
+        )
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:
         """The inverse of `encode`."""
         told: dict[str, Any] = dict(records_of(content, ConfigRecord)["order"])
         told |= {name: int(told[name]) for name in _SEEDS}
-        return cls(theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **told)
+        return cls(
+            theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **told
+        )
 
 
 @dataclasses.dataclass(eq=False)
@@ -126,7 +130,9 @@ class PartialAggregate(ClippedSums):
                 f"Expected {wrong['loc'][0]}={wrong['input']!r:.40} of its type: {wrong['msg']}."
             ) from error
         except UNREADABLE as error:
-            raise RefusedError(f"Expected a readable reply: {one_line(error)}.") from error
+            raise RefusedError(
+                f"Expected a readable reply: {one_line(error)}."
+            ) from error
 
     def check(self, order: TrainInstruction) -> None:
         """Refuse an answer that does not fit its order.
@@ -143,10 +149,16 @@ class PartialAggregate(ClippedSums):
         if order.separate:
             counts["clients_total"] = self.clients
         elif self.clients_total is not None:
-            raise RefusedError("Expected no sum of clients apart, as none was asked for.")
+            raise RefusedError(
+                "Expected no sum of clients apart, as none was asked for."
+            )
         for name, count in counts.items():
             total = getattr(self, name)
-            if total is None or total.shape != order.theta.shape or total.dtype != np.float64:
+            if (
+                total is None
+                or total.shape != order.theta.shape
+                or total.dtype != np.float64
+            ):
                 found = "nothing" if total is None else f"{total.dtype} {total.shape}"
                 raise RefusedError(
                     f"Expected {name} to be float64 {order.theta.shape}, got {found}.",
@@ -220,7 +232,9 @@ def collect(
     return {node: parts[node] for node in instructions if node in parts}
 
 
-def add_up(parts: Collection[PartialAggregate], dim: int, *, separate: bool) -> PartialAggregate:
+def add_up(
+    parts: Collection[PartialAggregate], dim: int, *, separate: bool
+) -> PartialAggregate:
     """All parts of a round in one; the sum of the clients alone too if it is ``separate``.
 
     The parts keep their numbers, and no sums.

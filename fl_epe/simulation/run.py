@@ -13,7 +13,14 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fl_epe.archive import UnreadableFileError
-from fl_epe.auditing import AuditRecord, Design, EarlyStop, FaultKind, answer_metrics, answers
+from fl_epe.auditing import (
+    AuditRecord,
+    Design,
+    EarlyStop,
+    FaultKind,
+    answer_metrics,
+    answers,
+)
 from fl_epe.checks import Floats32, check_count, check_positive, checked_type
 from fl_epe.flower import share
 from fl_epe.simulation import grids
@@ -60,13 +67,17 @@ class _Session:
         self._record: AuditRecord | None = None  # after the last round
 
     def _new_strategy(self) -> DPFedAvg:
-        return DPFedAvg(self.job.config, self.job.seeds, client_sizes=self.job.task.sizes)
+        return DPFedAvg(
+            self.job.config, self.job.seeds, client_sizes=self.job.task.sizes
+        )
 
     def initial(self) -> ArrayRecord:
         path, task = self._checkpoint, self.job.task
         theta = task.initial(self.job.seeds.initial)
         if path is not None and has_checkpoint(path):
-            return share(theta=from_newest(path, lambda place: self._restored(place, theta)))
+            return share(
+                theta=from_newest(path, lambda place: self._restored(place, theta))
+            )
         if path is not None:
             task.held_out()  # if data or a package is missing, it fails before a file is written
             write_checkpoint(path, self.job.to_dict(), {})
@@ -89,7 +100,9 @@ class _Session:
         self.strategy = self._new_strategy()
         with values_of(path):
             self.strategy.restore(state)
-            self._series = {name: state[f"series.{name}"].tolist() for name in _EVALUATED}
+            self._series = {
+                name: state[f"series.{name}"].tolist() for name in _EVALUATED
+            }
         self._before = self._kept = self.strategy.rounds_done
         return state["theta"]
 
@@ -119,8 +132,12 @@ class _Session:
 
     def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
         scores = self.job.task.evaluate(arrays["theta"].numpy())
-        metric, auc = (scores.get(name, np.nan) for name in (self.job.task.metric, "ROC AUC"))
-        for name, value in zip(_EVALUATED, (done, scores["loss"], metric, auc), strict=True):
+        metric, auc = (
+            scores.get(name, np.nan) for name in (self.job.task.metric, "ROC AUC")
+        )
+        for name, value in zip(
+            _EVALUATED, (done, scores["loss"], metric, auc), strict=True
+        ):
             self._series[name].append(value)
         return MetricRecord(dict(scores))
 
@@ -132,9 +149,13 @@ class _Session:
         path, done = self._checkpoint, self.strategy.rounds_done
         if path is None or done == self._kept:
             return path is not None
-        series = {f"series.{name}": np.array(values) for name, values in self._series.items()}
+        series = {
+            f"series.{name}": np.array(values) for name, values in self._series.items()
+        }
         try:
-            write_checkpoint(path, self.job.to_dict(), {**series, **self.strategy.state()})
+            write_checkpoint(
+                path, self.job.to_dict(), {**series, **self.strategy.state()}
+            )
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
             self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, done)
@@ -157,7 +178,9 @@ class _Session:
             rounds=rounds,
             loss=log.history["train_loss"][-1] if done else np.nan,
             accuracy=self._series["eval_accuracy"][-1],
-            clip_norm=log.history["clip_norm"][-1] if done else self.job.config.clip_norm,
+            clip_norm=log.history["clip_norm"][-1]
+            if done
+            else self.job.config.clip_norm,
             canaries_seen=int(log.canaries_seen().sum()),
             seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
             metric=self.job.task.metric,
@@ -169,14 +192,24 @@ class _Session:
     def _made(self, arrays: ArrayRecord) -> AuditRecord:
         """The record of the rounds done, which are the last ones."""
         if self._record is None:
-            series = {name: np.array(values, float) for name, values in self._series.items()}
+            series = {
+                name: np.array(values, float) for name, values in self._series.items()
+            }
             self._record = self.strategy.record(arrays, series)
         return self._record
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
         record = self._made(arrays)
-        done, found, stopped = record.rounds, self.strategy.auditor.epsilon_so_far(), None
-        if found is not None and self.job.config.stop_when and done < self.job.config.rounds:
+        done, found, stopped = (
+            record.rounds,
+            self.strategy.auditor.epsilon_so_far(),
+            None,
+        )
+        if (
+            found is not None
+            and self.job.config.stop_when
+            and done < self.job.config.rounds
+        ):
             stopped = EarlyStop(done, found)
         task = self.job.task
         about = {
@@ -228,21 +261,27 @@ def run_on_grid(
     """
     check_positive("round_timeout", round_timeout)
     quiet_flower()
-    session = _Session(job, checkpoint, checkpoint_every, stop or grids.StopRequest(), on_round)
+    session = _Session(
+        job, checkpoint, checkpoint_every, stop or grids.StopRequest(), on_round
+    )
     model = _train(grid, session, session.initial(), round_timeout)
     if on_model is not None:
         on_model(model["theta"].numpy())
     return session.finish(model)
 
 
-def _train(grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
+def _train(
+    grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float
+) -> ArrayRecord:
     """The final model; if the training ends early, the rounds done are kept."""
     strategy, stop = session.strategy, session.stop
     watched: Any = grids.WatchedGrid(grid, stop)
     left = session.job.config.rounds - strategy.rounds_done
     stop.listens = True
     try:
-        result = strategy.start(watched, arrays, left, timeout, evaluate_fn=session.after_round)
+        result = strategy.start(
+            watched, arrays, left, timeout, evaluate_fn=session.after_round
+        )
     except grids.EndedError as end:
         if session.decided():
             return strategy.model()
@@ -280,15 +319,23 @@ def simulate(
     chosen: Backend = checked_type("backend", backend, Backend)
     match chosen:
         case "in-process":
-            with grids.InProcessGrid(worker_app(job.task, everyone=True), workers) as grid:
+            with grids.InProcessGrid(
+                worker_app(job.task, everyone=True), workers
+            ) as grid:
                 return run_on_grid(grid, job, **options)
         case "ray":
             return _simulate_with_ray(job, workers, options)
     assert_never(chosen)
 
 
-def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> AuditRecord:
-    server_app, records, stops = ServerApp(), list[AuditRecord](), list[grids.RunStoppedError]()
+def _simulate_with_ray(
+    job: Job, workers: int, options: Mapping[str, Any]
+) -> AuditRecord:
+    server_app, records, stops = (
+        ServerApp(),
+        list[AuditRecord](),
+        list[grids.RunStoppedError](),
+    )
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -298,13 +345,19 @@ def _simulate_with_ray(job: Job, workers: int, options: Mapping[str, Any]) -> Au
             stops.append(stop)
 
     ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-    if "RAY_ADDRESS" not in os.environ:  # a cluster that was started has CPUs of its own
+    if (
+        "RAY_ADDRESS" not in os.environ
+    ):  # a cluster that was started has CPUs of its own
         ray["num_cpus"] = workers
-    gpus = torch.cuda.device_count() / workers  # several workers share one, or one has several
+    gpus = (
+        torch.cuda.device_count() / workers
+    )  # several workers share one, or one has several
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
     simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
     if stops:
         raise stops[0]
     if not records:
-        raise RuntimeError("The Ray simulation ended without a result; see Flower's log above.")
+        raise RuntimeError(
+            "The Ray simulation ended without a result; see Flower's log above."
+        )
     return records[0]

@@ -5,7 +5,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, Metadata, MetricRecord
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    Metadata,
+    MetricRecord,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -69,7 +76,9 @@ class DPFedAvg(Strategy):
         self._law = config.canary_schedule().law(config.clients) if law.hidden else law
         server, noise = config.optimizer(), config.strategy()
         mine = self.log.canaries if config.by_coin else len(self.log.observed_ids)
-        self._canaries = max(self.log.canaries, 2)  # where there is none, they are only scored
+        self._canaries = max(
+            self.log.canaries, 2
+        )  # where there is none, they are only scored
         self.auditor = auditing.RunAuditor(
             max(mine, 2),
             self._canaries - max(mine, 2),
@@ -80,8 +89,11 @@ class DPFedAvg(Strategy):
             client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
-            follow=config.stop_when is not None or config.canary_kind == "rotation",  # cheap
-            window=auditing.WINDOW if noise is None else max(auditing.WINDOW, noise.reach),
+            follow=config.stop_when is not None
+            or config.canary_kind == "rotation",  # cheap
+            window=auditing.WINDOW
+            if noise is None
+            else max(auditing.WINDOW, noise.reach),
             faults=self.log.faults,
         )
 
@@ -93,7 +105,9 @@ class DPFedAvg(Strategy):
     def metrics_so_far(self) -> dict[str, float]:
         """`RunAuditor.metrics_so_far`."""
         independent = self.config.mechanism == "independent"
-        return self.auditor.metrics_so_far(self.config.noise_multiplier if independent else None)
+        return self.auditor.metrics_so_far(
+            self.config.noise_multiplier if independent else None
+        )
 
     def model(self) -> ArrayRecord:
         """The model after the rounds done.
@@ -115,7 +129,10 @@ class DPFedAvg(Strategy):
         """One order to each node that holds somebody of this round's cohort."""
         theta = read_only(arrays["theta"])
         if self._state is None:
-            self._state, self._start = dp_fedavg.initial_state(self.config, theta), theta
+            self._state, self._start = (
+                dp_fedavg.initial_state(self.config, theta),
+                theta,
+            )
             self.auditor.begin(theta)
         self._state = dataclasses.replace(self._state, theta=theta)
         if server_round == 1:
@@ -146,7 +163,9 @@ class DPFedAvg(Strategy):
         }
         model = share(theta=theta)
         messages = [
-            Message(instruction.encode(model), node, MessageType.TRAIN, group_id=str(t + 1))
+            Message(
+                instruction.encode(model), node, MessageType.TRAIN, group_id=str(t + 1)
+            )
             for node, instruction in self._instructions.items()
         ]
         self._sent = [message.metadata for message in messages]
@@ -159,8 +178,12 @@ class DPFedAvg(Strategy):
         config, n = self.config, self.config.cohort_size
         assert self._state is not None  # noqa: S101 - configure_train came first
         t, clip_norm = self._state.rounds_done, self._state.clip_norm
-        answers = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
-        found = add_up(answers.values(), len(self._start), separate=config.full_knowledge)
+        answers = collect(
+            replies, self._instructions, self._sent, t + 1, self.log.fault
+        )
+        found = add_up(
+            answers.values(), len(self._start), separate=config.full_knowledge
+        )
         # No name here holds the state before, so that its memory ends with it.
         self._state, released = dp_fedavg.next_round(
             config, self.seeds, self._state, found.take(), self._noise
@@ -175,7 +198,9 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        return self.model(), MetricRecord({n: row[-1] for n, row in self.log.history.items()})
+        return self.model(), MetricRecord(
+            {n: row[-1] for n, row in self.log.history.items()}
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -206,7 +231,9 @@ class DPFedAvg(Strategy):
         ids, config = self.log.observed_ids, self.config
         early = config.stop_when is not None and self.rounds_done < config.rounds
         if early and not self._law.hidden:
-            ids = ids[self.log.canaries_seen()]  # one whose turn did not come is unobserved
+            ids = ids[
+                self.log.canaries_seen()
+            ]  # one whose turn did not come is unobserved
         settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
         noise, faults = self._noise.findings()
         plan = tuple(config.canary_plan())
@@ -215,7 +242,10 @@ class DPFedAvg(Strategy):
             read_only(arrays["theta"]).astype(np.float64),
             mechanism=self._mechanism(),
             clients=self.log.clients(),
-            metrics={**(metrics or {}), **{name: self.log.series(name) for name in METRICS}},
+            metrics={
+                **(metrics or {}),
+                **{name: self.log.series(name) for name in METRICS},
+            },
             design=auditing.Design.of(settings),
             findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
             seeds=dataclasses.asdict(self.seeds),
@@ -271,4 +301,6 @@ class DPFedAvg(Strategy):
         clip_norm, optimizer = float(state["clip_norm"]), under(state, "optimizer.")
         noise = tuple(under(state, "noise.").values())
         self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, noise, done)
-        self.auditor.restore(under(state, "auditor."), done, start=self._start, last=theta)
+        self.auditor.restore(
+            under(state, "auditor."), done, start=self._start, last=theta
+        )

@@ -49,17 +49,26 @@ def held_clients(num_clients: int, context: Context) -> range:
     """
     config = context.node_config
     try:
-        partition, partitions = int(config["partition-id"]), int(config["num-partitions"])
+        partition, partitions = (
+            int(config["partition-id"]),
+            int(config["num-partitions"]),
+        )
     except KeyError as error:
         raise ValueError(f"Expected {error} in the node's configuration.") from error
     if not 0 <= partition < partitions:
-        raise ValueError(f"Expected partition-id={partition} in [0, num-partitions={partitions}).")
+        raise ValueError(
+            f"Expected partition-id={partition} in [0, num-partitions={partitions})."
+        )
     return range(partition, num_clients, partitions)
 
 
 def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Message:
-    held = range(task.num_clients) if everyone else held_clients(task.num_clients, context)
-    return Message(RecordDict({"held": pack(clients=np.array(held, np.int64))}), reply_to=message)
+    held = (
+        range(task.num_clients) if everyone else held_clients(task.num_clients, context)
+    )
+    return Message(
+        RecordDict({"held": pack(clients=np.array(held, np.int64))}), reply_to=message
+    )
 
 
 def _train(task: Task, message: Message, context: Context) -> Message:
@@ -72,7 +81,9 @@ def execute(
 ) -> PartialAggregate:
     """Train the order's clients, clip each update and add it up; likewise for the canaries."""
     total = ClippedSum(len(order.theta), order.clip_norm)
-    local = LocalTraining(order.local_learning_rate, order.local_epochs, order.local_batch_size)
+    local = LocalTraining(
+        order.local_learning_rate, order.local_epochs, order.local_batch_size
+    )
     counts = _trainer(task, execution).train(
         order.theta,
         order.clients,
@@ -94,10 +105,14 @@ def execute(
 
 def _add_canaries(total: ClippedSum, order: TrainInstruction) -> list[Fault]:
     """Add the order's canaries; returns a fault for each that is lost."""
-    canaries = CanarySet(len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind)
+    canaries = CanarySet(
+        len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind
+    )
     factor = np.float32(_CANARY_FACTOR * order.clip_norm)
     return [
-        Fault(FaultKind.CANARY_NOT_FINITE, f"canary {canary}: its update was not finite")
+        Fault(
+            FaultKind.CANARY_NOT_FINITE, f"canary {canary}: its update was not finite"
+        )
         for canary in order.canary_ids
         if total.add(canaries.vector(canary) * factor) is None
     ]

@@ -22,7 +22,12 @@ from fl_epe.tasks.by_name import (
     look_in_current_folder,
     place_of,
 )
-from fl_epe.tasks.columns import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
+from fl_epe.tasks.columns import (
+    CLEAR_CLASSES,
+    ColumnKinds,
+    classes_to_predict,
+    sort_columns,
+)
 
 if TYPE_CHECKING:
     from fl_epe.tasks.contract import Task

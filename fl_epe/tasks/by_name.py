@@ -74,7 +74,9 @@ class FoundTask:
                 f"Expected {self.reference} to make a Task, got {type(made).__name__}."
             )
         if self.reference not in BUILT_IN:
-            plain = {name: str(v) if isinstance(v, Path) else v for name, v in values.items()}
+            plain = {
+                name: str(v) if isinstance(v, Path) else v for name, v in values.items()
+            }
             made.__dict__["_found_by"] = (self.reference, plain)
         return made
 
@@ -84,8 +86,12 @@ class FoundTask:
         task, nothing = f"of task {self.reference!r}", dataclasses.MISSING
         for name, value in options.items():
             if name not in fields:
-                known = f"expected one of {', '.join(fields)}" if fields else "it has none"
-                raise ArgumentError(f"Unknown option {{{name}}} {task}: {known}.", **{name: value})
+                known = (
+                    f"expected one of {', '.join(fields)}" if fields else "it has none"
+                )
+                raise ArgumentError(
+                    f"Unknown option {{{name}}} {task}: {known}.", **{name: value}
+                )
             try:
                 values[name] = _converted(value, kinds[name])
             except ValueError as error:
@@ -139,7 +145,11 @@ def find_task(reference: str) -> FoundTask:
     """What ``reference`` stands for; see `load_task`, also for the errors."""
     if not is_reference(reference):
         known = ", ".join(sorted(BUILT_IN))
-        here = [f"{reference}:task"] if Path(f"{reference}.py").is_file() else list(BUILT_IN)
+        here = (
+            [f"{reference}:task"]
+            if Path(f"{reference}.py").is_file()
+            else list(BUILT_IN)
+        )
         hint = did_you_mean(reference, here)
         raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}{hint}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
@@ -148,10 +158,20 @@ def find_task(reference: str) -> FoundTask:
         found = operator.attrgetter(name)(place)
     except AttributeError:
         values = vars(place).items()
-        tasks = [key for key, value in values if _fits(value) and not inspect.isabstract(value)]
-        has = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}" if tasks else "it has no task"
+        tasks = [
+            key
+            for key, value in values
+            if _fits(value) and not inspect.isabstract(value)
+        ]
+        has = (
+            f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
+            if tasks
+            else "it has no task"
+        )
         raise_invalid(
-            "task name", reference, f"to name something in {module}: there is no {name!r}, {has}"
+            "task name",
+            reference,
+            f"to name something in {module}: there is no {name!r}, {has}",
         )
     if not _fits(found):
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
@@ -165,7 +185,9 @@ def find_task(reference: str) -> FoundTask:
         return FoundTask(reference, found, dataclasses.make_dataclass("_NoOptions", []))
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise_invalid(
-            "task name", reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task"
+            "task name",
+            reference,
+            f"to define {', '.join(missing)}: see fl_epe.tasks.Task",
         )
     return FoundTask(reference, found, found)
 
@@ -178,12 +200,18 @@ def _fits(value: Any) -> bool:
             value = typing.get_type_hints(value).get("return")
         except (NameError, TypeError):  # names that only a type checker sees
             return False
-    return issubclass(value, Task) if inspect.isclass(value) else isinstance(value, Task)
+    return (
+        issubclass(value, Task) if inspect.isclass(value) else isinstance(value, Task)
+    )
 
 
 def _import(module: str, reference: str) -> Any:
-    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
-        raise_invalid("task name", reference, f"to be {_HOW}, with dots and without .py")
+    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(
+        ".py"
+    ):
+        raise_invalid(
+            "task name", reference, f"to be {_HOW}, with dots and without .py"
+        )
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -217,7 +245,9 @@ def _settings_of(function: Callable[..., Any], reference: str) -> type:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if name not in hints and default in (parameter.empty, None):
-            raise_invalid("task name", reference, f"to take the argument {name!r} with a type")
+            raise_invalid(
+                "task name", reference, f"to take the argument {name!r} with a type"
+            )
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))

@@ -22,12 +22,21 @@ CLEAR_CLASSES = 20
 # Of the rows. A model learns nothing from a value that is in one row alone.
 _DISTINCT_NUMBERS, _DISTINCT_TEXTS = 0.95, 0.5
 _IDENTIFIER = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
-_ROW_NUMBERS = re.compile(r"$|Unnamed: |__index_level_")  # of pandas, in a CSV and a Parquet file
+_ROW_NUMBERS = re.compile(
+    r"$|Unnamed: |__index_level_"
+)  # of pandas, in a CSV and a Parquet file
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 _DATES = ("datetime64", "datetime", "date")
 _WORDS = ("string", "boolean", "categorical")
 _ISO = "ISO8601"
-_DATE_FORMATS = (_ISO, "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M")
+_DATE_FORMATS = (
+    _ISO,
+    "%d.%m.%Y",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%d.%m.%Y %H:%M",
+    "%m/%d/%Y %H:%M",
+)
 
 
 @dataclasses.dataclass
@@ -135,13 +144,19 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     if kind == "string" and (blank := values.str.strip() == "").any():
         row = blank.idxmax() + 1
         raise_invalid(
-            "targets", targets.name, f"to have a label in every row: row {row:,} is blank"
+            "targets",
+            targets.name,
+            f"to have a label in every row: row {row:,} is blank",
         )
     distinct = values.nunique()
     if distinct < 2:
-        raise_invalid("targets", targets.name, f"to have different values, found {distinct}")
+        raise_invalid(
+            "targets", targets.name, f"to have different values, found {distinct}"
+        )
     real = kind == "floating" and not targets.hasnans
-    if real or (kind in _NUMBERS and (distinct > CLEAR_CLASSES or (values % 1 != 0).any())):
+    if real or (
+        kind in _NUMBERS and (distinct > CLEAR_CLASSES or (values % 1 != 0).any())
+    ):
         return None
     if distinct > CLEAR_CLASSES and distinct > _DISTINCT_TEXTS * len(values):
         found = f"found {distinct:,} different ones in {len(values):,} rows"

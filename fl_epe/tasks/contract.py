@@ -24,7 +24,9 @@ from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 _EVALUATION_BATCH = 64
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # subclasses that are dataclasses compare fields
+@dataclasses.dataclass(
+    frozen=True, eq=False
+)  # subclasses that are dataclasses compare fields
 class Task(abc.ABC):
     """A federated learning problem.
 
@@ -64,7 +66,9 @@ class Task(abc.ABC):
         """What `load_task` makes it of, beside the reference, as JSON values."""
         if "_found_by" in self.__dict__:
             return dict(self.__dict__["_found_by"][1])
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
 
     @property
     @abc.abstractmethod
@@ -101,7 +105,9 @@ class Task(abc.ABC):
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         """Loss and right predictions of a batch, given the model's outputs for it."""
 
-    def batch_loss(self, model: Callable[..., torch.Tensor], batch: ClientData) -> LossSum:
+    def batch_loss(
+        self, model: Callable[..., torch.Tensor], batch: ClientData
+    ) -> LossSum:
         """Call ``model`` with the inputs of a batch, and `loss` with its outputs.
 
         Override it to call the model in another way, e.g. for some of its outputs alone. Clients
@@ -110,7 +116,9 @@ class Task(abc.ABC):
         """
         return self.loss(models.call_model(model, batch.inputs), batch.targets)
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> ByExample | None:
+    def by_example(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> ByExample | None:
         """What `batch_loss` adds up, example by example, given the model's outputs for a batch.
 
         With it one call serves all clients that are trained at once. ``None``, the default, if only
@@ -136,7 +144,9 @@ class Task(abc.ABC):
         model = models.prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
         if initial_values is None:
-            parts = [parameter.detach().numpy() for parameter in models.trainable(model)]
+            parts = [
+                parameter.detach().numpy() for parameter in models.trainable(model)
+            ]
         else:
             parts = initial_values(generator(seed))
         return np.concatenate([part.ravel() for part in parts])
@@ -158,10 +168,14 @@ class Task(abc.ABC):
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 found += models.training_notes(
-                    model.train(), lambda: self.batch_loss(model, examples).loss.detach()
+                    model.train(),
+                    lambda: self.batch_loss(model, examples).loss.detach(),
                 )
                 found += _loss_notes(self.batch_loss(model, examples).loss)
-            found += [f"The model or the loss warns: {warning.message}" for warning in warned[:1]]
+            found += [
+                f"The model or the loss warns: {warning.message}"
+                for warning in warned[:1]
+            ]
         except Exception as error:  # anything that somebody's model and loss may do
             reason = f"{type(error).__name__}: {error}{place_of(error)}"
             text = f"The model or the loss fails on two held-out examples: {reason}."
@@ -183,14 +197,22 @@ class Task(abc.ABC):
         model, held = self._trained(theta), self.held_out()
         outputs = list[torch.Tensor]()
         if losses.has_two_classes(held.targets):
-            model.register_forward_hook(lambda _model, _inputs, found: outputs.append(found))
+            model.register_forward_hook(
+                lambda _model, _inputs, found: outputs.append(found)
+            )
         with models.one_thread(), torch.inference_mode():
-            sums = [self.batch_loss(model, batch) for batch in held.batches(_EVALUATION_BATCH)]
+            sums = [
+                self.batch_loss(model, batch)
+                for batch in held.batches(_EVALUATION_BATCH)
+            ]
         examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
         if self.metric:
             scores[self.metric] = sum(float(part.correct) for part in sums) / examples
-        if outputs and (area := losses.area_under_curve(outputs, held.targets)) is not None:
+        if (
+            outputs
+            and (area := losses.area_under_curve(outputs, held.targets)) is not None
+        ):
             scores["ROC AUC"] = area
         return scores
 
@@ -238,7 +260,9 @@ class Task(abc.ABC):
         is another.
         """
         targets = self.held_out().targets
-        classes = targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
+        classes = (
+            targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
+        )
         if self.metric != "accuracy" or not classes:
             return None
         return float(torch.bincount(targets).max()) / len(targets)
@@ -257,7 +281,9 @@ class Task(abc.ABC):
 
         def mean() -> torch.Tensor:
             search.zero_grad()
-            found = self.loss(same.expand(len(held), *same.shape).contiguous(), held.targets)
+            found = self.loss(
+                same.expand(len(held), *same.shape).contiguous(), held.targets
+            )
             value = found.loss / found.examples
             value.backward()  # type: ignore[no-untyped-call]
             return value
@@ -266,9 +292,13 @@ class Task(abc.ABC):
             with models.one_thread():
                 two = held.map(lambda part: part[:2])
                 with torch.no_grad():
-                    shape = models.call_model(models.prepared(self.model).eval(), two.inputs).shape
+                    shape = models.call_model(
+                        models.prepared(self.model).eval(), two.inputs
+                    ).shape
                 same = torch.zeros(shape[1:], requires_grad=True)
-                search = torch.optim.LBFGS([same], max_iter=100, line_search_fn="strong_wolfe")
+                search = torch.optim.LBFGS(
+                    [same], max_iter=100, line_search_fn="strong_wolfe"
+                )
                 search.step(mean)  # type: ignore[no-untyped-call]
                 least = mean().item()
         except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
@@ -284,9 +314,13 @@ class Task(abc.ABC):
 def _loss_notes(loss: torch.Tensor) -> list[str]:
     """Refuse a loss that no model learns from, and note one that is not finite."""
     if loss.dim():
-        raise ValueError(f"Expected the loss to be one number, got shape {tuple(loss.shape)}")
+        raise ValueError(
+            f"Expected the loss to be one number, got shape {tuple(loss.shape)}"
+        )
     if not loss.requires_grad:
-        raise ValueError("Expected the loss to depend on the parameters that are trained")
+        raise ValueError(
+            "Expected the loss to depend on the parameters that are trained"
+        )
     text = f"The loss of the initial model on two held-out examples is {loss.item()}."
     return [] if torch.isfinite(loss) else [text]
 
@@ -294,4 +328,6 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
 def _shapes(examples: ClientData) -> str:
     parts = examples.tensors().items()
     kinds = {name: str(part.dtype).removeprefix("torch.") for name, part in parts}
-    return "; ".join(f"{name}: {kinds[name]} {tuple(part.shape)}" for name, part in parts)
+    return "; ".join(
+        f"{name}: {kinds[name]} {tuple(part.shape)}" for name, part in parts
+    )

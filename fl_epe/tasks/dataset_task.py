@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean over a batch, of outputs and targets."""
 
-_MOST_KEPT = 2 << 30  # bytes of tensors that are kept; larger data is read client by client
+_MOST_KEPT = (
+    2 << 30
+)  # bytes of tensors that are kept; larger data is read client by client
 
 
 _PARTITIONS = (
@@ -126,7 +128,9 @@ def check_partition(partition: str | Partitioner, num_clients: int | None) -> No
     Raises:
         ValueError: names the argument and what may be written.
     """
-    kind, _, value = partition.partition(":") if isinstance(partition, str) else ("", "", "")
+    kind, _, value = (
+        partition.partition(":") if isinstance(partition, str) else ("", "", "")
+    )
     meant = {
         "by": value != "",
         "iid": value.isdecimal() and int(value) >= 1,
@@ -135,7 +139,9 @@ def check_partition(partition: str | Partitioner, num_clients: int | None) -> No
     if not meant.get(kind, hasattr(partition, "load_partition")):
         raise_invalid("partition", partition, _PARTITIONS)
     if kind == "dirichlet" and (num_clients is None or num_clients < 1):
-        raise_invalid("num_clients", num_clients, f">= 1 beside partition={partition!r}")
+        raise_invalid(
+            "num_clients", num_clients, f">= 1 beside partition={partition!r}"
+        )
     if kind != "dirichlet" and num_clients is not None:
         raise_invalid("num_clients", num_clients, "only beside 'dirichlet:ALPHA'")
 
@@ -183,7 +189,9 @@ class DatasetTask(Task):
     def _parts(self) -> tuple[Dataset, Dataset]:
         given = self.given
         owner = tables.owner_column(given.partition)
-        parts = tables.open_source(given.dataset, given.held_out, given.data_seed, owner)
+        parts = tables.open_source(
+            given.dataset, given.held_out, given.data_seed, owner
+        )
         for rows in parts:
             tables.check_columns(rows, "inputs", given.inputs)
             tables.check_columns(rows, "targets", given.targets)
@@ -208,7 +216,9 @@ class DatasetTask(Task):
     def _whole(self) -> losses.ClientData | None:
         """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
         rows = self._parts[0]
-        size = sum(part.nbytes for part in self._read(rows.select([0])).tensors().values())
+        size = sum(
+            part.nbytes for part in self._read(rows.select([0])).tensors().values()
+        )
         return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
 
     def _read(self, rows: Dataset) -> losses.ClientData:
@@ -259,7 +269,9 @@ class DatasetTask(Task):
         _ = self._whole  # reads every row, if there is room for them
         found = super().notes()
         column = self.given.targets
-        parts = [tables.read_targets(rows, column, self._classes) for rows in self._parts]
+        parts = [
+            tables.read_targets(rows, column, self._classes) for rows in self._parts
+        ]
         classes = torch.cat([part.flatten() for part in parts])
         if self.given.loss is None and not classes.is_floating_point():
             with torch.no_grad():
@@ -280,14 +292,22 @@ class DatasetTask(Task):
         else:
             loss = _one_number("loss", own(outputs, targets)) * len(targets)
             classes = metric is None and self.metric
-            right = losses.default_by_example(outputs.detach(), targets)[1].sum() if classes else 0
+            right = (
+                losses.default_by_example(outputs.detach(), targets)[1].sum()
+                if classes
+                else 0
+            )
             count = len(targets)
         if metric is not None:
             with torch.no_grad():
-                right = float(_one_number("metric", metric(outputs, targets))) * int(count)
+                right = float(_one_number("metric", metric(outputs, targets))) * int(
+                    count
+                )
         return losses.LossSum(loss, right, count)
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.ByExample | None:
+    def by_example(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> losses.ByExample | None:
         """See `Task.by_example`; ``None`` with a loss or metric of one's own."""
         own = self.given.loss is not None or self.given.metric is not None
         return None if own else losses.default_by_example(outputs, targets)

@@ -94,7 +94,9 @@ def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
     if images.dtype == np.uint8:
         images = images.astype(np.float32) / np.float32(255)
-    return ClientData(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+    return ClientData(
+        torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +119,15 @@ class Digits(SplitImages):
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
         bunch = load_digits()
         small = torch.from_numpy(bunch.images.astype(np.float32) / 16)[:, None]
-        scaled = functional.interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
+        scaled = functional.interpolate(
+            small, size=(28, 28), mode="bilinear", align_corners=False
+        )
         images, labels = scaled.numpy(), bunch.target
         training, held_out = stratified_split(labels, 0.2, random)
-        return (images[training], labels[training]), (images[held_out], labels[held_out])
+        return (images[training], labels[training]), (
+            images[held_out],
+            labels[held_out],
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,15 +154,21 @@ class FashionMnist(SplitImages):
         object.__setattr__(self, "data_dir", absolute(self.data_dir))
 
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
-        train_x, train_y, test_x, test_y = (read_idx(_find(self.data_dir, file)) for file in _FILES)
+        train_x, train_y, test_x, test_y = (
+            read_idx(_find(self.data_dir, file)) for file in _FILES
+        )
         return self._checked(train_x, train_y), self._checked(test_x, test_y)
 
     def _checked(self, images: np.ndarray, labels: np.ndarray) -> Examples:
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
             shapes = f"images of {images.shape} and labels of {labels.shape}"
-            raise ValueError(f"Expected (n, 28, 28) and (n,) in {self.data_dir}, found {shapes}.")
+            raise ValueError(
+                f"Expected (n, 28, 28) and (n,) in {self.data_dir}, found {shapes}."
+            )
         if (highest := int(labels.max(initial=0))) >= _CLASSES:
-            raise ValueError(f"Expected labels in {self.data_dir} < {_CLASSES}, found {highest}.")
+            raise ValueError(
+                f"Expected labels in {self.data_dir} < {_CLASSES}, found {highest}."
+            )
         return images[:, None], labels
 
 
@@ -182,7 +195,9 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
         shape = np.frombuffer(raw[4:start], ">u4").tolist()
         return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
     except (EOFError, IndexError, OSError, ValueError, zlib.error) as error:
-        raise ValueError(f"Expected {path} to be IDX of unsigned bytes: {error}.") from error
+        raise ValueError(
+            f"Expected {path} to be IDX of unsigned bytes: {error}."
+        ) from error
 
 
 def _find(data_dir: str, name: str) -> pathlib.Path:
@@ -197,7 +212,12 @@ def _find(data_dir: str, name: str) -> pathlib.Path:
 
 
 def dirichlet_partition(
-    labels: np.ndarray, num_clients: int, *, alpha: float, minimum: int, random: np.random.Generator
+    labels: np.ndarray,
+    num_clients: int,
+    *,
+    alpha: float,
+    minimum: int,
+    random: np.random.Generator,
 ) -> list[np.ndarray]:
     """Give every example to exactly one client, with different label shares and sizes.
 
@@ -219,9 +239,13 @@ def dirichlet_partition(
     """
     spare = len(labels) - num_clients * minimum
     if spare < 0:
-        most = f"<= {len(labels) // minimum}, so that each has at least {minimum} examples"
+        most = (
+            f"<= {len(labels) // minimum}, so that each has at least {minimum} examples"
+        )
         raise_invalid("num_clients", num_clients, most)
-    sizes = minimum + random.multinomial(spare, random.dirichlet(np.full(num_clients, 2.0)))
+    sizes = minimum + random.multinomial(
+        spare, random.dirichlet(np.full(num_clients, 2.0))
+    )
     classes = np.unique(labels)
     stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
     lengths = np.array([len(indices) for indices in stock])
@@ -231,7 +255,9 @@ def dirichlet_partition(
         shares = random.dirichlet(np.full(len(classes), alpha))
         counts = _take(int(size), shares, lengths - taken, random)
         rows = zip(stock, taken, counts, strict=True)
-        parts.append(np.sort(np.concatenate([s[start : start + n] for s, start, n in rows])))
+        parts.append(
+            np.sort(np.concatenate([s[start : start + n] for s, start, n in rows]))
+        )
         taken += counts
     # The last ones took what was left over: spread them over the ids.
     return [parts[i] for i in random.permutation(num_clients)]
@@ -241,8 +267,13 @@ def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of a training and a held-out part with ``share`` of every label in the second."""
-    rows = [random.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-    second = np.sort(np.concatenate([each[: round(share * len(each))] for each in rows]))
+    rows = [
+        random.permutation(np.flatnonzero(labels == label))
+        for label in np.unique(labels)
+    ]
+    second = np.sort(
+        np.concatenate([each[: round(share * len(each))] for each in rows])
+    )
     return np.setdiff1d(np.arange(len(labels)), second), second
 
 

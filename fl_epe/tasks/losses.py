@@ -78,21 +78,29 @@ class LossSum:
     def mean(self) -> torch.Tensor:
         """The loss of a prediction, differentiable; 0 if there was none."""
         n = self.examples
-        return self.loss / (n.clamp(min=1) if isinstance(n, torch.Tensor) else max(1, n))
+        return self.loss / (
+            n.clamp(min=1) if isinstance(n, torch.Tensor) else max(1, n)
+        )
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
         parts = (self.loss.detach(), self.correct, self.examples)
-        return torch.stack([torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts])
+        return torch.stack(
+            [torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts]
+        )
 
 
 ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Loss, metric and number of predictions of each example, shape (n,) each."""
 
 
-def cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED) -> LossSum:
+def cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
+) -> LossSum:
     """Summed `cross_entropy_by_example`; the examples are the targets that are not ``ignored``."""
-    return LossSum(*(part.sum() for part in cross_entropy_by_example(logits, targets, ignored)))
+    return LossSum(
+        *(part.sum() for part in cross_entropy_by_example(logits, targets, ignored))
+    )
 
 
 def cross_entropy_by_example(
@@ -109,7 +117,9 @@ def cross_entropy_by_example(
     losses = functional.cross_entropy(*flat, reduction="none", ignore_index=ignored)
     counted = targets != ignored
     values = logits.detach()
-    fast = values.is_cpu and values.dtype == torch.float32  # NumPy's is ten times as fast
+    fast = (
+        values.is_cpu and values.dtype == torch.float32
+    )  # NumPy's is ten times as fast
     best = torch.from_numpy(values.numpy().argmax(-1)) if fast else values.argmax(-1)
     parts = losses, (best == targets) & counted, counted
     loss, correct, examples = (part.reshape(len(targets), -1).sum(1) for part in parts)
@@ -162,10 +172,14 @@ def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tenso
             f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
             "whole numbers or text."
         )
-    return functional.mse_loss(outputs.reshape(targets.shape), targets, reduction="none")
+    return functional.mse_loss(
+        outputs.reshape(targets.shape), targets, reduction="none"
+    )
 
 
-def by_class(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def by_class(
+    outputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of shape (predictions, classes), and the class of each prediction.
 
     Args:
@@ -204,7 +218,9 @@ def has_two_classes(targets: torch.Tensor) -> bool:
     return targets.dim() == 1 and set(targets.tolist()) == {0, 1}
 
 
-def area_under_curve(outputs: Sequence[torch.Tensor], targets: torch.Tensor) -> float | None:
+def area_under_curve(
+    outputs: Sequence[torch.Tensor], targets: torch.Tensor
+) -> float | None:
     """Area under the ROC curve, which is 0.5 for a guess whatever the shares of the classes.
 
     Args:

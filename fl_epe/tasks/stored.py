@@ -26,7 +26,12 @@ from fl_epe.tasks.contract import Task
 
 # Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
 # code. It does not say the number of local epochs for EMNIST: our choice.
-_BOTH = {"clip_norm": 0.1, "server_momentum": 0.9, "local_epochs": 1, "local_batch_size": 16}
+_BOTH = {
+    "clip_norm": 0.1,
+    "server_momentum": 0.9,
+    "local_epochs": 1,
+    "local_batch_size": 16,
+}
 # Section 5.2.1: rounds and clients a round (it says 15 epochs, these are 14.93) and learning rates.
 # The noise is the largest of its Table 4 (ε = 30 for one participation).
 _EMNIST = {
@@ -76,9 +81,13 @@ class _NextWords:
         if not batch.targets.is_cpu:  # a mask would have to wait for the device
             return self.loss(model(batch.inputs), batch.targets)
         counted = batch.targets != PAD
-        return losses.cross_entropy(model(batch.inputs, counted), batch.targets[counted])
+        return losses.cross_entropy(
+            model(batch.inputs, counted), batch.targets[counted]
+        )
 
-    def by_example(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.ByExample:
+    def by_example(
+        self, outputs: torch.Tensor, targets: torch.Tensor
+    ) -> losses.ByExample:
         return losses.cross_entropy_by_example(outputs, targets, PAD)
 
 
@@ -92,7 +101,9 @@ class _ByUser(Task, abc.ABC):
     """
 
     _most_held_out: ClassVar[int]
-    _decode: ClassVar[Any]  # makes inputs and targets of examples as `fl_epe.data` has them
+    _decode: ClassVar[
+        Any
+    ]  # makes inputs and targets of examples as `fl_epe.data` has them
     max_examples: int = 0
     data_seed: int = 0
 
@@ -159,7 +170,9 @@ class StoredTask(_ByUser, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        return self._client_data(self._store.shuffled(client_id, self.max_examples, self.data_seed))
+        return self._client_data(
+            self._store.shuffled(client_id, self.max_examples, self.data_seed)
+        )
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; from the index."""
@@ -200,7 +213,9 @@ class SyntheticTask(_ByUser, abc.ABC):
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; nothing is made."""
         size, seed, most = self._source.size, self.data_seed, self.max_examples
-        return np.array([size(seed, int(client), most) for client in client_ids], np.int64)
+        return np.array(
+            [size(seed, int(client), most) for client in client_ids], np.int64
+        )
 
     def held_out(self) -> losses.ClientData:
         """Examples of clients that take no part; made once."""

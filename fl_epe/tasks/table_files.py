@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 _ENDINGS = (*TEXT_ENDINGS, ".json", ".parquet")
 # A list of rows, or as pandas writes a table: rows by number, or in each column, its default.
-_NO_LINES = re.compile(rb'\s*(\[|\{\s*"\d+"\s*:\s*\{|\{\s*"(\\.|[^"\\])*"\s*:\s*\{\s*"\d+"\s*:)')
+_NO_LINES = re.compile(
+    rb'\s*(\[|\{\s*"\d+"\s*:\s*\{|\{\s*"(\\.|[^"\\])*"\s*:\s*\{\s*"\d+"\s*:)'
+)
 
 
 def is_table_file(path: Path) -> bool:
@@ -66,7 +68,9 @@ def _utf_8(path: Path, encoding: str) -> Iterator[Any]:
         with open_table(path) as file, pa.PythonFile(file, "r") as packed:
             yield pa.transcoding_input_stream(packed, encoding, "utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is no text in UTF-8 ({error.reason}): save it as UTF-8") from error
+        raise ValueError(
+            f"it is no text in UTF-8 ({error.reason}): save it as UTF-8"
+        ) from error
 
 
 def _csv(path: Path, by: str) -> pyarrow.Table:
@@ -80,7 +84,9 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
             return csv.read_csv(
                 stream,
                 parse_options=csv.ParseOptions(delimiter=layout.separator),
-                convert_options=csv.ConvertOptions(decimal_point=layout.decimal, **options),
+                convert_options=csv.ConvertOptions(
+                    decimal_point=layout.decimal, **options
+                ),
             )
 
     table = read(strings_can_be_null=True)  # as numbers can, where nothing stands
@@ -107,7 +113,9 @@ def _json(path: Path, by: str) -> pyarrow.Table:
             "pandas.DataFrame.to_json(orient='records', lines=True)"
         )
     table = _json_lines(path, encoding)
-    if by in table.column_names and pa.types.is_temporal(table[by].type):  # text like a date
+    if by in table.column_names and pa.types.is_temporal(
+        table[by].type
+    ):  # text like a date
         table = _json_lines(path, encoding, [(by, pa.string())])
     return table
 
@@ -128,7 +136,8 @@ def _leaf(path: Path) -> pyarrow.Table:
 
     users = read_leaf(path)
     columns = {
-        name: [one for examples in users.values() for one in examples[name]] for name in ("x", "y")
+        name: [one for examples in users.values() for one in examples[name]]
+        for name in ("x", "y")
     }
     owners = [user for user, examples in users.items() for _ in examples["y"]]
     return pa.table({"user": owners, **columns})

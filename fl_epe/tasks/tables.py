@@ -60,15 +60,21 @@ def open_source(
     if isinstance(rows, Mapping):
         rows, held_out = _by_split(rows, held_out)
     if isinstance(held_out, str):
-        raise_invalid("held_out", held_out, "to be a share or a data set: the data have no splits")
+        raise_invalid(
+            "held_out", held_out, "to be a share or a data set: the data have no splits"
+        )
     if held_out is None or isinstance(held_out, float | int):
         if len(rows) < 2:
             raise ValueError(f"Expected data with at least 2 rows, got {len(rows)}.")
         order = np.random.default_rng(seed).permutation(len(rows))
-        count = max(1, round((_HELD_OUT_SHARE if held_out is None else held_out) * len(rows)))
+        count = max(
+            1, round((_HELD_OUT_SHARE if held_out is None else held_out) * len(rows))
+        )
         return rows.select(np.sort(order[count:])), rows.select(np.sort(order[:count]))
     if not len(rows) or not len(held_out):
-        raise ValueError(f"Expected data with rows, got {len(rows)} and {len(held_out)} held out.")
+        raise ValueError(
+            f"Expected data with rows, got {len(rows)} and {len(held_out)} held out."
+        )
     return rows, held_out
 
 
@@ -192,17 +198,26 @@ def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
     if isinstance(columns, str):
         return read_column(dataset, columns, "inputs")
     if isinstance(columns, Mapping):
-        return {name: read_column(dataset, column, "inputs") for name, column in columns.items()}
+        return {
+            name: read_column(dataset, column, "inputs")
+            for name, column in columns.items()
+        }
     features = [read_column(dataset, column, "inputs").float() for column in columns]
-    return torch.cat([part[:, None] if part.dim() == 1 else part for part in features], -1)
+    return torch.cat(
+        [part[:, None] if part.dim() == 1 else part for part in features], -1
+    )
 
 
-def read_targets(dataset: Dataset, column: str, classes: Sequence[Any] | None) -> torch.Tensor:
+def read_targets(
+    dataset: Dataset, column: str, classes: Sequence[Any] | None
+) -> torch.Tensor:
     """The targets of every row; if ``classes`` are given, as the numbers of the classes."""
     if classes is None:
         return read_column(dataset, column, "targets")
     values = _values(dataset, column)
-    return torch.from_numpy(np.searchsorted(np.asarray(classes, object), values).astype(np.int64))
+    return torch.from_numpy(
+        np.searchsorted(np.asarray(classes, object), values).astype(np.int64)
+    )
 
 
 def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
@@ -241,9 +256,13 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.int64))
     if values.dtype.kind != "f":
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
-    if bad := int(np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))):
+    if bad := int(
+        np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+    ):
         rows = f"{bad} of {len(values)} rows have a missing or infinite value"
-        raise_invalid(argument, name, f"to be finite: {rows}. Fill them in, or leave them out")
+        raise_invalid(
+            argument, name, f"to be finite: {rows}. Fill them in, or leave them out"
+        )
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -360,16 +379,22 @@ def owner_column(partition: str | Partitioner) -> str:
     """The column that says whose a row is, or an empty text if the partition names none."""
     if isinstance(partition, str):
         return partition[3:] if partition.startswith("by:") else ""
-    natural = "NaturalId" in type(partition).__name__  # of flwr-datasets, also its grouped ones
+    natural = (
+        "NaturalId" in type(partition).__name__
+    )  # of flwr-datasets, also its grouped ones
     return str(getattr(partition, "_partition_by", "")) if natural else ""
 
 
 def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
     if column not in dataset.column_names:
-        raise ValueError(f"there is no column {column!r} among {', '.join(dataset.column_names)}")
+        raise ValueError(
+            f"there is no column {column!r} among {', '.join(dataset.column_names)}"
+        )
     ids = client_ids(_column(dataset, column))
     if ids.null_count:
-        raise ValueError(f"{ids.null_count} of {len(ids)} rows have no value there: fill them in")
+        raise ValueError(
+            f"{ids.null_count} of {len(ids)} rows have no value there: fill them in"
+        )
     coded = ids.combine_chunks().dictionary_encode()
     owners = id_order(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
     return _by_owner(owners)
@@ -377,11 +402,18 @@ def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
 
 def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
     """The rows of each client, from the client of each row."""
-    return np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])
+    return np.split(
+        np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]
+    )
 
 
 def _dirichlet(
-    dataset: Dataset, targets: str, order: np.ndarray, clients: int, alpha: float, seed: int
+    dataset: Dataset,
+    targets: str,
+    order: np.ndarray,
+    clients: int,
+    alpha: float,
+    seed: int,
 ) -> list[np.ndarray]:
     """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
 
@@ -389,7 +421,9 @@ def _dirichlet(
     where floating point holds none of the shares that a client has left. Its DirichletPartitioner
     splits each label over the clients: with many clients and a small alpha some are left empty.
     """
-    classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[1]  # 0, 1, 2, …
+    classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[
+        1
+    ]  # 0, 1, 2, …
     waiting = [list(order[classes[order] == one]) for one in range(classes.max() + 1)]
     random = np.random.default_rng(seed)
     shares = random.dirichlet(np.full(len(waiting), alpha), clients)
@@ -402,7 +436,11 @@ def _dirichlet(
             growing.remove(client)
             continue
         room[client] -= 1
-        while not (rows := waiting[label := _next_class(shares[client], waiting, alpha, random)]):
+        while not (
+            rows := waiting[
+                label := _next_class(shares[client], waiting, alpha, random)
+            ]
+        ):
             shares[:, label] = 0
             total = shares.sum(axis=1, keepdims=True)
             shares /= np.where(total, total, 1)
@@ -411,7 +449,10 @@ def _dirichlet(
 
 
 def _next_class(
-    shares: np.ndarray, waiting: list[list[int]], alpha: float, random: np.random.Generator
+    shares: np.ndarray,
+    waiting: list[list[int]],
+    alpha: float,
+    random: np.random.Generator,
 ) -> int:
     """A class by a client's ``shares``, which are drawn anew where all of them are 0.
 

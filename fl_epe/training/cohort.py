@@ -50,7 +50,9 @@ class Counts:
 
     def lose(self, client: int, error: Exception) -> None:
         """Note a client that could not be trained."""
-        self.faults.append(Fault(FaultKind.CLIENT_FAILED, f"client {client}: {error_text(error)}"))
+        self.faults.append(
+            Fault(FaultKind.CLIENT_FAILED, f"client {client}: {error_text(error)}")
+        )
 
 
 class _Round:
@@ -117,7 +119,10 @@ class _Round:
             self._multiples += self._scratch.copy_(update).mul_(scale).trunc_()
 
     def _count(
-        self, clients: Sequence[int], added: Sequence[bool | None], parts: list[list[float]]
+        self,
+        clients: Sequence[int],
+        added: Sequence[bool | None],
+        parts: list[list[float]],
     ) -> None:
         """Count clients; ``added`` is what `ClippedSum.add` says of their updates."""
         counts = self.counts
@@ -125,7 +130,8 @@ class _Round:
             if unclipped is None:
                 counts.faults.append(
                     Fault(
-                        FaultKind.CLIENT_NOT_FINITE, f"client {client}: its update was not finite"
+                        FaultKind.CLIENT_NOT_FINITE,
+                        f"client {client}: its update was not finite",
                     )
                 )
                 continue
@@ -241,10 +247,14 @@ class CohortTrainer:
         self._trainer.rest()
         return work.counts
 
-    def _train_one(self, work: _Round, client: int, data: ClientData | None = None) -> bool:
+    def _train_one(
+        self, work: _Round, client: int, data: ClientData | None = None
+    ) -> bool:
         try:
             data = self._task.client(client) if data is None else data
-            update, sums = self._trainer.train(work.theta, data, work.local, work.random(client))
+            update, sums = self._trainer.train(
+                work.theta, data, work.local, work.random(client)
+            )
             lengths = work.lengths(update[None])
         except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
             work.counts.lose(client, error)
@@ -266,7 +276,10 @@ class CohortTrainer:
         """Clients whose batches are padded alike, as many at once as there is room for now."""
         while loaded:
             rows = padded_size(len(loaded[0][1]), batch_size)
-            fit = (padded_size(len(data), batch_size) == rows for _, data in loaded[: self.chunk])
+            fit = (
+                padded_size(len(data), batch_size) == rows
+                for _, data in loaded[: self.chunk]
+            )
             size = sum(itertools.takewhile(bool, fit))
             yield loaded[:size]
             loaded = loaded[size:]
@@ -279,8 +292,13 @@ class CohortTrainer:
             return
         try:
             members = [work.member(client, data) for client, data in chunk]
-            with one_thread(), self._trainer.own_randomness(*(m.random for m in members)):
-                updates, sums = self._together.train(work.theta, members, work.local.learning_rate)
+            with (
+                one_thread(),
+                self._trainer.own_randomness(*(m.random for m in members)),
+            ):
+                updates, sums = self._together.train(
+                    work.theta, members, work.local.learning_rate
+                )
             lengths = work.lengths(updates)
         except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
             half = -(-len(chunk) // 2)
@@ -289,7 +307,9 @@ class CohortTrainer:
                     self.chunk = min(self.chunk, half)
                 self._train_chunk(work, chunk[:half])
                 self._train_chunk(work, chunk[half:])
-            elif self._train_one(work, *chunk[0]) and not self._worked:  # not the client's fault
+            elif (
+                self._train_one(work, *chunk[0]) and not self._worked
+            ):  # not the client's fault
                 self._one_at_a_time(str(error).partition("\n")[0])
         else:
             self._worked = True
@@ -297,7 +317,9 @@ class CohortTrainer:
 
     def _one_at_a_time(self, reason: str) -> None:
         if self._execution.chunk is not None:  # somebody asked for it
-            logger.warning("Training one client at a time, not %d: %s", self.chunk, reason)
+            logger.warning(
+                "Training one client at a time, not %d: %s", self.chunk, reason
+            )
         self.chunk = 1
 
     def _prove(self, work: _Round, loaded: Loaded) -> None:
@@ -311,23 +333,33 @@ class CohortTrainer:
             if not len(data) or padded in self._proved or self.chunk == 1:
                 continue
             try:
-                alone, _ = self._trainer.train(work.theta, data, work.local, work.random(client))
+                alone, _ = self._trainer.train(
+                    work.theta, data, work.local, work.random(client)
+                )
                 length = float(alone.norm())
             except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
                 continue
             if not math.isfinite(length):
                 continue
             self._proved.add(padded)
-            if self._execution.chunk is None and not self._same(work, client, data, alone):
+            if self._execution.chunk is None and not self._same(
+                work, client, data, alone
+            ):
                 self.chunk = 1
 
-    def _same(self, work: _Round, client: int, data: ClientData, alone: torch.Tensor) -> bool:
+    def _same(
+        self, work: _Round, client: int, data: ClientData, alone: torch.Tensor
+    ) -> bool:
         assert self._together is not None  # noqa: S101
-        if self._trainer.draws:  # other numbers at once: only a CPU promises the same bits
+        if (
+            self._trainer.draws
+        ):  # other numbers at once: only a CPU promises the same bits
             return not alone.is_cpu
         members = [work.member(client, data)]
         try:
-            rows, _ = self._together.train(work.theta, members, work.local.learning_rate)
+            rows, _ = self._together.train(
+                work.theta, members, work.local.learning_rate
+            )
         except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
             return False
         return float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())

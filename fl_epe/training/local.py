@@ -27,9 +27,14 @@ from fl_epe.checks import check_count, check_positive, raise_invalid
 from fl_epe.tasks import ClientData, LossSum, Task
 
 _PRECISIONS = ("float32", "tf32", "bf16")
-_CHUNK_ON_GPU, _TOGETHER_ON_GPU = 128, 1 << 30  # clients, and parameters of all their models
+_CHUNK_ON_GPU, _TOGETHER_ON_GPU = (
+    128,
+    1 << 30,
+)  # clients, and parameters of all their models
 _CHUNK_ON_CPU = 24
-_LARGEST_ON_CPU = 1 << 17  # parameters; with more a step is mostly arithmetic, which gains nothing
+_LARGEST_ON_CPU = (
+    1 << 17
+)  # parameters; with more a step is mostly arithmetic, which gains nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +70,9 @@ class Execution:
         try:
             self.torch_device()
         except RuntimeError:
-            raise_invalid("device", self.device, "to be a torch device (try 'cpu' or 'cuda')")
+            raise_invalid(
+                "device", self.device, "to be a torch device (try 'cpu' or 'cuda')"
+            )
 
     @classmethod
     def from_environment(cls) -> Execution:
@@ -75,13 +82,18 @@ class Execution:
             ValueError: if a variable holds no valid device, chunk, precision or flag.
         """
         names = ("DEVICE", "CHUNK", "PRECISION", "DETERMINISTIC")
-        device, chunk, precision, exact = (os.environ.get(f"FL_EPE_{name}", "") for name in names)
+        device, chunk, precision, exact = (
+            os.environ.get(f"FL_EPE_{name}", "") for name in names
+        )
         if chunk and not chunk.isdecimal():
             raise_invalid("FL_EPE_CHUNK", chunk, "to be a number")
         if exact not in ("", "0", "1"):
             raise_invalid("FL_EPE_DETERMINISTIC", exact, "to be 0 or 1")
         return cls(
-            device or "auto", int(chunk) if chunk else None, precision or "float32", exact != "0"
+            device or "auto",
+            int(chunk) if chunk else None,
+            precision or "float32",
+            exact != "0",
         )
 
     def torch_device(self) -> torch.device:
@@ -108,8 +120,14 @@ class Execution:
         if self.torch_device().type != "cuda":
             return
         rounded, backends = self.precision == "tf32", cast(Any, torch.backends)
-        if hasattr(backends.cuda.matmul, "fp32_precision"):  # a newer torch refuses the older names
-            for place in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
+        if hasattr(
+            backends.cuda.matmul, "fp32_precision"
+        ):  # a newer torch refuses the older names
+            for place in (
+                backends.cuda.matmul,
+                backends.cudnn.conv,
+                backends.cudnn.rnn,
+            ):
                 place.fp32_precision = "tf32" if rounded else "ieee"
         else:
             backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = rounded
@@ -187,9 +205,13 @@ class Trainer:
         models.bind_parameters(self._model, self._flat)
         self._parameters: list[torch.Tensor] = list(models.trainable(self._model))
         self._buffers = {buffer: buffer.clone() for buffer in self._model.buffers()}
-        self._dropouts = [m for m in self._model.modules() if isinstance(m, models.SeededDropout)]
+        self._dropouts = [
+            m for m in self._model.modules() if isinstance(m, models.SeededDropout)
+        ]
         self.alone = bool(models.batch_norms(self._model))
-        self.convolves = any(isinstance(module, _ConvNd) for module in self._model.modules())
+        self.convolves = any(
+            isinstance(module, _ConvNd) for module in self._model.modules()
+        )
         self.draws: bool | None = None
 
     def train(
@@ -223,7 +245,11 @@ class Trainer:
             dropout.random = random
         self._set(theta)
         orders = batches(len(data), local, random, smallest)
-        with models.one_thread(), self.own_randomness(random), self._execution.on_device():
+        with (
+            models.one_thread(),
+            self.own_randomness(random),
+            self._execution.on_device(),
+        ):
             parts = [self._step(data, order, local.learning_rate) for order in orders]
         none = torch.zeros(3, dtype=torch.float64, device=self._device)
         return self._flat - theta, torch.stack(
@@ -235,8 +261,12 @@ class Trainer:
         """Seed torch's own generator for a model that draws from it, and set it back afterwards."""
         if self.draws:
             seeds = [int(random.integers(2**63)) for random in randoms]
-            cpu = self._device.type == "cpu"  # where torch.manual_seed takes 100 times as long
-            manual_seed = torch.default_generator.manual_seed if cpu else torch.manual_seed
+            cpu = (
+                self._device.type == "cpu"
+            )  # where torch.manual_seed takes 100 times as long
+            manual_seed = (
+                torch.default_generator.manual_seed if cpu else torch.manual_seed
+            )
             with torch.random.fork_rng(devices=[]):
                 manual_seed(functools.reduce(operator.xor, seeds))
                 yield
@@ -255,8 +285,12 @@ class Trainer:
             buffer.copy_(initial)
         self._flat.copy_(theta)
 
-    def _step(self, data: ClientData, order: torch.Tensor, learning_rate: float) -> LossSum:
-        result = self._loss(data.map(lambda part: models.sent(part[order], self._device)))
+    def _step(
+        self, data: ClientData, order: torch.Tensor, learning_rate: float
+    ) -> LossSum:
+        result = self._loss(
+            data.map(lambda part: models.sent(part[order], self._device))
+        )
         gradients = torch.autograd.grad(
             result.mean(), self._parameters, allow_unused=True, materialize_grads=True
         )

@@ -19,7 +19,9 @@ from fl_epe.models import Inputs, SeededDropout, call_model, prepared, sent, sta
 from fl_epe.tasks import ClientData, Task
 from fl_epe.training.local import Execution, LocalTraining, batches
 
-_ALIGNED = 16  # float32 values; a row begins at a multiple, so that its place changes no bit
+_ALIGNED = (
+    16  # float32 values; a row begins at a multiple, so that its place changes no bit
+)
 
 
 def padded_size(examples: int, batch_size: int) -> int:
@@ -36,7 +38,9 @@ class Member:
         random: its random stream, as fresh as when it trains alone.
     """
 
-    def __init__(self, data: ClientData, local: LocalTraining, random: np.random.Generator) -> None:
+    def __init__(
+        self, data: ClientData, local: LocalTraining, random: np.random.Generator
+    ) -> None:
         self.data, self.random = data, random
         self.steps = -(-len(data) // local.batch_size) * local.epochs
         self.rows = padded_size(len(data), local.batch_size)
@@ -88,7 +92,9 @@ class Together:
         for module in self._model.modules():
             if hasattr(module, "unrolled"):
                 setattr(module, "unrolled", True)  # noqa: B010 - not a tensor, as mypy thinks
-        named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+        named = [
+            (name, p) for name, p in self._model.named_parameters() if p.requires_grad
+        ]
         self._shapes = {name: tuple(parameter.shape) for name, parameter in named}
         self._sizes = [parameter.numel() for _, parameter in named]
         self._masked: list[Masked] | None = None
@@ -113,14 +119,18 @@ class Together:
         """
         dim, count = len(theta), len(members)
         width = -(-dim // _ALIGNED) * _ALIGNED
-        values = torch.empty((count, width), dtype=theta.dtype, device=self._device)[:, :dim]
+        values = torch.empty((count, width), dtype=theta.dtype, device=self._device)[
+            :, :dim
+        ]
         values.copy_(theta)
         sums = torch.zeros((count, 3), dtype=torch.float64, device=self._device)
         if self._masked is None and any(member.steps for member in members):
             self._masked = self._find_masked(members[0].data)
         for step in range(members[0].steps):
             active = [member for member in members if member.steps > step]
-            self._step(values[: len(active)], active, sums[: len(active)], learning_rate)
+            self._step(
+                values[: len(active)], active, sums[: len(active)], learning_rate
+            )
         return values.sub_(theta), sums
 
     def _step(
@@ -138,8 +148,13 @@ class Together:
             )
         ]
         masked, grid = self._masked or (), (len(members), members[0].rows)
-        kept = [staging((*grid, *shape), torch.bool, self._device) for _, shape in masked]
-        drawn = (member.batch(masked, [k[i] for k in kept]) for i, member in enumerate(members))
+        kept = [
+            staging((*grid, *shape), torch.bool, self._device) for _, shape in masked
+        ]
+        drawn = (
+            member.batch(masked, [k[i] for k in kept])
+            for i, member in enumerate(members)
+        )
         sizes, places = zip(*drawn, strict=True)
         batch = _gather([member.data for member in members], places, self._device)
         masks = [sent(keep, self._device) for keep in kept]
@@ -162,7 +177,9 @@ class Together:
         if found is None:  # the task's own loss for each member
             results = [
                 self._task.loss(output[:size], own[:size])
-                for output, own, size in zip(outputs.unbind(), targets, sizes, strict=True)
+                for output, own, size in zip(
+                    outputs.unbind(), targets, sizes, strict=True
+                )
             ]
             means = torch.stack([result.mean() for result in results]).sum()
             return means, torch.stack([result.sums(self._device) for result in results])
@@ -186,11 +203,15 @@ class Together:
             self._set_masks(masks)
             named = dict(zip(self._shapes, parameters, strict=True))
             call = functools.partial(torch.func.functional_call, self._model, named)
-            return call((), dict(inputs)) if isinstance(inputs, Mapping) else call(inputs)
+            return (
+                call((), dict(inputs)) if isinstance(inputs, Mapping) else call(inputs)
+            )
 
         try:
             vectorized = torch.func.vmap(forward, randomness="different")
-            return cast(torch.Tensor, self._execution.call(vectorized, leaves, inputs, masks))
+            return cast(
+                torch.Tensor, self._execution.call(vectorized, leaves, inputs, masks)
+            )
         finally:
             self._set_masks([])
 
@@ -204,17 +225,23 @@ class Together:
         """The calls of dropouts in a forward pass, found by one pass of a single example."""
         calls: list[Masked] = []
 
-        def see(dropout: SeededDropout, inputs: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        def see(
+            dropout: SeededDropout, inputs: tuple[torch.Tensor], _: torch.Tensor
+        ) -> None:
             calls.append((dropout, tuple(inputs[0].shape[1:])))
 
-        dropouts = [m for m in self._model.modules() if isinstance(m, SeededDropout) and m.p]
+        dropouts = [
+            m for m in self._model.modules() if isinstance(m, SeededDropout) and m.p
+        ]
         if not dropouts:
             return calls
         hooks = [dropout.register_forward_hook(see) for dropout in dropouts]
         for dropout in dropouts:
             dropout.random = np.random.default_rng(0)
         with torch.no_grad(), self._execution.on_device():
-            call_model(self._model, data.map(lambda part: part[:1].to(self._device)).inputs)
+            call_model(
+                self._model, data.map(lambda part: part[:1].to(self._device)).inputs
+            )
         for hook in hooks:
             hook.remove()
         return calls
@@ -227,14 +254,18 @@ def _gather(
 
     def take(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         first = tensors[0]
-        out = staging((len(tensors), len(places[0]), *first.shape[1:]), first.dtype, device)
+        out = staging(
+            (len(tensors), len(places[0]), *first.shape[1:]), first.dtype, device
+        )
         for row, tensor, own in zip(out, tensors, places, strict=True):
             torch.index_select(tensor, 0, own, out=row)
         return sent(out, device)
 
     inputs = [part.inputs for part in parts]
     if isinstance(inputs[0], Mapping):
-        stacked: Inputs = {name: take([own[name] for own in inputs]) for name in inputs[0]}
+        stacked: Inputs = {
+            name: take([own[name] for own in inputs]) for name in inputs[0]
+        }
     else:
         stacked = take(inputs)
     return ClientData(stacked, take([part.targets for part in parts]))

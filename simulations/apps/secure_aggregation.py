@@ -43,7 +43,11 @@ from flwr.common import (
 )
 from flwr.server import ClientManager, LegacyContext, ServerConfig
 from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import DifferentialPrivacyClientSideFixedClipping, FedAvg, Strategy
+from flwr.server.strategy import (
+    DifferentialPrivacyClientSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
@@ -67,7 +71,11 @@ class AuditedStrategy(Strategy):
     """
 
     def __init__(
-        self, strategy: Strategy, watch: RunAuditor, clients: ClientCanaries, clip_norm: float
+        self,
+        strategy: Strategy,
+        watch: RunAuditor,
+        clients: ClientCanaries,
+        clip_norm: float,
     ) -> None:
         self.strategy, self.watch, self.clients = strategy, watch, clients
         self.clip_norm = clip_norm
@@ -86,7 +94,9 @@ class AuditedStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """The strategy's instructions; those of a canary client also carry its canary's order."""
         out = []
-        for client, fit in self.strategy.configure_fit(server_round, parameters, client_manager):
+        for client, fit in self.strategy.configure_fit(
+            server_round, parameters, client_manager
+        ):
             config = dict(fit.config)
             if order := self.clients.order(client.node_id):
                 order.add_to(config)
@@ -100,8 +110,12 @@ class AuditedStrategy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """The strategy's model; the audit reads who replied, and no reply."""
-        self.sums_seen.append(len({result.parameters.tensors[0] for _, result in results}))
-        parameters, metrics = self.strategy.aggregate_fit(server_round, results, failures)
+        self.sums_seen.append(
+            len({result.parameters.tensors[0] for _, result in results})
+        )
+        parameters, metrics = self.strategy.aggregate_fit(
+            server_round, results, failures
+        )
         numbers = [self.clients.number(client.node_id) for client, _ in results]
         facts = RoundFacts(
             present=[number for number in numbers if number is not None],
@@ -117,7 +131,9 @@ class AuditedStrategy(Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """The strategy's instructions."""
-        return self.strategy.configure_evaluate(server_round, parameters, client_manager)
+        return self.strategy.configure_evaluate(
+            server_round, parameters, client_manager
+        )
 
     def aggregate_evaluate(
         self,
@@ -137,7 +153,9 @@ class AuditedStrategy(Strategy):
 
 def flat(parameters: Parameters) -> NDArray[np.float32]:
     """All arrays one after another, as `canary_mod` lays them out."""
-    return np.concatenate([a.ravel() for a in parameters_to_ndarrays(parameters)]).astype("f4")
+    return np.concatenate(
+        [a.ravel() for a in parameters_to_ndarrays(parameters)]
+    ).astype("f4")
 
 
 @dataclasses.dataclass
@@ -176,7 +194,12 @@ def client_app(clients: int) -> ClientApp:
 
 
 def audit(
-    clients: int, num_canaries: int, rounds: int, noise_multiplier: float, seed: int, delta: float
+    clients: int,
+    num_canaries: int,
+    rounds: int,
+    noise_multiplier: float,
+    seed: int,
+    delta: float,
 ) -> tuple[AuditRecord, AuditedStrategy]:
     """Run the SecAgg+ workflow to its end."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's DP noise comes from the global generator
@@ -214,17 +237,25 @@ def audit(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=24, help="clients, canaries among them")
-    parser.add_argument("--num-canaries", type=int, default=6, help="clients with a canary")
+    parser.add_argument(
+        "--clients", type=int, default=24, help="clients, canaries among them"
+    )
+    parser.add_argument(
+        "--num-canaries", type=int, default=6, help="clients with a canary"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="rounds of training")
-    parser.add_argument("--noise-multiplier", type=float, default=2.0, help="z of one round")
+    parser.add_argument(
+        "--noise-multiplier", type=float, default=2.0, help="z of one round"
+    )
     parser.add_argument("--delta", type=float, default=1e-2, help="target δ")
     parser.add_argument("--seed", type=int, default=1, help="of canaries and noise")
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     record, strategy = audit(**vars(options))
     shown = set(strategy.sums_seen)
-    print(f"{options.clients} replies a round; different ones that the server saw: {max(shown)}")
+    print(
+        f"{options.clients} replies a round; different ones that the server saw: {max(shown)}"
+    )
     print(as_text(summarize(record)))
 
 

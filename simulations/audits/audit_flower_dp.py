@@ -108,7 +108,12 @@ from flower_federation import (
 from flwr.app import ArrayRecord
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
-from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -163,7 +168,10 @@ def fixed(
 
 
 def _accountant(population: int) -> RdpAccountant:
-    relation, sampling = NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    relation, sampling = (
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        SamplingMethod.NO_AMPLIFICATION,
+    )
     return RdpAccountant(PrivacyConfig(DELTA, population, relation, sampling))
 
 
@@ -174,7 +182,9 @@ def adaptive(rate: float, *, on_client: bool = False) -> Build:
         if on_client
         else DifferentialPrivacyServerSideAdaptiveClipping
     )
-    return lambda z, replies: kind(FedAvg(fraction_evaluate=0), z, replies, CLIP, 0.5, rate)
+    return lambda z, replies: kind(
+        FedAvg(fraction_evaluate=0), z, replies, CLIP, 0.5, rate
+    )
 
 
 # What is run, and scored.
@@ -218,9 +228,13 @@ class Training:
             max_share=1.0,  # what one heavy client may do is what is shown
         )
         clients, models = Digits(self.clients), list[ArrayRecord]()
-        with LossyGrid(client_app(clients, self.mods), self.clients, self.arriving) as grid:
+        with LossyGrid(
+            client_app(clients, self.mods), self.clients, self.arriving
+        ) as grid:
             start = to_record(clients.initial())
-            audit.start(grid, start, rounds, evaluate_fn=lambda _, model: models.append(model))
+            audit.start(
+                grid, start, rounds, evaluate_fn=lambda _, model: models.append(model)
+            )
         if all(model is models[0] for model in models):
             raise ValueError("every round is skipped")
         if refused := audit.record().findings.not_measured:
@@ -247,7 +261,9 @@ class OneRound:
 
         def aggregate(updates: list[Floats]) -> Floats:
             updates = [x if x.any() else absent for x in updates]
-            answers: list[Model] = [{"w": x[:4], "temperature": np.array(x[4])} for x in updates]
+            answers: list[Model] = [
+                {"w": x[:4], "temperature": np.array(x[4])} for x in updates
+            ]
             after = one_round(fixed()(z, len(updates)), before, answers)
             if after is None:
                 raise ValueError("the round is skipped")
@@ -267,7 +283,11 @@ def clip_norm_game(z: float, canaries: int, seed: int) -> Scores:
     def aggregate(updates: list[Floats]) -> Floats:
         answers: list[Model] = [{"w": update} for update in updates if update.any()]
         strategy = DifferentialPrivacyServerSideAdaptiveClipping(
-            FedAvg(fraction_evaluate=0), 0.0, len(updates), CLIP, clipped_count_stddev=z / 2
+            FedAvg(fraction_evaluate=0),
+            0.0,
+            len(updates),
+            CLIP,
+            clipped_count_stddev=z / 2,
         )
         one_round(strategy, {"w": np.zeros(2)}, answers)
         return np.array([-np.log(strategy.clipping_norm), 0.0])
@@ -311,19 +331,35 @@ _CLIPS, _VOTES = (fixedclipping_mod,), (adaptiveclipping_mod,)
 CASES = (
     Case("fixed, server side", Training(fixed()), control=True),
     Case("fixed, client side", Training(fixed(on_client=True), _CLIPS), control=True),
-    Case("fixed, accountant", Training(_ACCOUNTED, clients=40, replace=True), control=True),
+    Case(
+        "fixed, accountant",
+        Training(_ACCOUNTED, clients=40, replace=True),
+        control=True,
+    ),
     Case("one round, array", OneRound("w"), z=2.0, control=True),
     Case("one round, 0-d array", OneRound("temperature"), z=2.0),
     Case("1,000 examples", Training(fixed(), canaries=4, weight=1000)),
-    Case("1,000 examples, accountant", Training(_ACCOUNTED, clients=40, replace=True, weight=1000)),
+    Case(
+        "1,000 examples, accountant",
+        Training(_ACCOUNTED, clients=40, replace=True, weight=1000),
+    ),
     Case("half lost", Training(fixed(), canaries=2, arriving=0.5)),
-    Case("half lost, accountant", Training(_ACCOUNTED, clients=40, replace=True, arriving=0.5)),
+    Case(
+        "half lost, accountant",
+        Training(_ACCOUNTED, clients=40, replace=True, arriving=0.5),
+    ),
     Case("FedAdam", Training(fixed(FedAdam), canaries=4)),
-    Case("FedAdam, accountant", Training(fixed(FedAdam, accountant=True), replace=True)),
+    Case(
+        "FedAdam, accountant", Training(fixed(FedAdam, accountant=True), replace=True)
+    ),
     Case("FedAvgM, momentum 0.9", _MOMENTUM),
     Case("FedAvgM, momentum 0.9, rate 2", _FASTER),
     Case("adaptive, server side", Training(adaptive(0.2)), method="gdp"),
-    Case("adaptive, client side", Training(adaptive(0.2, on_client=True), _VOTES), method="gdp"),
+    Case(
+        "adaptive, client side",
+        Training(adaptive(0.2, on_client=True), _VOTES),
+        method="gdp",
+    ),
     Case("adaptive, server side, rate 2", Training(adaptive(2.0)), method="gdp"),
     Case(
         "adaptive, client side, rate 2",
@@ -386,7 +422,9 @@ def examine(case: Case, canaries: int, seed: int) -> Finding:
 
 def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Finding]:
     """Table 1."""
-    print(f"Table 1: ε at δ = {DELTA:g}, {canaries} canaries, {CONFIDENCE:.0%} confidence")
+    print(
+        f"Table 1: ε at δ = {DELTA:g}, {canaries} canaries, {CONFIDENCE:.0%} confidence"
+    )
     print(f"{'':29} claimed measured {'':17} proved {'by':8} verdict")
     findings = []
     for case in cases:
@@ -397,16 +435,28 @@ def print_privacy(cases: Sequence[Case], canaries: int, seed: int) -> list[Findi
 
 def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -> None:
     """Run the controls in many seeds; there a bound above the claim is a false accusation."""
-    print(f"\nControls in {len(seeds)} seeds: bounds at or below the claim, and ε measured")
+    print(
+        f"\nControls in {len(seeds)} seeds: bounds at or below the claim, and ε measured"
+    )
     for case in cases:
         findings = [examine(case, canaries, seed) for seed in seeds]
-        row, found = f"{case.name:29} {case.claimed:7.2f}", [x.evidence for x in findings]
+        row, found = (
+            f"{case.name:29} {case.claimed:7.2f}",
+            [x.evidence for x in findings],
+        )
         measured = [each.estimate.epsilon for each in found if each and each.estimate]
         if len(measured) < len(found):
-            print(f"{row}  {next(x.verdict for x in findings if x.evidence is None)}", flush=True)
+            print(
+                f"{row}  {next(x.verdict for x in findings if x.evidence is None)}",
+                flush=True,
+            )
             continue
-        passed = sum(evidence is not None and not evidence.violated for evidence in found)
-        spread = f"{np.mean(measured):7.2f} ({min(measured):.2f} to {max(measured):.2f})"
+        passed = sum(
+            evidence is not None and not evidence.violated for evidence in found
+        )
+        spread = (
+            f"{np.mean(measured):7.2f} ({min(measured):.2f} to {max(measured):.2f})"
+        )
         print(f"{row} {spread:26} {passed} of {len(found)}", flush=True)
 
 
@@ -416,7 +466,9 @@ def print_controls(cases: Sequence[Case], canaries: int, seeds: Sequence[int]) -
 def print_clip_norms(rounds: int, seed: int) -> None:
     """Table 2."""
     shown = sorted({min(t, rounds) for t in (1, 10, 20, 30, 45, 60, rounds)})
-    print("\nTable 2: adaptive clip norm of a round over the median of the updates' norms")
+    print(
+        "\nTable 2: adaptive clip norm of a round over the median of the updates' norms"
+    )
     print(f"{'round':22}" + "".join(f"{t:>9}" for t in shown))
     for trajectory in trajectories(rounds, seed):
         cells = "".join(f"{trajectory.clip_norms[t - 1]:9.3g}" for t in shown)
@@ -428,18 +480,33 @@ def print_checks() -> None:
     print("\nTable 3: one odd round each")
     for check in CHECKS:
         well, words = check.result()
-        print(f"{check.name:26} {'as it should' if well else 'DEFECT':13} {words}", flush=True)
+        print(
+            f"{check.name:26} {'as it should' if well else 'DEFECT':13} {words}",
+            flush=True,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--canaries", type=int, default=1000, help="per case (default: 1000)")
-    parser.add_argument("--rounds", type=int, default=60, help="of Table 2 (default: 60)")
-    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (default: 1)")
-    parser.add_argument("--seeds", type=int, default=0, help="repeat the controls in so many seeds")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument(
+        "--canaries", type=int, default=1000, help="per case (default: 1000)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=60, help="of Table 2 (default: 60)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of all that is drawn (default: 1)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=0, help="repeat the controls in so many seeds"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="cases whose name contains this"
+    )
     parser.add_argument("--tables", default="123", help="which tables (default: 123)")
-    parser.add_argument("--quick", action="store_true", help="200 canaries, half a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="200 canaries, half a minute"
+    )
     options = parser.parse_args(arguments)
     quiet_flower()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
@@ -450,7 +517,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_privacy(cases, canaries, options.seed)
     if options.seeds:
         controls = [case for case in cases if case.control]
-        print_controls(controls, canaries, range(options.seed, options.seed + options.seeds))
+        print_controls(
+            controls, canaries, range(options.seed, options.seed + options.seeds)
+        )
     if "2" in options.tables:
         print_clip_norms(options.rounds, options.seed)
     if "3" in options.tables:

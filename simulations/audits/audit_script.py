@@ -50,7 +50,10 @@ class Table:
         """The table in plain text, numbers to the right."""
         shown = [self.columns, *([_shown(cell) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-        words = [any(isinstance(row[i], str) for row in self.rows) for i in range(len(widths))]
+        words = [
+            any(isinstance(row[i], str) for row in self.rows)
+            for i in range(len(widths))
+        ]
         lines = [
             "  ".join(
                 cell.ljust(width) if left else cell.rjust(width)
@@ -79,7 +82,11 @@ class Result:
 
     def __str__(self) -> str:
         """Summary, tables and notes in plain text."""
-        parts = [self.summary, *map(str, self.tables), *(f"Note: {note}" for note in self.notes)]
+        parts = [
+            self.summary,
+            *map(str, self.tables),
+            *(f"Note: {note}" for note in self.notes),
+        ]
         return "\n\n".join(parts)
 
 
@@ -91,7 +98,9 @@ def run(audit: Callable[[Settings], Result], doc: str) -> None:
         doc: docstring of the script.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller, to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller, to see that it works"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--observations", type=int, help="of each of the two worlds")
     result = audit(Settings(**vars(parser.parse_args())))

@@ -95,7 +95,9 @@ def audited_run(
         here = np.flatnonzero(presence[step])
         shares = np.full((1, here.size), plan.clip_norm)
         total += canaries.combine(shares, numbers=here.tolist())[0]
-        total += gaussian_noise(noise, network.dim, plan.noise_multiplier * plan.clip_norm)
+        total += gaussian_noise(
+            noise, network.dim, plan.noise_multiplier * plan.clip_norm
+        )
         scorer.add("mean", total / size)
         model = model + plan.learning_rate * total / size
         moved.append(plan.learning_rate * norm(total / size))
@@ -127,7 +129,10 @@ def _batches(examples: int, plan: Plan, seed: int) -> list[NDArray[np.int64]]:
     out: list[NDArray[np.int64]] = []
     for epoch in range(plan.epochs):
         order = generator(seed, epoch).permutation(examples)
-        out += [order[first : first + plan.batch] for first in range(0, examples, plan.batch)]
+        out += [
+            order[first : first + plan.batch]
+            for first in range(0, examples, plan.batch)
+        ]
     return out
 
 

@@ -20,7 +20,12 @@ import types
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from cancelling_statistics import between_steps, between_tensors, nearest_noise, whitened
+from cancelling_statistics import (
+    between_steps,
+    between_tensors,
+    nearest_noise,
+    whitened,
+)
 from noise_bugs import (
     FewSeeds,
     NoiseOfWorkers,
@@ -43,7 +48,13 @@ from sensitivity_bugs import (
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.games import ALONG_CANARY, Adjacency, AuditedMechanism, Statistic, play_game
+from fl_epe.auditing.games import (
+    ALONG_CANARY,
+    Adjacency,
+    AuditedMechanism,
+    Statistic,
+    play_game,
+)
 from fl_epe.mechanism import AdaptiveClip
 from fl_epe.seeding import generator
 
@@ -53,7 +64,9 @@ Canary = Callable[[int], Vector]
 
 _DIM, _BATCH, _CLIP, _NOISE = 12, 10, 1.0, 1.0
 _LONG = 100.0 * _CLIP  # a canary that only clipping holds back
-_OTHERS = np.random.default_rng(2022).standard_normal((_BATCH - 1, _DIM))  # 2 to 5 long: clipped
+_OTHERS = np.random.default_rng(2022).standard_normal(
+    (_BATCH - 1, _DIM)
+)  # 2 to 5 long: clipped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +111,13 @@ class Example:
 
     def claim(self, delta: float) -> float:
         """ε that both versions claim at ``delta``, for an observation of all steps."""
-        return gaussian_epsilon(self.noise_multiplier / math.sqrt(self.participations), delta)
+        return gaussian_epsilon(
+            self.noise_multiplier / math.sqrt(self.participations), delta
+        )
 
-    def play(self, mechanism: AuditedMechanism, observations: int, seed: int) -> list[Scores]:
+    def play(
+        self, mechanism: AuditedMechanism, observations: int, seed: int
+    ) -> list[Scores]:
         """Scores of `broken` or `correct` by each of `statistics`."""
         return [
             play_game(
@@ -244,7 +261,10 @@ EXAMPLES: Mapping[str, Example] = types.MappingProxyType(
             _PLAIN,
         ),
         "one-tensor-unclipped": Example(
-            "one tensor unclipped", OneTensorUnclipped(_CLIP, _NOISE), _sum(), _ALL_TENSORS
+            "one tensor unclipped",
+            OneTensorUnclipped(_CLIP, _NOISE),
+            _sum(),
+            _ALL_TENSORS,
         ),
         "adaptive-clip-sign": _adaptive(),
         "wrong-clip-norm": Example(

@@ -150,7 +150,9 @@ def detect(
     def disproved(bound: str, scores: Scores, n: int) -> bool:
         observed, unobserved = scores.both()
         first = Scores(observed[:n], unobserved[:n])
-        return bool(any_lower_bound(first, delta, confidence=confidence, method=bound) > claim)
+        return bool(
+            any_lower_bound(first, delta, confidence=confidence, method=bound) > claim
+        )
 
     needed: dict[Method, int | None] = {}
     alarms: dict[Method, int] = {}
@@ -160,8 +162,12 @@ def detect(
             method, test = (statistic.name, bound), functools.partial(disproved, bound)
             needed[method], alarms[method] = _counted(ours, theirs, most, test)
     if example.leaks:
-        return Detection(name, claim, (example.statistics[-1].name, NAMED), needed, alarms, count)
-    needed[SIGN_TEST], alarms[SIGN_TEST] = _signs(example, seeds, min(most, 100), confidence)
+        return Detection(
+            name, claim, (example.statistics[-1].name, NAMED), needed, alarms, count
+        )
+    needed[SIGN_TEST], alarms[SIGN_TEST] = _signs(
+        example, seeds, min(most, 100), confidence
+    )
     return Detection(name, claim, SIGN_TEST, needed, alarms, count)
 
 
@@ -178,7 +184,8 @@ def _signs(
             raise TypeError(f"Expected mechanism={mechanism!r} to be an AdaptiveSum.")
         rng = np.random.default_rng(seed)
         ends = [
-            strays_from(mechanism, example.others, _STEPS_OF_CLIP_NORM, rng) for _ in range(most)
+            strays_from(mechanism, example.others, _STEPS_OF_CLIP_NORM, rng)
+            for _ in range(most)
         ]
         return np.cumsum(ends)
 
@@ -205,7 +212,9 @@ def _counted(
     return needed, sum(any(disproved(game, n) for n in sizes) for game in correct)
 
 
-def check_sensitivity(example: Example, mechanism: games.AuditedMechanism) -> tuple[float, bool]:
+def check_sensitivity(
+    example: Example, mechanism: games.AuditedMechanism
+) -> tuple[float, bool]:
     """What the sanity checks say, with long canaries along all coordinates, the first and the last.
 
     Args:
@@ -247,9 +256,13 @@ def largest_change(
             others=others,
             reset=mechanism.reset,
         )
-        size, exact = change(target, TwoWorlds("", canary[None], target.rows).worlds(target), 1)
+        size, exact = change(
+            target, TwoWorlds("", canary[None], target.rows).worlds(target), 1
+        )
         if not exact:
-            raise ValueError("Expected a mechanism whose noise cancels with the same numbers.")
+            raise ValueError(
+                "Expected a mechanism whose noise cancels with the same numbers."
+            )
         sizes.append(size)
     return max(sizes)
 
@@ -263,7 +276,9 @@ class _Repeated(games.AuditedMechanism):
     def reset(self) -> None:
         self.mechanism.reset()
 
-    def release(self, updates: NDArray[np.float64], rng: np.random.Generator) -> ArrayLike:
+    def release(
+        self, updates: NDArray[np.float64], rng: np.random.Generator
+    ) -> ArrayLike:
         return self.mechanism.release(np.repeat(updates, self.times, axis=0), rng)
 
 
@@ -334,7 +349,15 @@ def _alarms_table(found: Sequence[Detection]) -> Table:
         for method, alarms in one.alarms.items()
         if alarms or method == one.named
     ]
-    columns = ("bug", "what is wrong", "claimed ε", "statistic", "bound", "alarms", "of")
+    columns = (
+        "bug",
+        "what is wrong",
+        "claimed ε",
+        "statistic",
+        "bound",
+        "alarms",
+        "of",
+    )
     title = "False alarms for the correct versions, by the named methods and whichever has any"
     return Table(title, columns, rows)
 
@@ -346,8 +369,18 @@ def sensitivity_table() -> Table:
         measured, possible = check_sensitivity(example, example.broken)
         correct = check_sensitivity(example, example.correct)
         too_large = measured > example.sensitivity * (1 + _ROUNDING)
-        rows.append((name, example.sensitivity, measured, too_large, not possible, *correct))
-    columns = ("bug", "claimed", "measured", "too large", "B·s < L", "correct", "correct: B·s ≥ L")
+        rows.append(
+            (name, example.sensitivity, measured, too_large, not possible, *correct)
+        )
+    columns = (
+        "bug",
+        "claimed",
+        "measured",
+        "too large",
+        "B·s < L",
+        "correct",
+        "correct: B·s ≥ L",
+    )
     return Table("Sensitivity without any noise: two runs of the code", columns, rows)
 
 
@@ -367,8 +400,12 @@ def short_canaries(settings: Settings, observations: int, count: int) -> Table:
                 )
                 for seed in range(count)
             ]
-            rows.append((name, short.statistics[-1].name, sum(b > claim for b in bounds), count))
-    title = f"With canaries of the clip norm: bound {NAMED}, {observations:,} observations"
+            rows.append(
+                (name, short.statistics[-1].name, sum(b > claim for b in bounds), count)
+            )
+    title = (
+        f"With canaries of the clip norm: bound {NAMED}, {observations:,} observations"
+    )
     return Table(title, ("bug", "statistic", "games that find it", "of"), rows)
 
 

@@ -37,7 +37,9 @@ def between_steps(lag: int) -> Statistic:
     def score(released: Matrix, canaries: Matrix) -> float:
         if released.shape[0] <= lag:
             raise ValueError(f"Expected steps={released.shape[0]} > lag={lag}.")
-        return _along(released[lag:] - released[:-lag], canaries[lag:] - canaries[:-lag])
+        return _along(
+            released[lag:] - released[:-lag], canaries[lag:] - canaries[:-lag]
+        )
 
     return Statistic(f"between steps {lag} apart", score)
 
@@ -55,7 +57,9 @@ def between_tensors(dim: int, tensors: int = 2) -> Statistic:
         ValueError: if ``dim`` entries cannot be partitioned.
     """
     if tensors < 2 or dim % tensors:
-        raise ValueError(f"Expected dim={dim} to be a multiple of tensors={tensors} >= 2.")
+        raise ValueError(
+            f"Expected dim={dim} to be a multiple of tensors={tensors} >= 2."
+        )
     size = dim // tensors
 
     def score(released: Matrix, canaries: Matrix) -> float:
@@ -80,13 +84,17 @@ def nearest_noise(noises: ArrayLike, absent: ArrayLike, shift: ArrayLike) -> Sta
         absent: the noiseless release without the canary, shape (d,).
         shift: what the canary adds to it, shape (d,).
     """
-    table, base, step = (np.array(values, np.float64) for values in (noises, absent, shift))
+    table, base, step = (
+        np.array(values, np.float64) for values in (noises, absent, shift)
+    )
 
     def distance(rest: Matrix) -> float:
         return float(np.sqrt(((table - rest) ** 2).sum(axis=1).min()))
 
     def score(released: Matrix, canaries: Matrix) -> float:
-        return sum(distance(row - base) - distance(row - base - step) for row in released)
+        return sum(
+            distance(row - base) - distance(row - base - step) for row in released
+        )
 
     return Statistic(f"nearest of {len(table)} noises", score)
 

@@ -58,7 +58,13 @@ from images import CLASSES, Images, read_images
 from two_layer import TwoLayer
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, epsilon_from_record, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    epsilon_from_record,
+    seen_by,
+)
 from fl_epe.auditing.bounds import lower_bound
 
 _PAPER = 34.5
@@ -98,7 +104,9 @@ class Comparison:
     def ceiling(self, by: str) -> float:
         """The largest ε that CANIFE can give with so many scores."""
         most = largest(self.attack.scores, self.plan.delta)
-        return whole_run([most] * len(self.rounds), self._lasts(), self.rate, self.plan.delta, by)
+        return whole_run(
+            [most] * len(self.rounds), self._lasts(), self.rate, self.plan.delta, by
+        )
 
     def _lasts(self) -> list[int]:
         return [one.lasts for one in self.rounds]
@@ -111,7 +119,9 @@ def compare(images: Images, plan: Plan, attack: Attack, seed: int) -> Comparison
     run = audited_run(network, images, plan, seed, keep=at)
     rounds = audit_rounds(network, images, run.models, plan, attack, seed)
     accuracy = network.accuracy(run.final, images.test_inputs, images.test_labels)
-    return Comparison(plan, attack, run, rounds, plan.batch / len(images.labels), accuracy)
+    return Comparison(
+        plan, attack, run, rounds, plan.batch / len(images.labels), accuracy
+    )
 
 
 def main(
@@ -126,18 +136,27 @@ def main(
         images = read_images("digits")
         plan, attack = Plan(batch=64, canaries=200), Attack(128, 30, 40, 12)
     else:
-        images = read_images("fashion-mnist", **({"data_dir": data_dir} if data_dir else {}))
+        images = read_images(
+            "fashion-mnist", **({"data_dir": data_dir} if data_dir else {})
+        )
         plan, attack = Plan(), Attack()
     plan = Plan(plan.batch, canaries=plan.canaries, delta=1 / len(images.labels))
-    say(f"{images.name}: {len(images.labels):,} examples, δ = 1/n = {plan.delta:.3g}, z = 0.2")
+    say(
+        f"{images.name}: {len(images.labels):,} examples, δ = 1/n = {plan.delta:.3g}, z = 0.2"
+    )
     renyi = composed_epsilon([(plan.noise_multiplier, 1)], 1.0, plan.delta, by="rdp")
     exact = gaussian_epsilon(plan.noise_multiplier, plan.delta)
-    say(f"one round, by Rényi divergences {renyi:.2f} (the paper: {_PAPER}), exactly {exact:.2f}")
+    say(
+        f"one round, by Rényi divergences {renyi:.2f} (the paper: {_PAPER}), exactly {exact:.2f}"
+    )
     rows: dict[str, list[float]] = {}
     for seed in range(1, seeds + 1):
         for name, value in _values(compare(images, plan, attack, seed)).items():
             rows.setdefault(name, []).append(value)
-        say(f"seed {seed}: " + ", ".join(f"{values[-1]:.3g}" for values in rows.values()))
+        say(
+            f"seed {seed}: "
+            + ", ".join(f"{values[-1]:.3g}" for values in rows.values())
+        )
     for name, values in rows.items():
         spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
         say(f"{name:58} {np.mean(values):8.3f}{spread}")
@@ -158,7 +177,9 @@ def _values(found: Comparison) -> dict[str, float]:
     }
     for name, adversary, statistic in _SEEN:
         scores = seen_by(record, adversary).scores(statistic)
-        epsilon = epsilon_from_record(record, adversary=adversary, statistic=statistic).epsilon
+        epsilon = epsilon_from_record(
+            record, adversary=adversary, statistic=statistic
+        ).epsilon
         out[f"random directions: {name}"] = epsilon
         out[f"  lower bound, Clopper–Pearson: {name}"] = lower_bound(scores, delta)
         jeffreys = lower_bound(scores, delta, method="jeffreys")
@@ -168,7 +189,9 @@ def _values(found: Comparison) -> dict[str, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", help="folder of the four IDX files of Fashion-MNIST")
+    parser.add_argument(
+        "--data-dir", help="folder of the four IDX files of Fashion-MNIST"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()

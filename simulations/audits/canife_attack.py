@@ -82,13 +82,18 @@ def audit_rounds(
     for step, model in sorted(models.items()):
         rng = generator(seed, 3, step)
         chosen = rng.choice(len(images.test_labels), attack.pool, replace=False)
-        pool = network.gradients(model, images.test_inputs[chosen], images.test_labels[chosen])
+        pool = network.gradients(
+            model, images.test_inputs[chosen], images.test_labels[chosen]
+        )
         canary = craft_sample(
             network, model, pool, plan.clip_norm, steps=attack.steps, seed=seed + step
         )
         scores = _scores(network, images, model, canary, plan, attack.scores // 2, rng)
         lasts = min(attack.every, total - step)
-        limit, fitted = lower_limit(scores, plan.delta), fitted_epsilon(scores, plan.delta)
+        limit, fitted = (
+            lower_limit(scores, plan.delta),
+            fitted_epsilon(scores, plan.delta),
+        )
         found.append(RoundAudit(step, lasts, canary, scores, limit, fitted))
     return found
 
@@ -112,7 +117,9 @@ def _scores(
     values += plan.noise_multiplier * plan.clip_norm * rng.standard_normal(2 * count)
     values[:count] += own
     values /= plan.clip_norm
-    return Scores(values[:count], values[count:], statistic="along the crafted gradient")
+    return Scores(
+        values[:count], values[count:], statistic="along the crafted gradient"
+    )
 
 
 def lower_limit(scores: Scores, delta: float) -> float:
@@ -134,7 +141,9 @@ def lower_limit(scores: Scores, delta: float) -> float:
 def _upper(errors: int, count: int) -> float:
     if errors == count:
         return 1.0
-    return float(scipy.stats.beta.ppf((1 + _CONFIDENCE) / 2, errors + 1, count - errors))
+    return float(
+        scipy.stats.beta.ppf((1 + _CONFIDENCE) / 2, errors + 1, count - errors)
+    )
 
 
 def fitted_epsilon(scores: Scores, delta: float) -> float:
@@ -148,11 +157,17 @@ def fitted_epsilon(scores: Scores, delta: float) -> float:
 
 
 def whole_run(
-    epsilons: Sequence[float], lasts: Sequence[int], sampling_rate: float, delta: float, by: str
+    epsilons: Sequence[float],
+    lasts: Sequence[int],
+    sampling_rate: float,
+    delta: float,
+    by: str,
 ) -> float:
     """ε of the run from that of its audited rounds: each to noise, and all noise composed."""
     noise = [noise_of_epsilon(epsilon, delta) for epsilon in epsilons]
-    return composed_epsilon(list(zip(noise, lasts, strict=True)), sampling_rate, delta, by=by)
+    return composed_epsilon(
+        list(zip(noise, lasts, strict=True)), sampling_rate, delta, by=by
+    )
 
 
 def largest(scores: int, delta: float) -> float:

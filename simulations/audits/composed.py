@@ -34,13 +34,20 @@ def noise_of_epsilon(epsilon: float, delta: float) -> float:
     if epsilon <= 0:
         return math.inf
     root = scipy.optimize.brentq(
-        lambda log_z: gaussian_epsilon(math.exp(log_z), delta) - epsilon, -12.0, 15.0, xtol=1e-9
+        lambda log_z: gaussian_epsilon(math.exp(log_z), delta) - epsilon,
+        -12.0,
+        15.0,
+        xtol=1e-9,
     )
     return math.exp(root)
 
 
 def composed_epsilon(
-    rounds: Sequence[tuple[float, int]], sampling_rate: float, delta: float, *, by: str = "pld"
+    rounds: Sequence[tuple[float, int]],
+    sampling_rate: float,
+    delta: float,
+    *,
+    by: str = "pld",
 ) -> float:
     """ε of rounds of Gaussian noise, each with records sampled by coins of their own.
 
@@ -54,18 +61,24 @@ def composed_epsilon(
         by: "pld" (privacy-loss distributions, tight) or "rdp" (Rényi divergences, as Opacus and
             CANIFE do; never smaller).
     """
-    parts = [(noise, count) for noise, count in rounds if math.isfinite(noise) and count]
+    parts = [
+        (noise, count) for noise, count in rounds if math.isfinite(noise) and count
+    ]
     if not parts:
         return 0.0
     largest = gaussian_epsilon(min(noise for noise, _ in parts), delta)
     step = min(max(largest / _CELLS, _FINEST), _COARSEST)
     accountant = (
-        PLDAccountant(value_discretization_interval=step) if by == "pld" else RdpAccountant()
+        PLDAccountant(value_discretization_interval=step)
+        if by == "pld"
+        else RdpAccountant()
     )
     together: dict[float, int] = {}
     for noise, count in parts:
         together[noise] = together.get(noise, 0) + count
     for noise, count in together.items():
         event = dp_accounting.GaussianDpEvent(noise)
-        accountant.compose(dp_accounting.PoissonSampledDpEvent(sampling_rate, event), count)
+        accountant.compose(
+            dp_accounting.PoissonSampledDpEvent(sampling_rate, event), count
+        )
     return float(accountant.get_epsilon(delta))

@@ -85,7 +85,9 @@ def softmax(model: Model, node: int, server_round: int) -> Model:
     weight, bias = (np.array(values, np.float64) for values in model.values())
     for _ in range(5):
         scores = np.exp(inputs @ weight + bias)
-        wrong = 0.5 * (scores / scores.sum(axis=1, keepdims=True) - targets) / len(inputs)
+        wrong = (
+            0.5 * (scores / scores.sum(axis=1, keepdims=True) - targets) / len(inputs)
+        )
         weight, bias = weight - inputs.T @ wrong, bias - wrong.sum(axis=0)
     return {"weight": weight.astype("f4"), "bias": bias.astype("f4")}
 
@@ -111,10 +113,14 @@ def plug_in(app: str, count: int) -> AuditRecord:
         max_share=1.0,  # too many canaries are what is shown
     )
     network = Digits(CLIENTS)
-    initial: Model = {name: values.astype("f4") for name, values in network.initial().items()}
+    initial: Model = {
+        name: values.astype("f4") for name, values in network.initial().items()
+    }
     if app == "softmax":
         initial = {"weight": np.zeros((64, 10), "f4"), "bias": np.zeros(10, "f4")}
-    with InProcessGrid(client_app(softmax if app == "softmax" else network), CLIENTS) as grid:
+    with InProcessGrid(
+        client_app(softmax if app == "softmax" else network), CLIENTS
+    ) as grid:
         audit.start(grid, to_record(initial), num_rounds=ROUNDS)
     return audit.record()
 
@@ -131,7 +137,8 @@ def dp_fed_avg(count: int) -> tuple[AuditRecord, EpsilonEstimate]:
         noise_multiplier=0.0,
         clipping="fixed",
         clip_norm=0.5,
-        server_learning_rate=1 + count / ROUNDS / CLIENTS,  # as if the mean were over clients
+        server_learning_rate=1
+        + count / ROUNDS / CLIENTS,  # as if the mean were over clients
         server_momentum=0.0,
         delta=DELTA,
     )
@@ -169,7 +176,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     head = f"{'':<24}{'every round: raw':<24}{'alone':<24}{'final':>6} {'alone':>6} {'limit':>6}"
     say(head)
     for app in (
-        ("softmax", "network") if quick else ("softmax", "network", "momentum", "five rounds")
+        ("softmax", "network")
+        if quick
+        else ("softmax", "network", "momentum", "five rounds")
     ):
         for count in COUNTS:
             record = plug_in(app, count)

@@ -43,7 +43,13 @@ class CraftedSample:
 
 
 def craft_sample(
-    network: TwoLayer, model: Floats, pool: Gradients, clip_norm: float, *, steps: int, seed: int
+    network: TwoLayer,
+    model: Floats,
+    pool: Gradients,
+    clip_norm: float,
+    *,
+    steps: int,
+    seed: int,
 ) -> CraftedSample:
     """Craft a sample against ``model``.
 
@@ -89,9 +95,14 @@ class _Adam:
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
         """Move the tensors down their ``gradients``."""
         self._steps += 1
-        for i, (tensor, gradient) in enumerate(zip(self._tensors, gradients, strict=True)):
+        for i, (tensor, gradient) in enumerate(
+            zip(self._tensors, gradients, strict=True)
+        ):
             first, second = self._moments[i]
-            first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+            first, second = (
+                0.9 * first + 0.1 * gradient,
+                0.999 * second + 0.001 * gradient**2,
+            )
             self._moments[i] = first, second
             size = (second / (1 - 0.999**self._steps)) ** 0.5 + 1e-8
             tensor.data -= _STEP_SIZE * first / (1 - 0.9**self._steps) / size
@@ -100,7 +111,9 @@ class _Adam:
 class _Objective:
     """Mean squared inner product with the pool, and how far the gradient is too short, squared."""
 
-    def __init__(self, network: TwoLayer, model: Floats, pool: Gradients, clip_norm: float) -> None:
+    def __init__(
+        self, network: TwoLayer, model: Floats, pool: Gradients, clip_norm: float
+    ) -> None:
         self._layers = [torch.from_numpy(part.copy()) for part in network.layers(model)]
         scales = pool.scales(clip_norm)[:, None]
         parts = (pool.through * scales, pool.inputs, pool.back * scales, pool.hidden)
@@ -112,7 +125,9 @@ class _Objective:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         first, bias, second, last = self._layers
         hidden = torch.relu(pixels @ first.T + bias)
-        back = torch.softmax(hidden @ second.T + last, dim=1) - torch.softmax(shares, dim=1)
+        back = torch.softmax(hidden @ second.T + last, dim=1) - torch.softmax(
+            shares, dim=1
+        )
         through = (back @ second) * (hidden > 0)
         squares = (through**2).sum() * ((pixels**2).sum() + 1)
         squares = squares + (back**2).sum() * ((hidden**2).sum() + 1)

@@ -41,8 +41,14 @@ def audit(settings: Settings) -> Result:
     """The broken version must be found out, and the correct one must not."""
     models = settings.count(2000, 200)
     with one_thread():
-        found = {name: _played(broken, models, settings) for name, broken in _VERSIONS.items()}
-    rows = [(name, _CLAIM, *_attack(losses, models, settings)) for name, losses in found.items()]
+        found = {
+            name: _played(broken, models, settings)
+            for name, broken in _VERSIONS.items()
+        }
+    rows = [
+        (name, _CLAIM, *_attack(losses, models, settings))
+        for name, losses in found.items()
+    ]
     columns = ("noise", "claimed ε", "threshold", "FPR", "TPR", "ε ≥")
     tables = [Table(f"{models:,} models in each world", columns, rows)]
     tables += [_histogram(name, losses) for name, losses in found.items()]
@@ -59,12 +65,15 @@ _VERSIONS = {"over batch size (broken)": True, "correct": False}
 
 def _played(broken: bool, models: int, settings: Settings) -> tuple[Floats, Floats]:
     """Losses of the example in models trained with it and without it, each of shape (models,)."""
-    size, steps = (_QUICK_EXAMPLES, _QUICK_STEPS) if settings.quick else (_EXAMPLES, _STEPS)
+    size, steps = (
+        (_QUICK_EXAMPLES, _QUICK_STEPS) if settings.quick else (_EXAMPLES, _STEPS)
+    )
     train, known = digits(settings.seed)
     others = train.take(torch.arange(size))
     example = fixed_examples(known, settings.seed)["mislabelled"]
     both = Examples(
-        torch.cat([others.images, example.images]), torch.cat([others.labels, example.labels])
+        torch.cat([others.images, example.images]),
+        torch.cat([others.labels, example.labels]),
     )
     noise = noise_of_epsilon(_CLAIM, settings.delta) * math.sqrt(steps) * _CLIP
     if broken:
@@ -104,12 +113,19 @@ def _attack(
 
 
 def _bounds(
-    trained_with: Floats, trained_without: Floats, thresholds: Floats, settings: Settings
+    trained_with: Floats,
+    trained_without: Floats,
+    thresholds: Floats,
+    settings: Settings,
 ) -> Floats:
     """The bound on ε at each threshold, from limits of both rates that hold together."""
     level = (1 - settings.confidence) / 2
-    missed = np.array([np.sum(trained_with >= place) for place in thresholds], np.float64)
-    alarms = np.array([np.sum(trained_without < place) for place in thresholds], np.float64)
+    missed = np.array(
+        [np.sum(trained_with >= place) for place in thresholds], np.float64
+    )
+    alarms = np.array(
+        [np.sum(trained_without < place) for place in thresholds], np.float64
+    )
     fnr = clopper_pearson_upper(missed, trained_with.size, level)
     fpr = clopper_pearson_upper(alarms, trained_without.size, level)
     return epsilon_from_rates(np.log(fpr), fnr, settings.delta)
@@ -127,7 +143,9 @@ def _histogram(name: str, losses: tuple[Floats, Floats]) -> Table:
         )
         for place in range(_BINS)
     ]
-    return Table(f"Losses, noise {name}", ("loss", "with the example", "without it"), rows)
+    return Table(
+        f"Losses, noise {name}", ("loss", "with the example", "without it"), rows
+    )
 
 
 if __name__ == "__main__":

@@ -156,7 +156,9 @@ def accuracy(model: Any, name: str) -> float:
     """On the held-out examples."""
     _, held_out = data(name)
     with torch.no_grad():
-        return float((model(held_out.inputs).argmax(1) == held_out.targets).float().mean())
+        return float(
+            (model(held_out.inputs).argmax(1) == held_out.targets).float().mean()
+        )
 
 
 def against_theory(
@@ -165,7 +167,12 @@ def against_theory(
     """For each z: every canary in every step, and each in one; the estimate and theory's ε."""
     for seed, z in enumerate((0.5, 1.0, 2.0)):
         always = Setting(batch=0, epochs=steps, z=z, canaries=canaries, seed=seed)
-        yield z, "every step", audited(always)[0].epsilon(), gaussian_epsilon(z, DELTA, steps)
+        yield (
+            z,
+            "every step",
+            audited(always)[0].epsilon(),
+            gaussian_epsilon(z, DELTA, steps),
+        )
         once = dataclasses.replace(always, steps=steps)
         yield z, "one step", audited(once)[0].epsilon(), gaussian_epsilon(z, DELTA, 1)
 
@@ -182,7 +189,9 @@ def poisson(setting: Setting) -> list[tuple[str, EpsilonEstimate, float]]:
     audit, _, _ = audited(setting)
     record = audit.record()
     rate = record.mechanism.canary_participations / record.rounds
-    unknown = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
+    unknown = epsilon_from_record(
+        record, adversary=Adversary("all", knows_rounds=False)
+    )
     return [
         (
             "known",
@@ -230,8 +239,12 @@ def show_costs(setting: Setting, pairs: int) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="digits alone, fewer of everything")
-    parser.add_argument("--data-dir", default=FashionMnist.data_dir, help="of Fashion-MNIST")
+    parser.add_argument(
+        "--quick", action="store_true", help="digits alone, fewer of everything"
+    )
+    parser.add_argument(
+        "--data-dir", default=FashionMnist.data_dir, help="of Fashion-MNIST"
+    )
     parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one table only")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -246,8 +259,12 @@ def main(argv: list[str] | None = None) -> None:
         for name, found, theory in poisson(Setting(epochs=epochs, canaries=canaries)):
             show(name, found, theory)
     if options.part in (None, 3):
-        print("3. Processor time over that without the audit; accuracy without it, and difference")
-        settings = [(Setting(epochs=epochs, canaries=canaries), 2 if options.quick else 9)]
+        print(
+            "3. Processor time over that without the audit; accuracy without it, and difference"
+        )
+        settings = [
+            (Setting(epochs=epochs, canaries=canaries), 2 if options.quick else 9)
+        ]
         if not options.quick:
             settings.append((Setting(task=options.data_dir, batch=256, epochs=1), 3))
         for setting, pairs in settings:

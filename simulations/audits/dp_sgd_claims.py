@@ -122,7 +122,9 @@ def audited(
     )
     if wrong is not None:
         wrong(optimizer)
-    with audit_dp_sgd(optimizer, num_canaries=canaries, delta=DELTA, seed=seed) as audit:
+    with audit_dp_sgd(
+        optimizer, num_canaries=canaries, delta=DELTA, seed=seed
+    ) as audit:
         batches = (pair for _ in range(setting.epochs) for pair in loader)
         for number, (images, targets) in enumerate(batches, 1):
             loss = torch.nn.functional.cross_entropy(model(images), targets)
@@ -133,7 +135,9 @@ def audited(
     return audit, engine.get_epsilon(DELTA) if setting.z > 0 else np.inf
 
 
-def verdicts(setting: Setting, seeds: int, claimed: float | None = None) -> list[Evidence]:
+def verdicts(
+    setting: Setting, seeds: int, claimed: float | None = None
+) -> list[Evidence]:
     """What so many runs say of the ε of Opacus's accountant, or of another noise multiplier's."""
     found = []
     for seed in range(seeds):
@@ -215,7 +219,10 @@ def told(audit: DPSGDAudit) -> tuple[str, ...]:
 
 def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, int]:
     """How many of so many right runs are found fault with; batches of 62.5 on average."""
-    rng, found = np.random.default_rng(5**20), dict[str, int]()  # no seed that is looked for
+    rng, found = (
+        np.random.default_rng(5**20),
+        dict[str, int](),
+    )  # no seed that is looked for
     sizes = {"weight": 2000, "bias": 10, "head": 400}
     for _ in range(runs):
         health = NoiseHealth(sizes, 1.0, level=5e-4)
@@ -223,7 +230,9 @@ def right_steps(runs: int, steps: int = 100, rate: float = 1 / 24) -> dict[str, 
             health.add(rng.standard_normal(sum(sizes.values())))
         examples = rng.binomial(1500, rate, steps)
         seen = [StepSeen(1, (BatchSeen(float(count), 1.0),)) for count in examples]
-        findings = check_steps(seen, health.checks(), Movement(1), rate=rate, batch_size=62)
+        findings = check_steps(
+            seen, health.checks(), Movement(1), rate=rate, batch_size=62
+        )
         for fault in findings.faults:
             found[fault] = found.get(fault, 0) + 1
     return found
@@ -235,7 +244,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one table only")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of hooks on a first layer, and noise not for production
+    warnings.simplefilter(
+        "ignore"
+    )  # of hooks on a first layer, and noise not for production
     logging.getLogger("fl_epe.dp_sgd").setLevel(logging.ERROR)  # of the canaries' share
     if options.part in (None, 1):
         print("1. Right runs: claim of Opacus, largest bound, mean estimate, verdicts")
@@ -244,7 +255,9 @@ def main(argv: list[str] | None = None) -> None:
             print(f"  {setting.name}  {row(found)}", flush=True)
         print("   Trained with z = 0.5, claimed z = 1")
         for setting in TOO_LITTLE:
-            print(f"  {setting.name}  {row(verdicts(setting, 1 if options.quick else 5, 1.0))}")
+            print(
+                f"  {setting.name}  {row(verdicts(setting, 1 if options.quick else 5, 1.0))}"
+            )
     if options.part in (None, 2):
         print("2. Broken runs: claim, ε of unknown steps, what is found")
         for name, (setting, wrong) in BROKEN.items():

@@ -159,10 +159,14 @@ def network(name: str) -> torch.nn.Module:
         return LoRA()
     if name == "embedding":  # of the 17 values of each pixel
         return torch.nn.Sequential(
-            torch.nn.Embedding(17 * PIXELS, 4), torch.nn.Flatten(), torch.nn.Linear(4 * PIXELS, 10)
+            torch.nn.Embedding(17 * PIXELS, 4),
+            torch.nn.Flatten(),
+            torch.nn.Linear(4 * PIXELS, 10),
         )
     between = torch.nn.Tanh() if name == "dense" else torch.nn.ReLU()
-    model = torch.nn.Sequential(torch.nn.Linear(PIXELS, 50), between, torch.nn.Linear(50, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(PIXELS, 50), between, torch.nn.Linear(50, 10)
+    )
     if name == "frozen":
         model[0].requires_grad_(False)
     return model
@@ -203,14 +207,18 @@ def audited(kind: Kind, seed: int, canaries: int = 150) -> DPSGDAudit:
     return audit
 
 
-def _train(kind: Kind, model: Any, dp_optimizer: Any, loader: Any, criterion: Any) -> None:
+def _train(
+    kind: Kind, model: Any, dp_optimizer: Any, loader: Any, criterion: Any
+) -> None:
     schedule = None
     if kind.schedule:
         schedule = torch.optim.lr_scheduler.StepLR(dp_optimizer, 5, 0.9)
     physical: Any = contextlib.nullcontext(loader)
     if kind.physical:
         physical = BatchMemoryManager(
-            data_loader=loader, max_physical_batch_size=kind.physical, optimizer=dp_optimizer
+            data_loader=loader,
+            max_physical_batch_size=kind.physical,
+            optimizer=dp_optimizer,
         )
     with physical as batches:
         for _ in range(kind.epochs):
@@ -237,7 +245,9 @@ def instead(name: str, change: Callable[..., Any]) -> Break:
 def _clipped_sum(self: Any, method: Callable[[], None]) -> None:
     method()
     for parameter in self.params:
-        parameter.grad = parameter.summed_grad.view_as(parameter) / self.expected_batch_size
+        parameter.grad = (
+            parameter.summed_grad.view_as(parameter) / self.expected_batch_size
+        )
 
 
 def _exact_mean(self: Any, method: Callable[[], None]) -> None:
@@ -348,7 +358,9 @@ BROKEN = {
     "by hand, by the mean": Kind(wrong=instead("step", _by_hand)),
     "by the mean as well": Kind(wrong=instead("step", _before_the_step)),
     "by a tenth of the noise": Kind(wrong=instead("scale_grad", _a_tenth_of_the_noise)),
-    "noise on touched rows": Kind("embedding", wrong=instead("add_noise", _noise_on_touched_rows)),
+    "noise on touched rows": Kind(
+        "embedding", wrong=instead("add_noise", _noise_on_touched_rows)
+    ),
     "norm of biases only": Kind(wrong=clipped_by(_norm_of_biases)),
     "each tensor clipped": Kind(wrong=clipped_by(_each_tensor)),
     "the mean clipped": Kind(wrong=clipped_by(_the_mean)),
@@ -365,7 +377,9 @@ class ExactMean(PlainDPSGD):
         """One step, from gradients of shape ``(batch, dim)``."""
         start = self.theta.copy()
         super().step(gradients)
-        self._model.data = torch.from_numpy(start - self.learning_rate * gradients.mean(axis=0))
+        self._model.data = torch.from_numpy(
+            start - self.learning_rate * gradients.mean(axis=0)
+        )
         return self.theta
 
 
@@ -379,7 +393,9 @@ def plain(steps: int = 20, dim: int = 5000) -> DPSGDAudit:
         expected_batch_size=8,
     )
     rng = np.random.default_rng(0)
-    with audit_dp_sgd(optimizer, delta=DELTA, num_canaries=100, steps=steps, seed=0) as audit:
+    with audit_dp_sgd(
+        optimizer, delta=DELTA, num_canaries=100, steps=steps, seed=0
+    ) as audit:
         for _ in range(steps):
             optimizer.step(rng.normal(size=(8, dim)))
     return audit
@@ -388,7 +404,10 @@ def plain(steps: int = 20, dim: int = 5000) -> DPSGDAudit:
 def said(audit: DPSGDAudit) -> str:
     """Faults, or else what was not seen."""
     found = audit.findings
-    return "; ".join(found.faults or [f"not seen: {text}" for text in found.unseen]) or "nothing"
+    return (
+        "; ".join(found.faults or [f"not seen: {text}" for text in found.unseen])
+        or "nothing"
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -397,7 +416,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--part", type=int, choices=(1, 2), help="one table only")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # of hooks on a first layer, and noise not for production
+    warnings.simplefilter(
+        "ignore"
+    )  # of hooks on a first layer, and noise not for production
     logging.getLogger("fl_epe.dp_sgd").setLevel(logging.ERROR)  # of the canaries' share
     if options.part in (None, 1):
         print("1. Right runs: how many have a fault; what is not seen")
@@ -405,7 +426,9 @@ def main(argv: list[str] | None = None) -> None:
             audits = [audited(kind, seed) for seed in range(options.seeds)]
             faulty = sum(bool(audit.findings.faults) for audit in audits)
             unseen = {text for audit in audits for text in audit.findings.unseen}
-            print(f"  {name:20} {faulty} of {len(audits)}  {'; '.join(sorted(unseen))}".rstrip())
+            print(
+                f"  {name:20} {faulty} of {len(audits)}  {'; '.join(sorted(unseen))}".rstrip()
+            )
     if options.part in (None, 2):
         print("2. Broken runs: the faults, or what is not seen")
         for name, kind in BROKEN.items():

@@ -47,7 +47,9 @@ class Training:
     @property
     def weights(self) -> Floats:
         """Weight of each round's mean in what training adds to the model, shape (T,)."""
-        return sgd_weights(np.full(self.rounds, self.server.learning_rate), self.server.momentum)
+        return sgd_weights(
+            np.full(self.rounds, self.server.learning_rate), self.server.momentum
+        )
 
     @property
     def size(self) -> float:
@@ -95,7 +97,9 @@ class FinalModel(games.AuditedMechanism):
     def __init__(self, training: Training, present: Sequence[int]) -> None:
         self.training, self.present = training, tuple(present)
 
-    def release(self, updates: NDArray[np.float64], rng: np.random.Generator) -> ArrayLike:
+    def release(
+        self, updates: NDArray[np.float64], rng: np.random.Generator
+    ) -> ArrayLike:
         """The displacement, shape (dim,)."""
         training = self.training
         canary = np.asarray(games.clipped(updates, training.clip_norm).sum(axis=0))

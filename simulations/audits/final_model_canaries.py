@@ -108,7 +108,9 @@ class Measured:
     predicted: float
 
 
-def training(images: Images, *, rounds: int, cohort: int, hidden: int, seed: int) -> Training:
+def training(
+    images: Images, *, rounds: int, cohort: int, hidden: int, seed: int
+) -> Training:
     """A run on small digits; its data, rounds and initial model are drawn from ``seed``."""
     seeds = Seeds.derive(seed)
     pixels = images.inputs.reshape(-1, _SIDE, _SIDE)[:, ::_EVERY, ::_EVERY]
@@ -117,7 +119,9 @@ def training(images: Images, *, rounds: int, cohort: int, hidden: int, seed: int
     rng = generator(seeds.participation)
     drawn = [rng.choice(len(inputs), cohort, replace=False) for _ in range(rounds)]
     batches = [(inputs[chosen], images.labels[chosen]) for chosen in drawn]
-    return Training(network, network.initial(seeds.initial), batches, _NOISE, _CLIP_NORM, _SERVER)
+    return Training(
+        network, network.initial(seeds.initial), batches, _NOISE, _CLIP_NORM, _SERVER
+    )
 
 
 def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
@@ -143,8 +147,15 @@ def kinds_of(run: Training, memory: Memory, seed: int) -> list[Kind]:
             (strongest,),
             flat_shift(weights, run.noise_multiplier, (strongest,)),
         ),
-        Kind(f"best of round {early + 1} (early)", found[early][1], (early,), found[early][0]),
-        Kind(f"best of round {late + 1} (late)", found[late][1], (late,), found[late][0]),
+        Kind(
+            f"best of round {early + 1} (early)",
+            found[early][1],
+            (early,),
+            found[early][0],
+        ),
+        Kind(
+            f"best of round {late + 1} (late)", found[late][1], (late,), found[late][0]
+        ),
         Kind(
             "still coordinates, every round",
             quiet,
@@ -167,7 +178,9 @@ def _unit(vector: Floats) -> Floats:
     return np.asarray(vector / np.linalg.norm(vector))
 
 
-def measure(run: Training, memory: Memory, kind: Kind, settings: Settings, count: int) -> Measured:
+def measure(
+    run: Training, memory: Memory, kind: Kind, settings: Settings, count: int
+) -> Measured:
     """Play the game against whole runs with one canary."""
     scores = play(run, memory, kind, count, settings.seed)
     delta, confidence = settings.delta, settings.confidence
@@ -230,14 +243,18 @@ def audit(settings: Settings) -> Result:
     memory = memory_of(run)
     count = settings.count(400, 60)
     rows = [
-        measure(run, memory, kind, settings, count) for kind in kinds_of(run, memory, settings.seed)
+        measure(run, memory, kind, settings, count)
+        for kind in kinds_of(run, memory, settings.seed)
     ]
     return report(run, rows, settings)
 
 
 def report(run: Training, rows: list[Measured], settings: Settings) -> Result:
     """The table, with the answer in one sentence."""
-    plain, best = rows[0], max((row for row in rows if len(row.kind.present) == 1), key=_estimate)
+    plain, best = (
+        rows[0],
+        max((row for row in rows if len(row.kind.present) == 1), key=_estimate),
+    )
     closed = (best.epsilon[0] - plain.epsilon[0]) / (plain.allowed - plain.epsilon[0])
     share = min(max(closed, 0.0), 1.0)
     answer = "the model is that private" if share < 0.5 else "the canary was that weak"
@@ -295,7 +312,9 @@ def main(
     say(f"mean over {seeds} seeds: " + ", ".join(tables[0].columns[2:]))
     for number in range(len(tables[0].rows)):
         rows = [table.rows[number] for table in tables]
-        means = np.mean([[float(cell or 0.0) for cell in row[2:]] for row in rows], axis=0)
+        means = np.mean(
+            [[float(cell or 0.0) for cell in row[2:]] for row in rows], axis=0
+        )
         name = str(rows[0][0]).partition(" (")[0] if seeds == 1 else _common(rows)
         say(f"{name:32}" + "".join(f"{value:8.2f}" for value in means))
     return results
@@ -330,7 +349,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--start", action="store_true", help="also the quick start's run")
+    parser.add_argument(
+        "--start", action="store_true", help="also the quick start's run"
+    )
     options = parser.parse_args()
     if options.start:
         quick_start(1)

@@ -26,7 +26,9 @@ from two_layer import Floats
 _SMALL = 1e-5  # step of a derivative, in the unit of a weight
 
 
-def flat_shift(weights: Floats, noise_multiplier: float, present: Sequence[int]) -> float:
+def flat_shift(
+    weights: Floats, noise_multiplier: float, present: Sequence[int]
+) -> float:
     """μ of a canary in the rounds ``present``, where training does not react to what it does.
 
     Args:
@@ -70,7 +72,9 @@ class Memory:
         values, vectors = scipy.linalg.eigh(
             white.T @ white, subset_by_index=[len(white) - 1, len(white) - 1]
         )
-        return math.sqrt(max(float(values[0]), 0.0)) / self.noise_multiplier, vectors[:, 0]
+        return math.sqrt(max(float(values[0]), 0.0)) / self.noise_multiplier, vectors[
+            :, 0
+        ]
 
     def growth(self, canary: Floats, number: int, weight: float) -> float:
         """Length of a canary's trace in the final model over that without feedback."""
@@ -95,7 +99,9 @@ def memory_of(training: Training) -> Memory:
         after = rate * by_model + by_velocity  # by the velocity after this round
         paths[number] = after / training.size
         gram += paths[number] @ paths[number].T
-        by_model = by_model + paths[number] @ _jacobian(training, models[number], number)
+        by_model = by_model + paths[number] @ _jacobian(
+            training, models[number], number
+        )
         by_velocity = momentum * after
     root = np.linalg.cholesky(gram + 1e-12 * np.trace(gram) / dim * np.eye(dim))
     return Memory(paths, root, training.noise_multiplier)

@@ -26,7 +26,12 @@ import warnings
 from collections.abc import Sequence
 
 from flower_federation import Digits, client_app, seed_flower, to_record
-from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fl_epe.accounting import gaussian_epsilon
@@ -38,13 +43,18 @@ RUNS = ((1.0, 1.0), (2.0, 1.0), (4.0, 1.0), (2.0, 0.5))
 """Noise multiplier, and share of the clients that a round asks."""
 
 
-def audited(z: float, fraction: float, rounds: int, seed: int) -> tuple[float, tuple[Answer, ...]]:
+def audited(
+    z: float, fraction: float, rounds: int, seed: int
+) -> tuple[float, tuple[Answer, ...]]:
     """What the accountant says was spent, and the audit's answers."""
     seed_flower(seed)
     asked = round(fraction * CLIENTS)
     accountant = RdpAccountant(
         PrivacyConfig(
-            DELTA, CLIENTS, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+            DELTA,
+            CLIENTS,
+            NeighboringRelation.ADD_OR_REMOVE_ONE,
+            SamplingMethod.NO_AMPLIFICATION,
         )
     )
     average = FedAvg(
@@ -71,10 +81,14 @@ def interval(one: Answer) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a third of the rounds")
-    parser.add_argument("--seed", type=int, default=1, help="of noise and canaries (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of noise and canaries (default: 1)"
+    )
     options = parser.parse_args(arguments)
     rounds = ROUNDS // 3 if options.quick else ROUNDS
-    warnings.simplefilter("ignore")  # dp-accounting: orders of Rényi DP that do not help
+    warnings.simplefilter(
+        "ignore"
+    )  # dp-accounting: orders of Rényi DP that do not help
     print("  z  asked  accountant  exact  theory  every round          final model")
     for z, fraction in RUNS:
         spent, (final, every) = audited(z, fraction, rounds, options.seed)

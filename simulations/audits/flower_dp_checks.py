@@ -34,7 +34,9 @@ CLOSE = 0.1
 
 def update_norms(rounds: int, seed: int) -> Floats:
     """Norms of the clients' updates, log-normal around 1, shape ``(rounds, NODES)``."""
-    return np.asarray(np.exp(np.random.default_rng(seed).normal(0, 0.5, (rounds, NODES))))
+    return np.asarray(
+        np.exp(np.random.default_rng(seed).normal(0, 0.5, (rounds, NODES)))
+    )
 
 
 def flowers_clip_norms(
@@ -47,7 +49,9 @@ def flowers_clip_norms(
 ) -> Floats:
     """The clip norm that Flower uses in each round, shape ``(rounds,)``."""
     seed_flower(seed)
-    strategy = wrapper(FedAvg(fraction_evaluate=0), 1.0, NODES, initial, QUANTILE, RATE, COUNT_STD)
+    strategy = wrapper(
+        FedAvg(fraction_evaluate=0), 1.0, NODES, initial, QUANTILE, RATE, COUNT_STD
+    )
     used: list[float] = []
 
     def note(server_round: int, arrays: ArrayRecord) -> None:
@@ -99,7 +103,9 @@ def trajectories(rounds: int, seed: int) -> list[Trajectory]:
     found = []
     for initial in (0.05, 20.0):
         on_server = flowers_clip_norms(server, (), initial, norms, seed)
-        on_client = flowers_clip_norms(client, (adaptiveclipping_mod,), initial, norms, seed)
+        on_client = flowers_clip_norms(
+            client, (adaptiveclipping_mod,), initial, norms, seed
+        )
         found += [
             Trajectory("Flower, server side", on_server),
             Trajectory("Flower, client side", on_client),
@@ -133,10 +139,15 @@ class Check:
             with np.errstate(all="ignore"):
                 return self.run()
         except Exception as error:  # noqa: BLE001 - any exception is a finding
-            return False, f"raises {type(error).__name__}: {textwrap.shorten(str(error), 40)}"
+            return (
+                False,
+                f"raises {type(error).__name__}: {textwrap.shorten(str(error), 40)}",
+            )
 
 
-def fixed(n: int, noise_multiplier: float = 0.0) -> DifferentialPrivacyServerSideFixedClipping:
+def fixed(
+    n: int, noise_multiplier: float = 0.0
+) -> DifferentialPrivacyServerSideFixedClipping:
     """The wrapper that the checks are about."""
     base = FedAvg(fraction_evaluate=0)
     return DifferentialPrivacyServerSideFixedClipping(base, noise_multiplier, CLIP, n)
@@ -159,7 +170,10 @@ def _vector_counter() -> tuple[bool, str]:
     before = {"w": np.zeros(3), "seen": np.array([5])}
     answer = {"w": np.array([SMALL, 0.0, 0.0]), "seen": np.array([6])}
     after = one_round(fixed(2), before, [answer, answer])
-    return after is not None, "the round is skipped" if after is None else f"ends at {after}"
+    return (
+        after is not None,
+        "the round is skipped" if after is None else f"ends at {after}",
+    )
 
 
 def _scalar_counter() -> tuple[bool, str]:
@@ -190,7 +204,10 @@ def _one_error() -> tuple[bool, str]:
     """One of ten clients fails."""
     usual = {"w": np.array([SMALL, 0.0, 0.0])}
     after = one_round(fixed(10), {"w": np.zeros(3)}, [None, *[usual] * 9])
-    return after is not None, "the round is skipped" if after is None else "the others are used"
+    return (
+        after is not None,
+        "the round is skipped" if after is None else "the others are used",
+    )
 
 
 def _global_noise() -> tuple[bool, str]:
@@ -200,8 +217,15 @@ def _global_noise() -> tuple[bool, str]:
         seed_flower(5)
         released.append(one_round(fixed(2, 1.0), {"w": np.zeros(3)}, [usual, usual]))
     first, second = released
-    repeated = first is not None and second is not None and np.array_equal(first["w"], second["w"])
-    return not repeated, f"np.random.seed {'repeats' if repeated else 'does not repeat'} the noise"
+    repeated = (
+        first is not None
+        and second is not None
+        and np.array_equal(first["w"], second["w"])
+    )
+    return (
+        not repeated,
+        f"np.random.seed {'repeats' if repeated else 'does not repeat'} the noise",
+    )
 
 
 def _adaptive_noise() -> tuple[bool, str]:

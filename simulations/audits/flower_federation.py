@@ -77,7 +77,9 @@ class LossyGrid(InProcessGrid):
         arriving: share of a round's replies that arrives.
     """
 
-    def __init__(self, client_app: ClientApp, nodes: int, arriving: float = 1.0) -> None:
+    def __init__(
+        self, client_app: ClientApp, nodes: int, arriving: float = 1.0
+    ) -> None:
         super().__init__(client_app, nodes)
         self._arriving = arriving
 
@@ -100,13 +102,18 @@ def client_app(answer: Answer, mods: Sequence[Mod] = ()) -> ClientApp:
         model = to_model(message.content.array_records["arrays"])
         arrays = to_record(answer(model, node, int(server_round)))  # type: ignore[arg-type]
         metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message
+        )
 
     return app
 
 
 def one_round(
-    strategy: Strategy, model: Model, answers: Sequence[Model | None], mods: Sequence[Mod] = ()
+    strategy: Strategy,
+    model: Model,
+    answers: Sequence[Model | None],
+    mods: Sequence[Mod] = (),
 ) -> Model | None:
     """Play one round in which node i replies with ``answers[i]``, or fails if that is ``None``.
 

@@ -28,7 +28,10 @@ from fl_epe.checks import raise_invalid
 _FFT_ERROR = 1e-14  # of δ, of dp-accounting's convolutions
 _GRID, _CELLS = 1e-3, 1e5  # nats, of the privacy-loss distribution of add-or-remove
 _MOST_ON_GRID = 1e6
-_ORDERS = [*range(2, 65), *(2**power for power in range(7, 12))]  # Rényi: whole ones are closed
+_ORDERS = [
+    *range(2, 65),
+    *(2**power for power in range(7, 12)),
+]  # Rényi: whole ones are closed
 
 
 def group_epsilon(
@@ -59,7 +62,9 @@ def group_epsilon(
     return min(unsampled, _twice(sampled, delta, most))
 
 
-def _twice(delta_of: Callable[[float], float], delta: float, most: float = math.inf) -> float:
+def _twice(
+    delta_of: Callable[[float], float], delta: float, most: float = math.inf
+) -> float:
     """Twice the least ε at which (1 + e^ε)·δ(ε) ≤ ``delta``; infinite if none is below ``most``."""
 
     def excess(epsilon: float) -> float:

@@ -30,7 +30,11 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fl_epe.auditing import Scores, games
-from fl_epe.auditing.bounds.error_rates import Sample, clopper_pearson_upper, upper_rates
+from fl_epe.auditing.bounds.error_rates import (
+    Sample,
+    clopper_pearson_upper,
+    upper_rates,
+)
 from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
 from fl_epe.checks import check_probability
 from fl_epe.seeding import generator
@@ -82,18 +86,25 @@ class HiddenSubstitute:
         shifts = np.asarray(total, np.float64)[..., np.newaxis] / self.std**2
         counts, weights = self._counts
         constant = np.log(weights) - counts**2 / (2 * self.std**2)
-        logs = [scipy.special.logsumexp(constant + s * counts * shifts, axis=-1) for s in (1, -1)]
+        logs = [
+            scipy.special.logsumexp(constant + s * counts * shifts, axis=-1)
+            for s in (1, -1)
+        ]
         return np.asarray(logs[0] - logs[1])
 
     def above(self, threshold: ArrayLike, sign: int) -> Floats:
         """Probability that the sum is above ``threshold``, of any shape, for ``sign``·C."""
         counts, weights = self._counts
-        distance = (np.asarray(threshold, np.float64)[..., np.newaxis] - sign * counts) / self.std
+        distance = (
+            np.asarray(threshold, np.float64)[..., np.newaxis] - sign * counts
+        ) / self.std
         return np.asarray(scipy.special.ndtr(-distance) @ weights)
 
     def delta(self, epsilon: float) -> float:
         """The least δ at ``epsilon`` ≥ 0; the pair is the same in both directions."""
-        return self._delta_at(self._bisect(lambda t: float(self.log_ratio(t)) - epsilon))
+        return self._delta_at(
+            self._bisect(lambda t: float(self.log_ratio(t)) - epsilon)
+        )
 
     def epsilon(self, delta: float) -> float:
         """The least ε at ``delta``."""
@@ -122,7 +133,9 @@ class HiddenSubstitute:
         return float(scipy.optimize.brentq(rising, -far, far, xtol=1e-9 * self.std))
 
 
-def hidden_state_ratio(pair: HiddenSubstitute, clip_norm: float = 1.0) -> games.Statistic:
+def hidden_state_ratio(
+    pair: HiddenSubstitute, clip_norm: float = 1.0
+) -> games.Statistic:
     """Log of the ratio of the two mixtures at the sum along the canary: the best statistic.
 
     Args:
@@ -132,11 +145,16 @@ def hidden_state_ratio(pair: HiddenSubstitute, clip_norm: float = 1.0) -> games.
     if not clip_norm > 0:
         raise ValueError(f"Expected clip_norm={clip_norm} > 0.")
     return games.Statistic(
-        _STATISTIC, lambda *seen: float(pair.log_ratio(games.ALONG_CANARY.score(*seen) / clip_norm))
+        _STATISTIC,
+        lambda *seen: float(
+            pair.log_ratio(games.ALONG_CANARY.score(*seen) / clip_norm)
+        ),
     )
 
 
-def play_hidden_state(pair: HiddenSubstitute, *, observations: int, seed: int = 0) -> Scores:
+def play_hidden_state(
+    pair: HiddenSubstitute, *, observations: int, seed: int = 0
+) -> Scores:
     """Scores by `hidden_state_ratio` of ``observations`` runs of each world.
 
     Raises:
@@ -149,7 +167,9 @@ def play_hidden_state(pair: HiddenSubstitute, *, observations: int, seed: int = 
     return Scores(present, absent, statistic=_STATISTIC)
 
 
-def _ratios(pair: HiddenSubstitute, sign: int, count: int, rng: np.random.Generator) -> Floats:
+def _ratios(
+    pair: HiddenSubstitute, sign: int, count: int, rng: np.random.Generator
+) -> Floats:
     times = rng.binomial(pair.rounds, pair.sampling_rate, count)
     totals = sign * times + rng.normal(0.0, pair.std, count)
     parts = np.array_split(totals, -(-count // _MOST_AT_ONCE))
@@ -157,7 +177,12 @@ def _ratios(pair: HiddenSubstitute, sign: int, count: int, rng: np.random.Genera
 
 
 def hidden_substitute_lower_bound(
-    scores: Scores, sampling_rate: float, rounds: int, delta: float, *, confidence: float = 0.95
+    scores: Scores,
+    sampling_rate: float,
+    rounds: int,
+    delta: float,
+    *,
+    confidence: float = 0.95,
 ) -> float:
     """ε at ``delta`` exceeds this at the stated confidence, if the mechanism is of the family.
 
@@ -195,7 +220,9 @@ def hidden_substitute_lower_bound(
         return 0.0
 
     def pair(log_noise: float) -> HiddenSubstitute:
-        return HiddenSubstitute(math.exp(log_noise) * math.sqrt(rounds), sampling_rate, rounds)
+        return HiddenSubstitute(
+            math.exp(log_noise) * math.sqrt(rounds), sampling_rate, rounds
+        )
 
     def excess(log_noise: float) -> float:
         return pair(log_noise).least_fnr(fpr) - fnr

@@ -54,5 +54,7 @@ def read_images(task: str, **options: object) -> Images:
 
 
 def _arrays(data: object) -> tuple[Floats, Labels]:
-    inputs, targets = (np.asarray(getattr(data, name)) for name in ("inputs", "targets"))
+    inputs, targets = (
+        np.asarray(getattr(data, name)) for name in ("inputs", "targets")
+    )
     return inputs.reshape(len(inputs), -1).astype(np.float64), targets.astype(np.int64)

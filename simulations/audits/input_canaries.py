@@ -94,7 +94,10 @@ def audit(settings: Settings) -> Result:
         ),
     ]
     examples = white[1:]
-    best, last = max(examples, key=lambda row: row[3]), max(black, key=lambda row: row[2])
+    best, last = (
+        max(examples, key=lambda row: row[3]),
+        max(black, key=lambda row: row[2]),
+    )
     summary = (
         f"Of ε = {truth:.2f} of a step, a canary gradient proves {white[0][3]:.2f} and the best "
         f"example ({best[0]}) {best[3]:.2f}; the final model alone proves {last[2]:.2f} of "
@@ -140,7 +143,9 @@ def _by_size(
     settings: Settings,
 ) -> list[tuple[Any, ...]]:
     """Bounds on ε of a step of smaller and of larger networks."""
-    sizes = {hidden: _white_box(train, known, steps, hidden, settings) for hidden in _SIZES}
+    sizes = {
+        hidden: _white_box(train, known, steps, hidden, settings) for hidden in _SIZES
+    }
     sizes[_HIDDEN] = seen
     return [
         (hidden, name, norm, truth, *_bounds(scores, settings))
@@ -166,7 +171,9 @@ def _white_box(
     rng = generator(settings.seed, 11)
     network = Networks.drawn(1, hidden, settings.seed)
     kinds = _kinds(known, settings)
-    scores: dict[str, list[tuple[float, float]]] = {name: [] for name in ["gradient", *kinds]}
+    scores: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in ["gradient", *kinds]
+    }
     norms: dict[str, list[float]] = {name: [] for name in scores}
     for _ in range(steps):
         without, beside = (_batch_sum(network, train, rng) for _ in range(2))
@@ -180,14 +187,20 @@ def _white_box(
             unit = canary / max(norm, 1e-12)
             noise = _NOISE * _CLIP * rng.standard_normal(2)
             scores[name].append(
-                (float(beside @ unit) + norm + noise[0], float(without @ unit) + noise[1])
+                (
+                    float(beside @ unit) + norm + noise[0],
+                    float(without @ unit) + noise[1],
+                )
             )
             norms[name].append(norm / _CLIP)
         noisy = without + _NOISE * _CLIP * torch.from_numpy(
             rng.standard_normal(network.size).astype(np.float32)
         )
         network.move(-_STEP_SIZE / _BATCH * noisy[np.newaxis])
-    return {name: (_of_pairs(pairs), float(np.mean(norms[name]))) for name, pairs in scores.items()}
+    return {
+        name: (_of_pairs(pairs), float(np.mean(norms[name])))
+        for name, pairs in scores.items()
+    }
 
 
 def _of_pairs(pairs: list[tuple[float, float]]) -> Scores:
@@ -197,7 +210,9 @@ def _of_pairs(pairs: list[tuple[float, float]]) -> Scores:
 
 def _batch_sum(network: Networks, train: Examples, rng: np.random.Generator) -> Tensor:
     taken = rng.random(len(train.labels)) < _BATCH / len(train.labels)
-    return network.clipped_sum(train.take(torch.from_numpy(np.flatnonzero(taken))), _CLIP)[0]
+    return network.clipped_sum(
+        train.take(torch.from_numpy(np.flatnonzero(taken))), _CLIP
+    )[0]
 
 
 def _kinds(known: Examples, settings: Settings) -> dict[str, Craft]:
@@ -214,7 +229,9 @@ def _kinds(known: Examples, settings: Settings) -> dict[str, Craft]:
         "adversarial": lambda network: _moved(
             start, inner, 0.1, lambda x: network.log_odds(x).sum()
         ),
-        "crafted": lambda network: _moved(start, inner, 0.1, _alignment(network, known)),
+        "crafted": lambda network: _moved(
+            start, inner, 0.1, _alignment(network, known)
+        ),
     }
 
 
@@ -257,13 +274,16 @@ def _moved(
     return Examples(image.detach(), start.labels)
 
 
-def _black_box(train: Examples, canary: Examples, models: int, settings: Settings) -> Scores:
+def _black_box(
+    train: Examples, canary: Examples, models: int, settings: Settings
+) -> Scores:
     """Log odds of the canary in the final models, trained with it and without it."""
     size, steps = (60, 10) if settings.quick else (200, 40)
     noise = noise_of_epsilon(_WHOLE, settings.delta) * math.sqrt(steps)
     others = train.take(torch.arange(size))
     both = Examples(
-        torch.cat([others.images, canary.images]), torch.cat([others.labels, canary.labels])
+        torch.cat([others.images, canary.images]),
+        torch.cat([others.labels, canary.labels]),
     )
     sides = []
     for stream, examples in enumerate((both, others)):

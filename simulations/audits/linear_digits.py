@@ -114,23 +114,34 @@ class LinearDigits:
     ) -> torch.Tensor:
         training, count = self.training, self.training.examples
         features, labels = self.features[:count], self.labels[:count]
-        here = torch.rand(len(weights), count, generator=random) < training.sampling_rate
+        here = (
+            torch.rand(len(weights), count, generator=random) < training.sampling_rate
+        )
         total = _clipped_sum(weights, features, labels, here, training.clip_norm)
         coins = torch.rand(len(weights), 1, generator=random) < training.sampling_rate
         if isinstance(canary, Example):
             one = torch.tensor([canary.label])
-            total += _clipped_sum(weights, canary.features[None], one, coins, training.clip_norm)
+            total += _clipped_sum(
+                weights, canary.features[None], one, coins, training.clip_norm
+            )
         elif canary is not None:
-            total.view(len(weights), -1)[:, canary.coordinate] += canary.value * coins[:, 0]
+            total.view(len(weights), -1)[:, canary.coordinate] += (
+                canary.value * coins[:, 0]
+            )
         std = training.noise_multiplier * training.clip_norm
         return total + std * torch.randn(weights.shape, generator=random)
 
     def reference(self) -> Reference:
         """A model trained on the same examples without noise or sampling."""
-        calm = dataclasses.replace(self.training, noise_multiplier=0.0, sampling_rate=1.0)
+        calm = dataclasses.replace(
+            self.training, noise_multiplier=0.0, sampling_rate=1.0
+        )
         count = calm.examples
         features, labels = self.features[:count], self.labels[:count]
-        weights, everyone = torch.zeros(1, *self.shape), torch.ones(1, count, dtype=torch.bool)
+        weights, everyone = (
+            torch.zeros(1, *self.shape),
+            torch.ones(1, count, dtype=torch.bool),
+        )
         moved, confidence = torch.zeros(self.shape), torch.zeros(count)
         for _ in range(calm.steps):
             change = _clipped_sum(weights, features, labels, everyone, calm.clip_norm)

@@ -33,7 +33,12 @@ GAUSSIAN: Mapping[str, Any] = {
     "inputs": "finite",
 }
 """The claim of noise with z = 1."""
-LAPLACE: Mapping[str, Any] = {"noise": "laplace", "epsilon": 1.0, "norm": "l1", "inputs": "finite"}
+LAPLACE: Mapping[str, Any] = {
+    "noise": "laplace",
+    "epsilon": 1.0,
+    "norm": "l1",
+    "inputs": "finite",
+}
 ONE_COUNT: Mapping[str, Any] = {
     "epsilon": 1.0,
     "norm": "linf",
@@ -89,7 +94,9 @@ class Steps:
         return self._step(self._state, rows, rng)
 
     @classmethod
-    def target(cls, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike], **claim: Any) -> Target:
+    def target(
+        cls, step: Callable[[dict[str, Any], Rows, Rng], ArrayLike], **claim: Any
+    ) -> Target:
         """The target of such a mechanism."""
         one = cls(step)
         return Target(one._release, reset=one._reset, **{**GAUSSIAN, **claim})
@@ -119,7 +126,9 @@ def response(categories: int, denominator: float) -> Target:
         return int((value + rng.integers(1, categories)) % categories)
 
     rest: list[Any] = []
-    return choice(release, categories, adjacency="substitute", nonnegative=False, others=rest)
+    return choice(
+        release, categories, adjacency="substitute", nonnegative=False, others=rest
+    )
 
 
 # Known when the suite was changed for them.
@@ -170,7 +179,9 @@ def _each_response(rows: Rows, rng: Rng, denominator: float) -> Rows:
     count, categories = rows.shape
     values = rows.argmax(axis=1)
     lies = rng.random(count) >= math.e / denominator
-    told = np.where(lies, values + rng.integers(1, categories, count), values) % categories
+    told = (
+        np.where(lies, values + rng.integers(1, categories, count), values) % categories
+    )
     return np.bincount(told, minlength=categories).astype(np.float64)
 
 
@@ -203,7 +214,10 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
         Target(noisy_sum, sampling_rate=0.25, steps=4, draws_batches=True, **GAUSSIAN),
         "sampling rate",
     ),
-    "twelve-uniforms": (with_noise(lambda rng, d: rng.random((12, d)).sum(axis=0) - 6), "shape"),
+    "twelve-uniforms": (
+        with_noise(lambda rng, d: rng.random((12, d)).sum(axis=0) - 6),
+        "shape",
+    ),
     "rounded-at-random-before-noise": (
         Target(_rounded_at_random, **GAUSSIAN, adjacency="zero-out"),
         "rounded at random",
@@ -213,7 +227,9 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
         "coarse grid",
     ),
     "ten-thousandth": (
-        with_noise(lambda rng, d: rng.normal(0, 5e-5, d), epsilon=10.0, noise_multiplier=None),
+        with_noise(
+            lambda rng, d: rng.normal(0, 5e-5, d), epsilon=10.0, noise_multiplier=None
+        ),
         "noise: scale",
     ),
     "each-response-with-two": (
@@ -226,7 +242,10 @@ KNOWN: Mapping[str, tuple[Target, str]] = {
     ),
     "raw-median": (Target(_raw_median, **GAUSSIAN), "no noise is added, or the same"),
     "raw-top-three": (
-        Target(lambda rows, rng: _largest_three(np.asarray(clipped(rows).sum(axis=0))), **GAUSSIAN),
+        Target(
+            lambda rows, rng: _largest_three(np.asarray(clipped(rows).sum(axis=0))),
+            **GAUSSIAN,
+        ),
         "no noise is added, or the same",
     ),
     "raw-winner": (
@@ -250,7 +269,14 @@ def _histogram(change: Callable[[Rows], ArrayLike], **claim: Any) -> Target:
         return change(np.asarray(counts + rng.laplace(0, 1.0, rows.shape[1])))
 
     return Target(
-        release, **{**LAPLACE, "inputs": "clipped", "nonnegative": True, "arrays": (5,), **claim}
+        release,
+        **{
+            **LAPLACE,
+            "inputs": "clipped",
+            "nonnegative": True,
+            "arrays": (5,),
+            **claim,
+        },
     )
 
 
@@ -262,7 +288,14 @@ def _votes(change: Callable[[Rows], ArrayLike], **claim: Any) -> Target:
         return change(np.asarray(counts + rng.laplace(0, 1.0, rows.shape[1])))
 
     return Target(
-        release, **{**LAPLACE, "inputs": "clipped", "nonnegative": True, "arrays": (5,), **claim}
+        release,
+        **{
+            **LAPLACE,
+            "inputs": "clipped",
+            "nonnegative": True,
+            "arrays": (5,),
+            **claim,
+        },
     )
 
 
@@ -294,8 +327,12 @@ HARMLESS: Mapping[str, Target] = {
         **{**ONE_COUNT, "norm": "l1", "noise": "laplace", "adjacency": "substitute"},
         sensitivity=1.0,
     ),
-    "each-response": choice(_most_frequent(math.e + 5), 6, adjacency="substitute", others=_MANY),
-    "exponential-of-many": choice(_exponential(0.5), 6, adjacency="substitute", others=_MANY),
+    "each-response": choice(
+        _most_frequent(math.e + 5), 6, adjacency="substitute", others=_MANY
+    ),
+    "exponential-of-many": choice(
+        _exponential(0.5), 6, adjacency="substitute", others=_MANY
+    ),
 }
 """Post-processed and textbook forms by name."""
 
@@ -328,7 +365,9 @@ def _sparse_vector(rows: Rows, rng: Rng) -> int:
 
 
 def _top_two(rows: Rows, rng: Rng) -> int:
-    first, second = np.argsort(-(rows.sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1])))[:2]
+    first, second = np.argsort(
+        -(rows.sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1]))
+    )[:2]
     return int(first * rows.shape[1] + second)
 
 
@@ -337,7 +376,9 @@ def _unary(same: float, flipped: float) -> Target:
 
     def release(rows: Rows, rng: Rng) -> Rows:
         bits = np.arange(rows.shape[1]) == np.argmax(rows[-1])
-        return np.asarray(rng.random(bits.size) < np.where(bits, same, flipped), np.float64)
+        return np.asarray(
+            rng.random(bits.size) < np.where(bits, same, flipped), np.float64
+        )
 
     return Target(
         release,
@@ -401,14 +442,23 @@ BROKEN: Mapping[str, tuple[Target, str]] = {
         Target(_mean_of_those_present, sensitivity=0.1, **GAUSSIAN),
         "sensitivity",
     ),
-    "error-feedback": (Steps.target(_error_feedback, steps=3, participations=1), "sensitivity"),
+    "error-feedback": (
+        Steps.target(_error_feedback, steps=3, participations=1),
+        "sensitivity",
+    ),
     "svt-without-query-noise": (choice(_threshold_alone, 5), "probabilities"),
     "top-two-for-one": (
         choice(_top_two, 5, others=np.repeat(np.eye(5), 2, axis=0)),
         "probabilities",
     ),
-    "unary-whole-budget": (_unary(math.e / (1 + math.e), 1 / (1 + math.e)), "probabilities"),
-    "log10-in-formula": (with_noise(_log_ten, epsilon=0.9, noise_multiplier=None), "noise"),
+    "unary-whole-budget": (
+        _unary(math.e / (1 + math.e), 1 / (1 + math.e)),
+        "probabilities",
+    ),
+    "log10-in-formula": (
+        with_noise(_log_ten, epsilon=0.9, noise_multiplier=None),
+        "noise",
+    ),
     "norm-of-first-array": (Target(_first_array, **GAUSSIAN), "sensitivity"),
     "truncated-to-integers": (
         _counts(lambda rng: float(np.trunc(rng.laplace(0, 1.0)))),
@@ -436,7 +486,8 @@ def _by_layer(rows: Rows, rng: Rng) -> Rows:
     halves = np.split(rows, 2, axis=1)
     return np.concatenate(
         [
-            clipped(half, limit).sum(axis=0) + rng.normal(0, math.sqrt(2) * limit, DIM // 2)
+            clipped(half, limit).sum(axis=0)
+            + rng.normal(0, math.sqrt(2) * limit, DIM // 2)
             for half, limit in zip(halves, (0.1, 0.9), strict=True)
         ]
     )
@@ -459,11 +510,15 @@ def _noisy_max(rows: Rows, rng: Rng) -> int:
 
 
 def _laplace(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1]))
+    return np.asarray(
+        clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1])
+    )
 
 
 def _laplace_of_l2(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows).sum(axis=0) + rng.laplace(0, DIM**0.5, rows.shape[1]))
+    return np.asarray(
+        clipped(rows).sum(axis=0) + rng.laplace(0, DIM**0.5, rows.shape[1])
+    )
 
 
 def _discrete(rows: Rows, rng: Rng) -> Rows:
@@ -500,7 +555,9 @@ SOUND: Mapping[str, Target] = {
     "sparse-vector": choice(_sparse_vector, 5),
     "poisson-sampled": Steps.target(_coins, **SAMPLED),
     "by-layer": Target(
-        _by_layer, **{**GAUSSIAN, "noise_multiplier": None, "epsilon": EPSILON}, clip_norm=0.9056
+        _by_layer,
+        **{**GAUSSIAN, "noise_multiplier": None, "epsilon": EPSILON},
+        clip_norm=0.9056,
     ),
     "momentum": Steps.target(_momentum, steps=3, noise=None),
     "rotated": Target(_rotated, **GAUSSIAN),
@@ -556,11 +613,15 @@ def _antithetic(rng: Rng, dim: int) -> Rows:
 
 
 def _divided_twice(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows).sum(axis=0) / 10 + rng.normal(0, 0.01, rows.shape[1]))
+    return np.asarray(
+        clipped(rows).sum(axis=0) / 10 + rng.normal(0, 0.01, rows.shape[1])
+    )
 
 
 def _inverse_scale(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 0.5, rows.shape[1]))
+    return np.asarray(
+        clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 0.5, rows.shape[1])
+    )
 
 
 def _suppressed(rows: Rows, rng: Rng) -> Rows:
@@ -570,7 +631,11 @@ def _suppressed(rows: Rows, rng: Rng) -> Rows:
 
 def _raw_threshold(rows: Rows, rng: Rng) -> int:
     votes = rows.sum(axis=0)
-    return -1 if votes.max() < 3 else int(np.argmax(votes + rng.laplace(0, 2.0, votes.size)))
+    return (
+        -1
+        if votes.max() < 3
+        else int(np.argmax(votes + rng.laplace(0, 2.0, votes.size)))
+    )
 
 
 def _replayed(state: dict[str, Any], rows: Rows, rng: Rng) -> Rows:
@@ -591,15 +656,27 @@ MORE_BROKEN: Mapping[str, tuple[Target, str]] = {
     "clips-largest-entry": (Target(_largest_entry, **GAUSSIAN), "sensitivity"),
     "inverted-minimum": (Target(_inverted, **GAUSSIAN), "sensitivity"),
     "antithetic": (with_noise(_antithetic), "independence of arrays"),
-    "divided-twice": (Target(_divided_twice, sensitivity=0.1, **GAUSSIAN), "noise: scale"),
-    "inverse-scale": (Target(_inverse_scale, **{**LAPLACE, "epsilon": 0.5}), "noise: scale"),
+    "divided-twice": (
+        Target(_divided_twice, sensitivity=0.1, **GAUSSIAN),
+        "noise: scale",
+    ),
+    "inverse-scale": (
+        Target(_inverse_scale, **{**LAPLACE, "epsilon": 0.5}),
+        "noise: scale",
+    ),
     "suppressed-before-noise": (Target(_suppressed, **ONE_COUNT), "no noise"),
-    "raw-threshold": (choice(_raw_threshold, 5, others=np.eye(5)[[0, 0, 1]]), "probabilities"),
+    "raw-threshold": (
+        choice(_raw_threshold, 5, others=np.eye(5)[[0, 0, 1]]),
+        "probabilities",
+    ),
     "student-t": (
         with_noise(lambda rng, d: rng.standard_t(5, d) * math.sqrt(3 / 5)),
         "noise: shape",
     ),
-    "replays-last-step": (Steps.target(_replayed, steps=3, participations=1), "in more steps"),
+    "replays-last-step": (
+        Steps.target(_replayed, steps=3, participations=1),
+        "in more steps",
+    ),
     "scaled-by-largest-norm": (Target(_largest_norm, **GAUSSIAN), "sensitivity"),
 }
 """Mistakes by name, with words of the message."""
@@ -620,10 +697,19 @@ def _softmax(total: Rows) -> Rows:
 
 MORE_SOUND: Mapping[str, Target] = {
     "own-noise": Target(_own_noise, **GAUSSIAN),
-    "own-noise-clamped": Target(lambda rows: np.clip(_own_noise(rows), -3, 3), **GAUSSIAN),
-    "one-laplace": Target(_one_laplace, epsilon=1.0, noise="laplace", arrays=(1,), inputs="finite"),
+    "own-noise-clamped": Target(
+        lambda rows: np.clip(_own_noise(rows), -3, 3), **GAUSSIAN
+    ),
+    "one-laplace": Target(
+        _one_laplace, epsilon=1.0, noise="laplace", arrays=(1,), inputs="finite"
+    ),
     "one-geometric": Target(
-        _one_geometric, epsilon=1.0, norm="l1", inputs="clipped", nonnegative=True, arrays=(1,)
+        _one_geometric,
+        epsilon=1.0,
+        norm="l1",
+        inputs="clipped",
+        nonnegative=True,
+        arrays=(1,),
     ),
     "thresholded": after(lambda total: np.where(total < 3, 0, total)),
     "spectrum": after(lambda total: np.abs(np.fft.fft(total))),

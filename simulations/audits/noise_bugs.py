@@ -23,8 +23,14 @@ Matrix = NDArray[np.float64]
 class TooLittleNoise(AuditedMechanism):
     """Broken: noise is too small by ``factor``, as where a variance is taken for a deviation."""
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, factor: float) -> None:
-        self.sensitivity, self.noise_multiplier, self.factor = clip_norm, noise_multiplier, factor
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, factor: float
+    ) -> None:
+        self.sensitivity, self.noise_multiplier, self.factor = (
+            clip_norm,
+            noise_multiplier,
+            factor,
+        )
 
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The sum and too little noise, shape (d,)."""
@@ -40,8 +46,14 @@ class FewSeeds(AuditedMechanism):
     can be drawn (`noises`): what remains is one of them with the canary and none without it.
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, seeds: int = 100) -> None:
-        self.sensitivity, self.noise_multiplier, self.seeds = clip_norm, noise_multiplier, seeds
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, seeds: int = 100
+    ) -> None:
+        self.sensitivity, self.noise_multiplier, self.seeds = (
+            clip_norm,
+            noise_multiplier,
+            seeds,
+        )
         self._tables: dict[int, Matrix] = {}
 
     def noises(self, dim: int) -> Matrix:
@@ -49,7 +61,9 @@ class FewSeeds(AuditedMechanism):
         if dim not in self._tables:
             std = self.noise_multiplier * self.sensitivity
             rngs = map(np.random.default_rng, range(self.seeds))
-            self._tables[dim] = np.array([gaussian_noise(rng, dim, std) for rng in rngs])
+            self._tables[dim] = np.array(
+                [gaussian_noise(rng, dim, std) for rng in rngs]
+            )
         return self._tables[dim]
 
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
@@ -64,7 +78,9 @@ class SharedNoise(AuditedMechanism):
     The noise of each coordinate is right, but the difference of two tensors has none.
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, tensors: int = 2) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, tensors: int = 2
+    ) -> None:
         self.sensitivity, self.noise_multiplier = clip_norm, noise_multiplier
         self.tensors = tensors
 
@@ -83,7 +99,9 @@ class RepeatedNoise(AuditedMechanism):
     The difference of two steps with the same noise has none.
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, resumed_after: int) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, resumed_after: int
+    ) -> None:
         self.sensitivity, self.noise_multiplier = clip_norm, noise_multiplier
         self.resumed_after = resumed_after
         self._drawn: list[Vector] = []
@@ -125,14 +143,17 @@ class NoiseOfWorkers(AuditedMechanism):
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.batch_size, self.workers = batch_size, workers
         self.sensitivity = clip_norm / batch_size
-        self._std = noise_multiplier * self.sensitivity * (math.sqrt(workers) if right else 1.0)
+        self._std = (
+            noise_multiplier * self.sensitivity * (math.sqrt(workers) if right else 1.0)
+        )
 
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The average of the workers' noisy averages, shape (d,)."""
         short, dim = clipped(updates, self.clip_norm), updates.shape[1]
         share = self.batch_size / self.workers
         noisy = [
-            short[worker :: self.workers].sum(axis=0) / share + gaussian_noise(rng, dim, self._std)
+            short[worker :: self.workers].sum(axis=0) / share
+            + gaussian_noise(rng, dim, self._std)
             for worker in range(self.workers)
         ]
         return np.asarray(np.mean(noisy, axis=0))
@@ -154,7 +175,12 @@ class PrefixSums(AuditedMechanism):
     """
 
     def __init__(
-        self, clip_norm: float, noise_multiplier: float, factor: ArrayLike, *, right: bool = True
+        self,
+        clip_norm: float,
+        noise_multiplier: float,
+        factor: ArrayLike,
+        *,
+        right: bool = True,
     ) -> None:
         self.factor = np.array(factor, np.float64)
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier

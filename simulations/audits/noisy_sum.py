@@ -18,7 +18,9 @@ class NoisySum(AuditedMechanism):
         denominator: what the noisy sum is divided by, such as the expected size of a batch.
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, denominator: float = 1.0
+    ) -> None:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.denominator = denominator
 

@@ -23,13 +23,20 @@ from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
 from fl_epe.auditing.bounds.error_rates import Errors, Sample
 from fl_epe.auditing.bounds.methods import Bound
-from fl_epe.auditing.bounds.thresholds import AtThresholds, epsilon_limits, held_out, mu_limits
+from fl_epe.auditing.bounds.thresholds import (
+    AtThresholds,
+    epsilon_limits,
+    held_out,
+    mu_limits,
+)
 from fl_epe.auditing.scores import fitted_shift
 from fl_epe.checks import Floats
 
 _QUADRATURE = (np.arange(400) + 0.5) / 400
 _LARGEST_LEVEL = 1e12  # larger privacy levels count as infinite
-_LARGEST_T = 1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
+_LARGEST_T = (
+    1e3  # above, SciPy's inverse of the noncentral t is inexact or does not return
+)
 _TOLERANCE = 1e-6
 _TINY = 1e-9
 
@@ -83,13 +90,18 @@ def katz_log(sample: Sample) -> float:
 def _katz_epsilon(sample: Sample) -> AtThresholds:
     def epsilon(errors: Errors) -> Floats:
         hits = errors.observed - errors.missed
-        log_fpr, variance = errors.log_fpr, 1 / np.maximum(hits, _TINY) - 1 / errors.observed
+        log_fpr, variance = (
+            errors.log_fpr,
+            1 / np.maximum(hits, _TINY) - 1 / errors.observed,
+        )
         if errors.false_alarms is not None:
             false_alarms = np.maximum(errors.false_alarms, _TINY)
             log_fpr = np.log(false_alarms / errors.unobserved)
             variance = variance + 1 / false_alarms - 1 / errors.unobserved
         log_tpr = np.log(np.maximum(hits, _TINY) / errors.observed)
-        limit = log_tpr - log_fpr + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
+        limit = (
+            log_tpr - log_fpr + scipy.special.ndtri(sample.alpha) * np.sqrt(variance)
+        )
         return np.asarray(np.maximum(limit, 0.0))
 
     return epsilon
@@ -136,7 +148,8 @@ def _credible_limits(
     errors: Errors, least_fnr: Callable[[Floats, float], Floats], alpha: float
 ) -> Floats:
     limits = [
-        _credible_limit(_at(errors, place), least_fnr, alpha) for place in range(errors.missed.size)
+        _credible_limit(_at(errors, place), least_fnr, alpha)
+        for place in range(errors.missed.size)
     ]
     return np.array(limits)
 
@@ -146,7 +159,10 @@ def _at(errors: Errors, place: int) -> Errors:
     one = slice(place, place + 1)
     alarms = None if errors.false_alarms is None else errors.false_alarms[one]
     return dataclasses.replace(
-        errors, missed=errors.missed[one], false_alarms=alarms, log_fpr=errors.log_fpr[one]
+        errors,
+        missed=errors.missed[one],
+        false_alarms=alarms,
+        log_fpr=errors.log_fpr[one],
     )
 
 
@@ -168,11 +184,15 @@ def _credible_limit(
     if errors.false_alarms is not None:
         false_alarms = errors.false_alarms[0]
         rest = errors.unobserved - false_alarms
-        log_fpr = np.log(scipy.special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE))
+        log_fpr = np.log(
+            scipy.special.betaincinv(false_alarms + 0.5, rest + 0.5, _QUADRATURE)
+        )
 
     def excess(level: float) -> float:
         fnr = np.clip(least_fnr(log_fpr, level), 0.0, 1.0)
-        respected = scipy.special.betaincc(missed + 0.5, errors.observed - missed + 0.5, fnr)
+        respected = scipy.special.betaincc(
+            missed + 0.5, errors.observed - missed + 0.5, fnr
+        )
         return float(np.mean(respected)) - alpha
 
     if excess(0.0) >= 0:
@@ -194,8 +214,12 @@ OTHER_BOUNDS = {
         katz_log, assumption="asymptotic: tens of true and false positives", valid=False
     ),
     "bayesian": Bound(bayesian, assumption=_PRIOR, valid=False),
-    "bayesian-gdp": Bound(bayesian_gdp, assumption=f"{_PRIOR}; {_GDP}", valid=False, gaussian=True),
-    "mean": Bound(mean, assumption="Gaussian scores with the null's variance", gaussian=True),
+    "bayesian-gdp": Bound(
+        bayesian_gdp, assumption=f"{_PRIOR}; {_GDP}", valid=False, gaussian=True
+    ),
+    "mean": Bound(
+        mean, assumption="Gaussian scores with the null's variance", gaussian=True
+    ),
 }
 """The bounds of this file by name."""
 

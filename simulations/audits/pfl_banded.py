@@ -44,7 +44,10 @@ Floats = NDArray[np.float64]
 AddNoise = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 DIM, CANARIES, NOISE, DELTA, CONFIDENCE = 20_000, 300, 1.0, 1e-5, 0.99
-SETTINGS = ((64, 64), (200, 50))  # rounds, and the least from one participation to the next
+SETTINGS = (
+    (64, 64),
+    (200, 50),
+)  # rounds, and the least from one participation to the next
 
 
 def meant(factor: Floats) -> Floats:
@@ -56,7 +59,9 @@ def meant(factor: Floats) -> Floats:
 def sensitivity(factor: Floats, separation: int) -> float:
     """Norm of what a client adds by its most exposing rounds, a separation apart."""
     starts = range(min(separation, len(factor)))
-    return max(float(np.linalg.norm(factor[:, s::separation].sum(axis=1))) for s in starts)
+    return max(
+        float(np.linalg.norm(factor[:, s::separation].sum(axis=1))) for s in starts
+    )
 
 
 def audit(
@@ -95,7 +100,10 @@ def released(rounds: int, separation: int) -> Any:
         os.chdir(folder)  # it writes its factor to a folder below
         try:
             return BandedMatrixFactorizationMechanism(
-                1.0, rounds, separation, lambda _: SimpleNamespace(cohort_noise_parameter=NOISE)
+                1.0,
+                rounds,
+                separation,
+                lambda _: SimpleNamespace(cohort_noise_parameter=NOISE),
             )
         finally:
             os.chdir(before)
@@ -119,7 +127,9 @@ def noise_of(mechanism: Any, seed: int) -> AddNoise:
     seeds = np.random.default_rng((seed, 1))
 
     def add_noise(total: NDArray[np.float32]) -> NDArray[np.floating]:
-        statistics = MappedVectorStatistics({"update": torch.from_numpy(total.copy())}, weight=1)
+        statistics = MappedVectorStatistics(
+            {"update": torch.from_numpy(total.copy())}, weight=1
+        )
         noisy, _ = mechanism.add_noise(statistics, 1, seed=int(seeds.integers(2**31)))
         return np.asarray(noisy["update"])
 
@@ -131,7 +141,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=20)
     seeds = parser.parse_args().seeds
-    print("rounds apart factor     | ‖C·1‖ claimed ε   score  proved ε  disproved      s")
+    print(
+        "rounds apart factor     | ‖C·1‖ claimed ε   score  proved ε  disproved      s"
+    )
     for rounds, separation in SETTINGS:
         for name, make in (("released", released), ("corrected", corrected)):
             began, rows = time.perf_counter(), []

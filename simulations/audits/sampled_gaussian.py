@@ -62,7 +62,9 @@ class TradeOff:
 
 
 @functools.lru_cache(maxsize=4096)
-def poisson_trade_off(noise_multiplier: float, sampling_rate: float, steps: int) -> TradeOff:
+def poisson_trade_off(
+    noise_multiplier: float, sampling_rate: float, steps: int
+) -> TradeOff:
     """The curve of ``steps`` noisy sums in each of which a record takes part by a secret coin.
 
     From dp-accounting's privacy-loss distribution, rounded up. It holds in both directions: for who
@@ -77,10 +79,14 @@ def poisson_trade_off(noise_multiplier: float, sampling_rate: float, steps: int)
         ValueError: if an argument is out of range.
     """
     _check(noise_multiplier, sampling_rate, steps)
-    largest = min(gaussian_epsilon(noise_multiplier, _FLATTEST, steps), _LARGEST)  # unsampled
+    largest = min(
+        gaussian_epsilon(noise_multiplier, _FLATTEST, steps), _LARGEST
+    )  # unsampled
     if steps == 1:
         return _one_step_curve(noise_multiplier, sampling_rate, largest)
-    step = min(max(_STEP * _deviation(noise_multiplier, sampling_rate), _FINEST), _COARSEST)
+    step = min(
+        max(_STEP * _deviation(noise_multiplier, sampling_rate), _FINEST), _COARSEST
+    )
     losses = _losses(noise_multiplier, sampling_rate, steps, step, pessimistic=True)
     first = np.append(0.0, np.geomspace(largest / 1e4, largest, _FIRST_LOOK))
     deltas = np.asarray(losses.get_delta_for_epsilon(first))
@@ -125,7 +131,9 @@ def poisson_epsilon_below(
     return min(epsilon_of_losses(losses, slack), above) if slack < 1 else 0.0
 
 
-def _one_step_curve(noise_multiplier: float, sampling_rate: float, largest: float) -> TradeOff:
+def _one_step_curve(
+    noise_multiplier: float, sampling_rate: float, largest: float
+) -> TradeOff:
     unsampled = np.linspace(0.0, largest, _TANGENTS)
     deltas = delta_two_gaussians(0.0, 1.0, 1 / noise_multiplier, 1.0, unsampled)
     epsilons = np.log1p(sampling_rate * np.expm1(unsampled))
@@ -148,7 +156,9 @@ def _deviation(noise_multiplier: float, sampling_rate: float) -> float:
     return min(sampling_rate * math.sqrt(math.expm1(square)), 1 / noise_multiplier)
 
 
-def _losses(noise: float, rate: float, steps: int, step: float, *, pessimistic: bool) -> Any:
+def _losses(
+    noise: float, rate: float, steps: int, step: float, *, pessimistic: bool
+) -> Any:
     from dp_accounting.pld import privacy_loss_distribution  # slow to import
 
     one = privacy_loss_distribution.from_gaussian_mechanism(

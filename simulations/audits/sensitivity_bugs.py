@@ -28,7 +28,9 @@ class ClipsTheMean(AuditedMechanism):
     Seen in code that clips the gradient of a batch's mean loss, for want of per-example gradients.
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, batch_size: float) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, batch_size: float
+    ) -> None:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.batch_size, self.sensitivity = batch_size, clip_norm / batch_size
 
@@ -51,14 +53,18 @@ class SensitivityOverBatch(AuditedMechanism):
     (Tramèr et al. 2022, section 4).
     """
 
-    def __init__(self, clip_norm: float, noise_multiplier: float, batch_size: float) -> None:
+    def __init__(
+        self, clip_norm: float, noise_multiplier: float, batch_size: float
+    ) -> None:
         self.clip_norm, self.noise_multiplier = clip_norm, noise_multiplier
         self.batch_size, self.sensitivity = batch_size, clip_norm / batch_size
 
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The sum of clipped shares of the mean and noise, shape (d,)."""
         total = clipped(updates / self.batch_size, self.clip_norm).sum(axis=0)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.sensitivity)
+        noise = gaussian_noise(
+            rng, total.size, self.noise_multiplier * self.sensitivity
+        )
         return np.asarray(total + noise)
 
 
@@ -93,7 +99,9 @@ class WeightedSum(AuditedMechanism):
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The weighted sum and noise, shape (d,)."""
         total = self._weights[: len(updates)] @ clipped(updates, self.clip_norm)
-        noise = gaussian_noise(rng, total.size, self.noise_multiplier * self.sensitivity)
+        noise = gaussian_noise(
+            rng, total.size, self.noise_multiplier * self.sensitivity
+        )
         return np.asarray(total + noise)
 
 
@@ -134,8 +142,12 @@ class ClippedByTensor(AuditedMechanism):
     def release(self, updates: Updates, rng: np.random.Generator) -> Vector:
         """The sum and noise, shape (d,)."""
         parts = np.array_split(updates, self.tensors, axis=1)
-        rows = [clipped(part, self.share * self.clip_norm).sum(axis=0) for part in parts]
-        noise = gaussian_noise(rng, updates.shape[1], self.noise_multiplier * self.clip_norm)
+        rows = [
+            clipped(part, self.share * self.clip_norm).sum(axis=0) for part in parts
+        ]
+        noise = gaussian_noise(
+            rng, updates.shape[1], self.noise_multiplier * self.clip_norm
+        )
         return np.asarray(np.concatenate(rows) + noise)
 
 
@@ -153,8 +165,14 @@ class AdaptiveSum(AuditedMechanism):
         clip_norm: of the next step.
     """
 
-    def __init__(self, rule: AdaptiveClip, noise_multiplier: float, *, right: bool = True) -> None:
-        self.rule, self.noise_multiplier, self._sign = rule, noise_multiplier, 1 if right else -1
+    def __init__(
+        self, rule: AdaptiveClip, noise_multiplier: float, *, right: bool = True
+    ) -> None:
+        self.rule, self.noise_multiplier, self._sign = (
+            rule,
+            noise_multiplier,
+            1 if right else -1,
+        )
         self.clip_norm, self.sensitivity = rule.init(), 1.0  # in units of the clip norm
         self._multiplier = rule.sum_noise_multiplier(noise_multiplier)
 

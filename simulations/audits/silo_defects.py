@@ -43,7 +43,11 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 def network() -> torch.nn.Module:
     """Of 2,762 parameters."""
-    layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, CLASSES)
+    layers = (
+        torch.nn.Linear(FEATURES, HIDDEN),
+        torch.nn.Tanh(),
+        torch.nn.Linear(HIDDEN, CLASSES),
+    )
     return torch.nn.Sequential(*layers)
 
 
@@ -162,7 +166,10 @@ def skip_clipping(optimizer: Any, _: int) -> None:
         finally:
             optimizer.max_grad_norm = claimed
 
-    sound, optimizer.clip_and_accumulate = optimizer.clip_and_accumulate, clip_and_accumulate
+    sound, optimizer.clip_and_accumulate = (
+        optimizer.clip_and_accumulate,
+        clip_and_accumulate,
+    )
 
 
 def seeded_alike(_: int) -> dict[str, Any]:
@@ -193,7 +200,9 @@ def federation(seed: int, *, proofs: bool = False, **defect: Any) -> list[SiloAn
     model = network()
     for index in range(ROUNDS):
         vectors = [
-            torch.nn.utils.parameters_to_vector(silo.train(model, index).parameters()).detach()
+            torch.nn.utils.parameters_to_vector(
+                silo.train(model, index).parameters()
+            ).detach()
             for silo in silos
         ]
         mean = torch.stack(vectors).mean(dim=0)
@@ -219,7 +228,9 @@ def accusations(answer: SiloAnswer) -> list[str]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="federations with each defect")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="federations with each defect"
+    )
     parser.add_argument("--sound", type=int, default=100, help="federations without")
     parser.add_argument("--only", choices=DEFECTS, help="one defect")
     parser.add_argument("--proofs", action="store_true", help="also what is proved")
@@ -247,7 +258,9 @@ def main() -> None:
     print(f"beside them, sound: {accused.total()} of {sound} silos accused", flush=True)
     each = (federation(seed, proofs=options.proofs) for seed in range(options.sound))
     answers = list(itertools.chain.from_iterable(each))
-    others = collections.Counter(text for one in answers for text in accusations(one)[:1])
+    others = collections.Counter(
+        text for one in answers for text in accusations(one)[:1]
+    )
     print(f"sound federations: {others.total()} of {len(answers)} silos accused")
     for text, times in (others + accused).items():
         print(f"  {times} times: {text}")

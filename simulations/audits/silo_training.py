@@ -42,7 +42,9 @@ def local_model(
 ) -> torch.nn.Module:
     """A silo's model after an epoch; audited if there is ``where`` to keep the audit."""
     model = copy.deepcopy(start)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*silo), batch_size=BATCH)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(*silo), batch_size=BATCH
+    )
     private, optimizer, batches = PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
@@ -79,7 +81,10 @@ def federation(
         total = torch.zeros_like(start)
         for i, (silo, place) in enumerate(zip(silos, places, strict=True)):
             trained = local_model(model, silo, place if audited else None)
-            update = torch.nn.utils.parameters_to_vector(trained.parameters()).detach() - start
+            update = (
+                torch.nn.utils.parameters_to_vector(trained.parameters()).detach()
+                - start
+            )
             total += weights[i] * update
             energies[i] = (weights[i] * float(update.norm())) ** 2
         torch.nn.utils.vector_to_parameters(start + total, model.parameters())
@@ -104,16 +109,24 @@ def accuracy(model: torch.nn.Module, data: Data) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="federations, each with its pair")
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="federations, each with its pair"
+    )
     parser.add_argument("--first", type=int, default=0, help="number of the first seed")
     parser.add_argument("--rounds", type=int, default=8, help="of each federation")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     images = read_images("fashion-mnist")
     data = torch.from_numpy(images.inputs).float(), torch.from_numpy(images.labels)
-    held_out = torch.from_numpy(images.test_inputs).float(), torch.from_numpy(images.test_labels)
+    held_out = (
+        torch.from_numpy(images.test_inputs).float(),
+        torch.from_numpy(images.test_labels),
+    )
     ends = np.cumsum(SIZES)
-    silos = [(data[0][e - n : e], data[1][e - n : e]) for n, e in zip(SIZES, ends, strict=True)]
+    silos = [
+        (data[0][e - n : e], data[1][e - n : e])
+        for n, e in zip(SIZES, ends, strict=True)
+    ]
     answers, differences = [], []
     for seed in range(options.first, options.first + options.seeds):
         model, found = federation(silos, options.rounds, seed, audited=True)
@@ -121,7 +134,9 @@ def main() -> None:
         with_canaries, without = accuracy(model, held_out), accuracy(plain, held_out)
         differences.append(with_canaries - without)
         answers.append(found)
-        each = [[line.scale and round(line.scale, 3) for line in one.lines] for one in found]
+        each = [
+            [line.scale and round(line.scale, 3) for line in one.lines] for one in found
+        ]
         print(seed, f"{with_canaries:.4f} {without:.4f}", each, flush=True)
         print(*(f"  {one.silo} {one.faults} {one.notes}" for one in found), flush=True)
     print("records  adversary      κ      ±       ε   proved  theory  limit  reasons")
@@ -131,14 +146,19 @@ def main() -> None:
             told = [one for one in lines if one.epsilon is not None]
             reasons = {one.reason for one in lines if one.reason}
             scales = np.array([one.scale for one in told])
-            error = scales.std(ddof=1) / np.sqrt(len(scales)) if len(scales) > 1 else np.nan
+            error = (
+                scales.std(ddof=1) / np.sqrt(len(scales)) if len(scales) > 1 else np.nan
+            )
             print(
                 f"{size:7,}  {line.adversary:9}  {scales.mean():5.3f}  {error:5.3f}"
                 f"  {np.mean([one.epsilon for one in told]):6.3f}"
                 f"  {np.mean([one.proved or 0 for one in told]):7.3f}  {line.theory:6.3f}"
                 f"  {np.mean([one.linear_limit for one in told]):5.3f}  {reasons or ''}"
             )
-    mean, error = np.mean(differences), np.std(differences, ddof=1) / np.sqrt(len(differences))
+    mean, error = (
+        np.mean(differences),
+        np.std(differences, ddof=1) / np.sqrt(len(differences)),
+    )
     print(f"difference in accuracy: {100 * mean:.2f} ± {100 * error:.2f} points")
 
 

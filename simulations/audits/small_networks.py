@@ -52,12 +52,16 @@ class Networks:
     second: Tensor
 
     @classmethod
-    def drawn(cls, count: int, hidden: int, seed: int, *, alike: bool = True) -> Networks:
+    def drawn(
+        cls, count: int, hidden: int, seed: int, *, alike: bool = True
+    ) -> Networks:
         """``count`` networks with random weights, the same for all if ``alike``."""
         rng = torch.Generator().manual_seed(seed)
         draws = 1 if alike else count
         first = torch.randn(draws, 65, hidden, generator=rng) / 65**0.5
-        second = torch.randn(draws, hidden + 1, CLASSES, generator=rng) / (hidden + 1) ** 0.5
+        second = (
+            torch.randn(draws, hidden + 1, CLASSES, generator=rng) / (hidden + 1) ** 0.5
+        )
         copies = count // draws
         return cls(first.repeat(copies, 1, 1), second.repeat(copies, 1, 1))
 
@@ -69,7 +73,9 @@ class Networks:
     def log_odds(self, examples: Examples) -> Tensor:
         """Log of p/(1 − p) of each example's label, shape (m, n)."""
         logits = self._hidden(examples.images) @ self.second
-        own = logits.gather(2, examples.labels.expand(len(logits), -1)[..., None])[..., 0]
+        own = logits.gather(2, examples.labels.expand(len(logits), -1)[..., None])[
+            ..., 0
+        ]
         others = logits.scatter(
             2, examples.labels.expand(len(logits), -1)[..., None], -torch.inf
         ).logsumexp(2)

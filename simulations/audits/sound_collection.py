@@ -57,7 +57,9 @@ def _bfloat16(total: Rows) -> Rows:
 
 
 def _laplace_sum(rows: Rows, rng: Rng) -> Rows:
-    return np.asarray(clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1]))
+    return np.asarray(
+        clipped(rows, order=1).sum(axis=0) + rng.laplace(0, 1.0, rows.shape[1])
+    )
 
 
 def _two_largest(total: Rows) -> Rows:
@@ -94,7 +96,9 @@ def _permuted_and_flipped(rows: Rows, rng: Rng) -> int:
 def _median(rows: Rows, rng: Rng) -> int:
     """The exponential mechanism for a median on a grid of eight points."""
     values, grid = rows[:, 0], np.linspace(0, 1, 8)
-    scores = -np.abs((values[:, None] > grid).sum(axis=0) - (values[:, None] <= grid).sum(axis=0))
+    scores = -np.abs(
+        (values[:, None] > grid).sum(axis=0) - (values[:, None] <= grid).sum(axis=0)
+    )
     return int(np.argmax(scores / 2 + rng.gumbel(0, 1, grid.size)))
 
 
@@ -106,7 +110,9 @@ def _one_of_two(rows: Rows, rng: Rng) -> int:
 def _snapped(rows: Rows, rng: Rng) -> Rows:
     """Mironov 2012, with a grid of 1/4."""
     total = np.clip(clipped(rows, order=1).sum(axis=0), -20, 20)
-    noisy = total + rng.choice([-1.0, 1.0], total.size) * np.log(1 - rng.random(total.size))
+    noisy = total + rng.choice([-1.0, 1.0], total.size) * np.log(
+        1 - rng.random(total.size)
+    )
     return np.asarray(np.clip(np.rint(4 * noisy) / 4, -20, 20))
 
 
@@ -190,13 +196,19 @@ FROM_OUTSIDE: Mapping[str, Target] = {
     "rounded-to-int8-at-random": Target(
         lambda rows, rng: _rounded_to_int8(noisy_sum(rows, rng), rng), **GAUSSIAN
     ),
-    "bfloat16-laplace": Target(lambda rows, rng: _bfloat16(_laplace_sum(rows, rng)), **LAPLACE),
-    "laplace-times-1.2": Target(lambda rows, rng: 1.2 * _laplace_sum(rows, rng), **LAPLACE),
+    "bfloat16-laplace": Target(
+        lambda rows, rng: _bfloat16(_laplace_sum(rows, rng)), **LAPLACE
+    ),
+    "laplace-times-1.2": Target(
+        lambda rows, rng: 1.2 * _laplace_sum(rows, rng), **LAPLACE
+    ),
     "two-largest-laplace": Target(
         lambda rows, rng: _two_largest(_laplace_sum(rows, rng)), **LAPLACE
     ),
     "clamped-rounded": after(lambda total: np.rint(np.clip(total, -1.5, 1.5))),
-    "signs-of-a-smoothed-sum": after(lambda total: np.sign(np.convolve(total, [1, 2, 1], "same"))),
+    "signs-of-a-smoothed-sum": after(
+        lambda total: np.sign(np.convolve(total, [1, 2, 1], "same"))
+    ),
     "quantiles": after(lambda total: np.quantile(total, [0.1, 0.5, 0.9])),
     "debiased-average": Steps.target(_debiased, steps=3),
     "adam": Steps.target(_adam, steps=3),
@@ -214,18 +226,26 @@ FROM_OUTSIDE: Mapping[str, Target] = {
     ),
     "noisy-max-exponential": choice(_one_of_two, 4),
     "10-ary-response": response(10, math.e + 9),
-    "snapping-to-quarters": Target(_snapped, **{**LAPLACE, "epsilon": 1.3, "noise": None}),
+    "snapping-to-quarters": Target(
+        _snapped, **{**LAPLACE, "epsilon": 1.3, "noise": None}
+    ),
     "geometric-histogram": Target(_two_geometrics, **_COUNTS),
     "shares-of-a-histogram": Target(_shares, **_COUNTS),
     "staircase": Target(_staircase, **ONE_COUNT),
     "mean-with-a-noisy-count": Target(_noisy_mean, **GAUSSIAN),
     "clipped-by-array": Target(_by_array, **GAUSSIAN),
-    "half-of-the-records": Target(_batch, sampling_rate=0.5, draws_batches=True, **GAUSSIAN),
+    "half-of-the-records": Target(
+        _batch, sampling_rate=0.5, draws_batches=True, **GAUSSIAN
+    ),
     "half-of-the-records-by-epsilon": Target(
         _batch,
         sampling_rate=0.5,
         draws_batches=True,
-        **{**GAUSSIAN, "noise_multiplier": None, "epsilon": poisson_epsilon(1.0, 0.5, 1, 1e-5)},
+        **{
+            **GAUSSIAN,
+            "noise_multiplier": None,
+            "epsilon": poisson_epsilon(1.0, 0.5, 1, 1e-5),
+        },
     ),
     "released-twice": Target(_twice, sensitivity=math.sqrt(2), **GAUSSIAN),
     "noise-of-each-record": Target(_noise_of_each, **{**_ZERO_OUT, "noise": None}),

@@ -15,7 +15,11 @@ from audit_script import Result, Settings, Table, run
 from noisy_sum import NoisySum
 from numpy.typing import NDArray
 from sampled_gaussian import poisson_epsilon_below
-from subsampled_bounds import composed_lower_bound, noise_multiplier_limit, subsampled_lower_bound
+from subsampled_bounds import (
+    composed_lower_bound,
+    noise_multiplier_limit,
+    subsampled_lower_bound,
+)
 
 from fl_epe.accounting import poisson_epsilon
 from fl_epe.auditing import Scores, games
@@ -25,7 +29,11 @@ _NOISE = 1.0
 _RATES = (1.0, 0.25)  # of the canary; 1/4 is that of the paper's figure 5
 _OTHERS = 16
 _CANARIES = 5
-_RUN_RATE, _RUN_STEPS, _QUICK_STEPS = 0.25, 100, 4  # of the run that the steps are composed to
+_RUN_RATE, _RUN_STEPS, _QUICK_STEPS = (
+    0.25,
+    100,
+    4,
+)  # of the run that the steps are composed to
 
 
 def audit(settings: Settings) -> Result:
@@ -105,10 +113,14 @@ def _play(canary: games.ByStep, dim: int, rate: float, steps: int, seed: int) ->
     )
 
 
-def _bounds(scores: Scores, rate: float, run_steps: int, settings: Settings) -> tuple[float, ...]:
+def _bounds(
+    scores: Scores, rate: float, run_steps: int, settings: Settings
+) -> tuple[float, ...]:
     """By each method; by the step's own curve; and by that one of the run."""
     delta, confidence = settings.delta, settings.confidence
-    step = subsampled_lower_bound(scores, delta, sampling_rate=rate, steps=1, confidence=confidence)
+    step = subsampled_lower_bound(
+        scores, delta, sampling_rate=rate, steps=1, confidence=confidence
+    )
     run = composed_lower_bound(
         scores,
         delta,

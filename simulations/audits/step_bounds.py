@@ -41,7 +41,8 @@ NOT_VALID = (
 def bounds(scores: Scores, delta: float, confidence: float) -> dict[str, float]:
     """The lower bound by each of `METHODS`; "katz-log" at δ = 0."""
     return {
-        name: any_lower_bound(scores, delta, confidence=confidence, method=name) for name in METHODS
+        name: any_lower_bound(scores, delta, confidence=confidence, method=name)
+        for name in METHODS
     }
 
 

@@ -63,18 +63,25 @@ def sampled_runs(
     """One score for each of ``count`` runs in each world: the sum of the noisy steps."""
     taken = rng.binomial(steps, rate, count)
     spread = noise * math.sqrt(steps)
-    return Scores(taken + spread * rng.standard_normal(count), spread * rng.standard_normal(count))
+    return Scores(
+        taken + spread * rng.standard_normal(count), spread * rng.standard_normal(count)
+    )
 
 
 def answers(epsilon: float, count: int, rng: np.random.Generator) -> Scores:
     """Randomised response: a right answer with probability e^ε / (1 + e^ε), a little blurred."""
     right = 1 / (1 + math.exp(-epsilon))
     blur = 1e-3 * rng.standard_normal((2, count))
-    return Scores((rng.random(count) < right) + blur[0], (rng.random(count) >= right) + blur[1])
+    return Scores(
+        (rng.random(count) < right) + blur[0], (rng.random(count) >= right) + blur[1]
+    )
 
 
 def share(
-    truth: float, audits: int, draw: Callable[[], Scores], bound: Callable[[Scores], float]
+    truth: float,
+    audits: int,
+    draw: Callable[[], Scores],
+    bound: Callable[[Scores], float],
 ) -> Found:
     """Share of audits whose bound exceeds the truth, and the mean bound."""
     bounds = [bound(draw()) for _ in range(audits)]
@@ -85,7 +92,9 @@ def subsampled(noise: float, rate: float, steps: int, audits: int) -> dict[str, 
     """Each bound's shares for runs with sampling."""
     truth = poisson_epsilon_below(noise, rate, steps, DELTA)
     bounds: dict[str, Callable[[Scores], float]] = {
-        "f-DP": lambda s: subsampled_lower_bound(s, DELTA, sampling_rate=rate, steps=steps),
+        "f-DP": lambda s: subsampled_lower_bound(
+            s, DELTA, sampling_rate=rate, steps=steps
+        ),
         "GDP": lambda s: lower_bound(s, DELTA, method="gdp"),
         "CP": lambda s: lower_bound(s, DELTA),
     }
@@ -129,14 +138,17 @@ def main(audits: int = 1000, say: Callable[[str], None] = print) -> None:
         audits: of each row.
         say: takes a line.
     """
-    say(f"1. {audits} audits         true ε   f-DP above  mean   GDP above  mean    CP above  mean")
+    say(
+        f"1. {audits} audits         true ε   f-DP above  mean   GDP above  mean    CP above  mean"
+    )
     for noise, rate, steps in RUNS:
         truth = poisson_epsilon_below(noise, rate, steps, DELTA)
         cells = subsampled(noise, rate, steps, audits).values()
         row = "".join(f"  {above:9.1%} {mean:6.2f}" for above, mean in cells)
         say(f"   z={noise:3} q={rate:4} T={steps:2} {truth:8.2f} {row}")
     say(
-        f"2. {audits} audits           " + "".join(f"  n={count:5} above  mean" for count in COUNTS)
+        f"2. {audits} audits           "
+        + "".join(f"  n={count:5} above  mean" for count in COUNTS)
     )
     columns = [credible(count, audits) for count in COUNTS]
     for name in columns[0]:
@@ -146,6 +158,10 @@ def main(audits: int = 1000, say: Callable[[str], None] = print) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="How often do bounds exceed the truth?")
-    parser.add_argument("--quick", action="store_true", help="a few audits of each kind")
+    parser = argparse.ArgumentParser(
+        description="How often do bounds exceed the truth?"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few audits of each kind"
+    )
     main(20 if parser.parse_args().quick else 1000)

@@ -44,13 +44,22 @@ _LEAST, _MOST = -4, 10  # noise multipliers from 2⁻⁴ to 2¹⁰
 _FINE = 64  # members of the family in each doubling of the noise
 _SHARE_FOR_CHOICE = 0.1
 _PLACES = 201  # thresholds to choose among
-_LUCK = np.linspace(-1.5, 1.5, 4)  # standard deviations around the expected number of errors
+_LUCK = np.linspace(
+    -1.5, 1.5, 4
+)  # standard deviations around the expected number of errors
 _QUANTILES = np.linspace(1e-4, 1 - 1e-4, 60)
-_RATES = np.concatenate([np.geomspace(1e-7, 0.05, 80, endpoint=False), np.linspace(0.05, 1, 60)])
+_RATES = np.concatenate(
+    [np.geomspace(1e-7, 0.05, 80, endpoint=False), np.linspace(0.05, 1, 60)]
+)
 
 
 def subsampled_lower_bound(
-    scores: Scores, delta: float, *, sampling_rate: float, steps: int, confidence: float = 0.95
+    scores: Scores,
+    delta: float,
+    *,
+    sampling_rate: float,
+    steps: int,
+    confidence: float = 0.95,
 ) -> float:
     """A lower bound on the ε of a whole run, from one score a run, by the accountant's curve.
 
@@ -104,12 +113,18 @@ def composed_lower_bound(
         ValueError: if an argument is out of range, or there is nothing to compare with.
     """
     check_probability("delta", delta)
-    limit = noise_multiplier_limit(scores, sampling_rate=canary_rate, confidence=confidence)
+    limit = noise_multiplier_limit(
+        scores, sampling_rate=canary_rate, confidence=confidence
+    )
     return poisson_epsilon_below(limit, sampling_rate, steps, delta)
 
 
 def noise_multiplier_limit(
-    scores: Scores, *, sampling_rate: float = 1.0, steps: int = 1, confidence: float = 0.95
+    scores: Scores,
+    *,
+    sampling_rate: float = 1.0,
+    steps: int = 1,
+    confidence: float = 0.95,
 ) -> float:
     """An upper limit of the noise multiplier: more noise would allow no such scores.
 
@@ -143,7 +158,9 @@ def noise_multiplier_limit(
 def _sample(scores: Scores, alpha: float) -> Sample | None:
     """What a bound needs, or ``None`` if all scores are alike."""
     if not scores.boundable:
-        raise ValueError("Expected unobserved scores or an exact null, got unobserved=None.")
+        raise ValueError(
+            "Expected unobserved scores or an exact null, got unobserved=None."
+        )
     if scores.dim is not None:
         return Sample(scores.cosines, None, scores.dim, 0.5, alpha)
     observed, unobserved = in_moderate_units(*scores.both())
@@ -197,7 +214,9 @@ def _held_out(
     thresholds = np.linspace(low, high, _PLACES)
     foreseen = count_errors(judging, thresholds)
     scale = max(spread, 1e-9 * max(high - low, 1e-300))
-    from_each = scipy.special.ndtr((thresholds - middle - shift * times[:, np.newaxis]) / scale)
+    from_each = scipy.special.ndtr(
+        (thresholds - middle - shift * times[:, np.newaxis]) / scale
+    )
     missed = (weights / weights.sum()) @ from_each
     alarms = scipy.special.ndtr((middle - thresholds) / scale)
     predicted = dataclasses.replace(
@@ -212,7 +231,9 @@ def _held_out(
 def _with_luck(share: Floats, total: int) -> Floats:
     """Counts of errors that may come, from few to many, shape (levels, j)."""
     spread = np.sqrt(total * share * (1 - share))
-    return np.asarray(np.clip(total * share + _LUCK[:, np.newaxis] * spread, 0.0, float(total)))
+    return np.asarray(
+        np.clip(total * share + _LUCK[:, np.newaxis] * spread, 0.0, float(total))
+    )
 
 
 def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Floats:
@@ -220,7 +241,9 @@ def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Float
     ladder = _ladder(rate, steps)
     places = np.interp(np.broadcast_to(fpr, fnr.shape), _RATES, np.arange(_RATES.size))
     least = np.array([np.interp(places, np.arange(_RATES.size), row) for row in ladder])
-    excess = least - fnr  # grows with the noise, from below 0 to above where it is ruled out
+    excess = (
+        least - fnr
+    )  # grows with the noise, from below 0 to above where it is ruled out
     out = np.sum(excess > 0, axis=0)
     first = np.clip(ladder.shape[0] - out, 1, ladder.shape[0] - 1)
     above = np.take_along_axis(excess, first[np.newaxis], 0)[0]
@@ -234,4 +257,6 @@ def _rungs_ruled_out(fpr: Floats, fnr: Floats, rate: float, steps: int) -> Float
 def _ladder(rate: float, steps: int) -> Floats:
     """The least FNR at each of `_RATES`, a row for each doubling of the noise."""
     noises = 2.0 ** np.arange(_LEAST, _MOST + 1)
-    return np.array([poisson_trade_off(float(z), rate, steps).least_fnr(_RATES) for z in noises])
+    return np.array(
+        [poisson_trade_off(float(z), rate, steps).least_fnr(_RATES) for z in noises]
+    )

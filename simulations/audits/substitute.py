@@ -74,7 +74,11 @@ import dataclasses
 import math
 
 from group_privacy import group_epsilon
-from hidden_substitute import HiddenSubstitute, hidden_substitute_lower_bound, play_hidden_state
+from hidden_substitute import (
+    HiddenSubstitute,
+    hidden_substitute_lower_bound,
+    play_hidden_state,
+)
 from substitute_clients import signed_run
 from substitute_quadrature import epsilon_by_quadrature
 
@@ -141,7 +145,9 @@ def accountant_table(size: Size) -> float:
                 )
                 apart = ours / direct - 1
                 largest = max(largest, abs(apart))
-                print(f"{z:6g} {q:6g} {rounds:5d} {ours:11.5f} {direct:11.5f} {apart:11.1e}")
+                print(
+                    f"{z:6g} {q:6g} {rounds:5d} {ours:11.5f} {direct:11.5f} {apart:11.1e}"
+                )
     print(f"largest difference: {largest:.1e}\n")
     return largest
 
@@ -149,14 +155,18 @@ def accountant_table(size: Size) -> float:
 def worst_case_table(size: Size) -> list[tuple[float, float, float]]:
     """Print the paper's Figure 2 in numbers; returns add-or-remove, bound, substitute."""
     print(f"Worst-case data set, hidden state, {size.runs:,} runs of each world, 95%")
-    print("     z      q     T  add/remove  ε ≥ any law  ε ≥ curve  hidden  substitute   group")
+    print(
+        "     z      q     T  add/remove  ε ≥ any law  ε ≥ curve  hidden  substitute   group"
+    )
     found = []
     for seed, (z, q, rounds) in enumerate(size.worst):
         pair = HiddenSubstitute(z, q, rounds)
         scores = play_hidden_state(pair, observations=size.runs, seed=seed)
         bound = hidden_substitute_lower_bound(scores, q, rounds, DELTA)
         free = lower_bound(scores, DELTA, method="clopper-pearson")
-        apart, group = (of(z, q, rounds, DELTA) for of in (poisson_epsilon, group_epsilon))
+        apart, group = (
+            of(z, q, rounds, DELTA) for of in (poisson_epsilon, group_epsilon)
+        )
         substitute = poisson_epsilon(z, q, rounds, DELTA, replace_one=True)
         print(
             f"{z:6g} {q:6g} {rounds:5d} {apart:11.3f} {free:12.3f} {bound:10.3f} "
@@ -176,9 +186,14 @@ def ratio_table(size: Size) -> list[tuple[float, float, float]]:
     for z in size.ratio_noises:
         for q in size.ratio_rates:
             apart = poisson_epsilon(z, q, size.ratio_rounds, DELTA)
-            substitute = poisson_epsilon(z, q, size.ratio_rounds, DELTA, replace_one=True)
+            substitute = poisson_epsilon(
+                z, q, size.ratio_rounds, DELTA, replace_one=True
+            )
             ratio = substitute / apart
-            print(f"{z:6g} {q:6g} {apart:11.3f} {substitute:11.3f} {ratio:7.3f}", flush=True)
+            print(
+                f"{z:6g} {q:6g} {apart:11.3f} {substitute:11.3f} {ratio:7.3f}",
+                flush=True,
+            )
             found.append((apart, substitute, ratio))
     print()
     return found
@@ -186,7 +201,9 @@ def ratio_table(size: Size) -> list[tuple[float, float, float]]:
 
 def validity_table(size: Size) -> list[float]:
     """Print the share of seeds whose bound is above the true ε; returns these shares."""
-    print(f"Bounds above the true ε, of {size.seeds} seeds, {size.runs_of_a_seed} runs each")
+    print(
+        f"Bounds above the true ε, of {size.seeds} seeds, {size.runs_of_a_seed} runs each"
+    )
     print("     z      q     T   above the hidden pair's   above the accountant's")
     shares = []
     for z, q, rounds in ((3.0, 1.0, 10), (3.0, 0.5, 10), (3.0, 0.25, 40)):
@@ -204,7 +221,9 @@ def validity_table(size: Size) -> list[float]:
             )
             for seed in range(size.seeds)
         ]
-        share, of_promise = (sum(b > t for b in bounds) / len(bounds) for t in (truth, promised))
+        share, of_promise = (
+            sum(b > t for b in bounds) / len(bounds) for t in (truth, promised)
+        )
         print(f"{z:6g} {q:6g} {rounds:5d} {share:25.1%} {of_promise:24.1%}", flush=True)
         shares.append(share)
     print()
@@ -216,20 +235,28 @@ def federated_table(size: Size) -> None:
     if not size.federated_seeds:
         return
     apart, substitute = gaussian_epsilon(1.0, DELTA), gaussian_epsilon(0.5, DELTA)
-    print(f"Clients of +c or −c, z = 1, 120 canaries, {size.federated_seeds} runs of 6 rounds")
+    print(
+        f"Clients of +c or −c, z = 1, 120 canaries, {size.federated_seeds} runs of 6 rounds"
+    )
     print(f"ε zero-out {apart:.3f}, substitute {substitute:.3f}")
-    played = [signed_run(1.0, 120, 6, DELTA, seed) for seed in range(size.federated_seeds)]
+    played = [
+        signed_run(1.0, 120, 6, DELTA, seed) for seed in range(size.federated_seeds)
+    ]
     for method in ("gdp", "weighted"):
         bounds = [lower_bound(scores, DELTA, method=method) for scores in played]
         mean = math.fsum(bounds) / len(bounds)
         over = [sum(bound > limit for bound in bounds) for limit in (apart, substitute)]
-        print(f"{method:12} mean {mean:.3f}; above zero-out {over[0]}, above substitute {over[1]}")
+        print(
+            f"{method:12} mean {mean:.3f}; above zero-out {over[0]}, above substitute {over[1]}"
+        )
 
 
 def main() -> None:
     """Print every table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller, to see that it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller, to see that it works"
+    )
     size = QUICK if parser.parse_args().quick else Size()
     worst_case_table(size)
     ratio_table(size)

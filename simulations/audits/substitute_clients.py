@@ -67,7 +67,9 @@ def audit(settings: Settings) -> Result:
     for noise in _NOISE:
         scores = signed_run(noise, count, rounds, settings.delta, settings.seed)
         found = [
-            lower_bound(scores, settings.delta, confidence=settings.confidence, method=method)
+            lower_bound(
+                scores, settings.delta, confidence=settings.confidence, method=method
+            )
             for method in _METHODS
         ]
         measured = epsilon_of_means(scores, settings.delta)
@@ -96,7 +98,9 @@ def audit(settings: Settings) -> Result:
     return Result(summary, [Table("", _COLUMNS, rows)], notes, passed)
 
 
-def signed_run(noise: float, count: int, rounds: int, delta: float, seed: int) -> Scores:
+def signed_run(
+    noise: float, count: int, rounds: int, delta: float, seed: int
+) -> Scores:
     """Scores of ``count`` canaries of one run: +c as observed, −c as the other world.
 
     Args:
@@ -112,7 +116,9 @@ def signed_run(noise: float, count: int, rounds: int, delta: float, seed: int) -
     return Scores(scores[signs > 0], scores[signs < 0], statistic="matched filter")
 
 
-def _record(noise: float, signs: np.ndarray, rounds: int, delta: float, seed: int) -> AuditRecord:
+def _record(
+    noise: float, signs: np.ndarray, rounds: int, delta: float, seed: int
+) -> AuditRecord:
     task = LinearDigitsTask(num_clients=_CLIENTS)
     config = RunConfig(
         clients=_CLIENTS,
@@ -149,7 +155,9 @@ def signed_app(task: Task, signs: np.ndarray) -> ClientApp:
         order = TrainInstruction.decode(message.content)
         opposite = [canary for canary in order.canary_ids if signs[canary] < 0]
         part = execute(task, order)
-        minus = execute(task, dataclasses.replace(order, clients=[], canary_ids=opposite))
+        minus = execute(
+            task, dataclasses.replace(order, clients=[], canary_ids=opposite)
+        )
         part.total = part.total - 2 * minus.total
         return Message(part.encode(), reply_to=message)
 

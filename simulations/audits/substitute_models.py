@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from audit_script import Result, Settings, Table, run
 from group_privacy import group_epsilon
-from hidden_substitute import HiddenSubstitute, hidden_substitute_lower_bound, play_hidden_state
+from hidden_substitute import (
+    HiddenSubstitute,
+    hidden_substitute_lower_bound,
+    play_hidden_state,
+)
 from linear_digits import (
     Canary,
     Example,
@@ -40,8 +44,13 @@ if TYPE_CHECKING:
 Row = tuple[str | int | float | bool | None, ...]
 _FULL = (Training(5.0, 1.0, 25), Training(5.0, 0.25, 100))
 _QUICK = (Training(2.0, 1.0, 4, examples=40), Training(2.0, 0.25, 16, examples=40))
-_LINEAR = ("worst-case data set", "crafted gradient")  # scores that are a sum over steps
-_WORST_PER_MODEL = 10  # runs of the worst case, which cost nothing, for each trained model
+_LINEAR = (
+    "worst-case data set",
+    "crafted gradient",
+)  # scores that are a sum over steps
+_WORST_PER_MODEL = (
+    10  # runs of the worst case, which cost nothing, for each trained model
+)
 _COLUMNS = (
     "sampling rate",
     "canary",
@@ -66,7 +75,12 @@ class Theory:
     def epsilons(self) -> tuple[float, float, float]:
         """Add-or-remove, substitute and group privacy."""
         training = self.training
-        arguments = (training.noise_multiplier, training.sampling_rate, training.steps, self.delta)
+        arguments = (
+            training.noise_multiplier,
+            training.sampling_rate,
+            training.steps,
+            self.delta,
+        )
         return (
             poisson_epsilon(*arguments),
             poisson_epsilon(*arguments, replace_one=True),
@@ -77,7 +91,9 @@ class Theory:
     def pair(self) -> HiddenSubstitute:
         """The worst case for who sees the final model."""
         training = self.training
-        return HiddenSubstitute(training.noise_multiplier, training.sampling_rate, training.steps)
+        return HiddenSubstitute(
+            training.noise_multiplier, training.sampling_rate, training.steps
+        )
 
 
 def audit(settings: Settings) -> Result:
@@ -90,9 +106,14 @@ def audit(settings: Settings) -> Result:
         with one_thread():
             problem = LinearDigits(training, settings.seed)
             seen = dict(played(problem, theory, models, settings.seed, notes))
-        rows += [row_of(name, scores, theory, promised, settings) for name, scores in seen.items()]
+        rows += [
+            row_of(name, scores, theory, promised, settings)
+            for name, scores in seen.items()
+        ]
     passed = all(_number(row[7]) <= _number(row[4]) for row in rows)
-    return Result(_summary(rows), [Table("", _COLUMNS, rows)], [*_notes(settings), *notes], passed)
+    return Result(
+        _summary(rows), [Table("", _COLUMNS, rows)], [*_notes(settings), *notes], passed
+    )
 
 
 def played(
@@ -101,7 +122,9 @@ def played(
     """Scores by canary: the worst case, a crafted gradient, and three examples."""
     yield (
         "worst-case data set",
-        play_hidden_state(theory.pair, observations=_WORST_PER_MODEL * models, seed=seed),
+        play_hidden_state(
+            theory.pair, observations=_WORST_PER_MODEL * models, seed=seed
+        ),
     )
     reference, training = problem.reference(), problem.training
     target = problem.example(reference.hardest)
@@ -145,15 +168,30 @@ def row_of(
     along_curve = training.sampling_rate == 1 or name in _LINEAR
     if along_curve:
         bound = hidden_substitute_lower_bound(
-            scores, training.sampling_rate, training.steps, delta, confidence=settings.confidence
+            scores,
+            training.sampling_rate,
+            training.steps,
+            delta,
+            confidence=settings.confidence,
         )
     else:
-        bound = lower_bound(scores, delta, confidence=settings.confidence, method="weighted")
+        bound = lower_bound(
+            scores, delta, confidence=settings.confidence, method="weighted"
+        )
     measured = epsilon_of_means(scores, delta)
     method = "along the curve" if along_curve else "weighted"
     above = bound > promised[0]
     count = scores.observed.size
-    return (training.sampling_rate, name, count, *promised, measured, bound, method, above)
+    return (
+        training.sampling_rate,
+        name,
+        count,
+        *promised,
+        measured,
+        bound,
+        method,
+        above,
+    )
 
 
 def epsilon_of_means(scores: Scores, delta: float) -> float:
@@ -173,7 +211,9 @@ def _summary(rows: list[Row]) -> str:
             "should be rare."
         )
     if not proved:
-        return "No bound is above the ε of add-or-remove adjacency; more runs may show it."
+        return (
+            "No bound is above the ε of add-or-remove adjacency; more runs may show it."
+        )
     best = max(proved, key=lambda row: _number(row[7]) / _number(row[3]))
     return (
         f"What a record says is protected less than that it is there: with the canary "

@@ -16,7 +16,13 @@ SPREAD = 14.0  # standard deviations of the output that are integrated
 
 
 def epsilon_by_quadrature(
-    z: float, q: float, rounds: int, delta: float, *, outputs: int = OUTPUTS, cells: int = CELLS
+    z: float,
+    q: float,
+    rounds: int,
+    delta: float,
+    *,
+    outputs: int = OUTPUTS,
+    cells: int = CELLS,
 ) -> float:
     """ε of T steps of (1−q)·N(0, z²) + q·N(1, z²) against the same with −1, at ``delta``."""
     points = np.linspace(-1 - SPREAD * z, 1 + SPREAD * z, outputs)

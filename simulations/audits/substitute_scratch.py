@@ -40,7 +40,9 @@ from fl_epe.models import one_thread
 
 _CLIP, _LEARNING_RATE = 1.0, 2.0
 _AT_ONCE = 200  # models
-_COORDINATE = 0  # a weight of the first pixel, which has no ink in any image: training leaves it
+_COORDINATE = (
+    0  # a weight of the first pixel, which has no ink in any image: training leaves it
+)
 _COLUMNS = (
     "sampling rate",
     "canary",
@@ -73,7 +75,10 @@ class Training:
     hidden: int = 16
 
 
-_FULL = (Training(1.736, 0.25, 50), Training(0.6482, 1 / 16, 50))  # both ε = 10, substitute
+_FULL = (
+    Training(1.736, 0.25, 50),
+    Training(0.6482, 1 / 16, 50),
+)  # both ε = 10, substitute
 _QUICK = (Training(1.736, 0.25, 5, examples=40, hidden=4),)
 
 
@@ -95,7 +100,9 @@ def audit(settings: Settings) -> Result:
                 )
                 for replace_one in (False, True)
             )
-            for name, (scores, accuracy) in played(training, models, settings.seed).items():
+            for name, (scores, accuracy) in played(
+                training, models, settings.seed
+            ).items():
                 bound, method = _bound(name, scores, training, settings)
                 measured = epsilon_of_means(scores, settings.delta)
                 rows.append(
@@ -127,7 +134,9 @@ def audit(settings: Settings) -> Result:
     return Result(summary, [Table("", _COLUMNS, rows)], notes, passed)
 
 
-def played(training: Training, models: int, seed: int) -> dict[str, tuple[Scores, float]]:
+def played(
+    training: Training, models: int, seed: int
+) -> dict[str, tuple[Scores, float]]:
     """Scores by canary, and the mean accuracy of models with it on held-out examples."""
     train, known = digits(seed)
     others = train.take(torch.arange(training.examples))
@@ -138,10 +147,14 @@ def played(training: Training, models: int, seed: int) -> dict[str, tuple[Scores
         return _trained(training, others, canary, models, seed, world)
 
     up, down = (trained(world, sign * _CLIP) for world, sign in ((1, 1.0), (2, -1.0)))
-    scores = _scores([_coordinate(down), _coordinate(up)], "weight")  # descent moves against +C
+    scores = _scores(
+        [_coordinate(down), _coordinate(up)], "weight"
+    )  # descent moves against +C
     found = {"crafted gradient": (scores, _accuracy(up, known))}
     base = trained(3, target)
-    for world, (name, canary) in enumerate(_examples(reference, target, known).items(), 4):
+    for world, (name, canary) in enumerate(
+        _examples(reference, target, known).items(), 4
+    ):
         sides = []
         swapped = trained(world, canary)
         for networks in (base, swapped):
@@ -196,7 +209,9 @@ def _reference(others: Examples, training: Training, seed: int) -> Networks:
     """A network of the adversary's, trained without noise or sampling from other weights."""
     network = Networks.drawn(1, training.hidden, seed + 1)
     for _ in range(training.steps):
-        network.move(-_LEARNING_RATE / training.examples * network.clipped_sum(others, _CLIP))
+        network.move(
+            -_LEARNING_RATE / training.examples * network.clipped_sum(others, _CLIP)
+        )
     return network
 
 
@@ -204,7 +219,9 @@ def _hardest(reference: Networks, others: Examples) -> Examples:
     return others.take(reference.log_odds(others)[0].argmin()[None])
 
 
-def _examples(reference: Networks, target: Examples, known: Examples) -> dict[str, Examples]:
+def _examples(
+    reference: Networks, target: Examples, known: Examples
+) -> dict[str, Examples]:
     """The example with the gradient most opposed to the target's: another label, or another one."""
     wrong = Examples(target.images.repeat(CLASSES, 1), torch.arange(CLASSES))
     return {
@@ -213,13 +230,17 @@ def _examples(reference: Networks, target: Examples, known: Examples) -> dict[st
     }
 
 
-def _most_opposed(reference: Networks, target: Examples, candidates: Examples) -> Examples:
+def _most_opposed(
+    reference: Networks, target: Examples, candidates: Examples
+) -> Examples:
     goal = reference.clipped_sum(target, math.inf)[0]
     cosines = []
     for place in range(len(candidates.labels)):
         one = candidates.take(torch.tensor([place]))
         gradient = reference.clipped_sum(one, math.inf)[0]
-        cosines.append(float(torch.nn.functional.cosine_similarity(goal, gradient, dim=0)))
+        cosines.append(
+            float(torch.nn.functional.cosine_similarity(goal, gradient, dim=0))
+        )
     return candidates.take(torch.tensor([int(torch.tensor(cosines).argmin())]))
 
 
@@ -231,7 +252,9 @@ def _accuracy(networks: list[Networks], known: Examples) -> float:
     return float(torch.cat([part.accuracy(known) for part in networks]).mean())
 
 
-def _bound(name: str, scores: Scores, training: Training, settings: Settings) -> tuple[float, str]:
+def _bound(
+    name: str, scores: Scores, training: Training, settings: Settings
+) -> tuple[float, str]:
     """Along the mechanism's curve for gradients, whose score is a sum; else for any law."""
     if name != "crafted gradient":
         found = lower_bound(

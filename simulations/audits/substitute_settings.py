@@ -44,7 +44,9 @@ from fl_epe.auditing import Scores
 from fl_epe.models import one_thread
 
 _RATE = 1 / 16  # of figure A3
-_WHOLE = Training(5.0, 1.0, 25)  # ε = 10 by the substitute accountant, as in the paper's appendix
+_WHOLE = Training(
+    5.0, 1.0, 25
+)  # ε = 10 by the substitute accountant, as in the paper's appendix
 _CLIP_NORMS = (0.25, 1.0, 4.0)
 _LEARNING_RATES = (0.05, 0.5, 5.0)
 _LONGER = (Training(0.6482, _RATE, 50), Training(1.0293, _RATE, 250))  # both ε = 10
@@ -72,7 +74,10 @@ def audit(settings: Settings) -> Result:
                 'Figure A2: clip norm. "Varying C causes crafted input and adversarial natural '
                 'canary to loose their effectiveness as C increases"',
                 "C",
-                [(norm, _shortened(_with_clip_norm(norm), settings)) for norm in _CLIP_NORMS],
+                [
+                    (norm, _shortened(_with_clip_norm(norm), settings))
+                    for norm in _CLIP_NORMS
+                ],
                 settings,
                 models,
             ),
@@ -93,7 +98,12 @@ def audit(settings: Settings) -> Result:
                 'input-space canaries"',
                 "η",
                 [
-                    (rate, _shortened(dataclasses.replace(_WHOLE, learning_rate=rate), settings))
+                    (
+                        rate,
+                        _shortened(
+                            dataclasses.replace(_WHOLE, learning_rate=rate), settings
+                        ),
+                    )
                     for rate in _LEARNING_RATES
                 ],
                 settings,
@@ -122,7 +132,9 @@ def utility(settings: Settings, models: int) -> Table:
     rows: list[Row] = []
     training = _shortened(_WHOLE, settings)
     for steps in sorted({max(1, training.steps // 5), training.steps}):
-        problem = LinearDigits(dataclasses.replace(training, steps=steps), settings.seed)
+        problem = LinearDigits(
+            dataclasses.replace(training, steps=steps), settings.seed
+        )
         reference = problem.reference()
         target = problem.example(reference.hardest)
         canaries = {
@@ -153,7 +165,9 @@ def runs(settings: Settings, models: int) -> Table:
         count = round(share * models)
         for name in _CANARIES:
             observed, other = seen[name].both()
-            first = Scores(observed[:count], other[:count], statistic=seen[name].statistic)
+            first = Scores(
+                observed[:count], other[:count], statistic=seen[name].statistic
+            )
             rows.append((2 * count, *_cells(name, first, theory, promised, settings)))
     title = (
         'Figure 5: models of both worlds. "With limited number of runs, there is a risk of '
@@ -177,7 +191,8 @@ def _swept(
         problem = LinearDigits(training, settings.seed)
         seen = dict(played(problem, theory, models, settings.seed, []))
         rows += [
-            (value, *_cells(name, seen[name], theory, promised, settings)) for name in _CANARIES
+            (value, *_cells(name, seen[name], theory, promised, settings))
+            for name in _CANARIES
         ]
     return Table(title, (parameter, *_COLUMNS), rows)
 

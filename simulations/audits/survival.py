@@ -119,7 +119,9 @@ class Blobs(Task):
         targets = rng.integers(0, CLASSES, EXAMPLES)
         centres = np.random.default_rng(5).standard_normal((CLASSES, self.inputs))
         values = centres[targets] + rng.standard_normal((EXAMPLES, self.inputs))
-        return ClientData(torch.tensor(values, dtype=torch.float32), torch.tensor(targets))
+        return ClientData(
+            torch.tensor(values, dtype=torch.float32), torch.tensor(targets)
+        )
 
 
 BASE = RunConfig(
@@ -174,7 +176,9 @@ def _same(one: Any, other: Any) -> bool:
             one, other, equal_nan=one.dtype.kind == "f"
         )
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(
+            _same(one[key], other[key]) for key in one
+        )
     return bool(one == other or (one != one and other != other))  # NaN is NaN
 
 
@@ -217,7 +221,11 @@ def end(process: int, folder: Path) -> bool:
 
 
 def kill_once(
-    start: Start, folder: Path, rounds: int, rng: np.random.Generator, files: tuple[str, ...]
+    start: Start,
+    folder: Path,
+    rounds: int,
+    rng: np.random.Generator,
+    files: tuple[str, ...],
 ) -> tuple[bool, bool]:
     """Start a run and kill it; whether it died, and whether it was writing a file."""
     process, reader = spawn(start, folder)
@@ -300,7 +308,9 @@ def survive(
     return AuditRecord.load(folder / "record.npz")
 
 
-def training(number: int, backend: str = "in-process", seed: int | None = None) -> Start:
+def training(
+    number: int, backend: str = "in-process", seed: int | None = None
+) -> Start:
     """A run of configuration ``number`` on the small task.
 
     With ``seed`` each start has other options.
@@ -343,7 +353,9 @@ def drifting_app() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         done = int(message.content.config_records["config"]["server-round"])  # type: ignore[arg-type]
-        rng = np.random.default_rng((17, int(context.node_config["partition-id"]), done))
+        rng = np.random.default_rng(
+            (17, int(context.node_config["partition-id"]), done)
+        )
         model = message.content.array_records["arrays"]["w"].numpy()
         step = 0.1 * rng.standard_normal(model.shape) / np.sqrt(model.size)
         content = RecordDict(
@@ -361,7 +373,9 @@ class Later(flower.FedAvg):
     """FedAvg that goes on after ``done`` rounds and asks its nodes in one order."""
 
     def __init__(self, done: int = 0) -> None:
-        super().__init__(fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=NODES)
+        super().__init__(
+            fraction_evaluate=0.0, min_train_nodes=2, min_available_nodes=NODES
+        )
         self.done = done
 
     def configure_train(self, server_round: int, *given: Any) -> list[Message]:
@@ -397,7 +411,9 @@ def server_app(folder: Path, tell: Callable[[int], None]) -> None:
 
 def without_its_interruption(record: AuditRecord) -> tuple[AuditRecord, bool]:
     """A record of the plug-in as if nobody had interrupted it, and whether it went back a round."""
-    back = [fault for fault in record.provenance.faults if "the server went back" in fault]
+    back = [
+        fault for fault in record.provenance.faults if "the server went back" in fault
+    ]
     faults = tuple(fault for fault in record.provenance.faults if fault not in back)
     changes = {"resumed_after": (), "plan": (), "faults": faults, "fault_counts": {}}
     return record.with_values(**changes), bool(back)  # the plan has seconds
@@ -442,7 +458,9 @@ def measure(part: str, runs: int, seed: int, root: Path) -> Iterator[Tally]:
         expected, back = references[which], False
         if part == "plug-in":
             files: tuple[str, ...] = ("audit/audit.npz", "audit/start.npz")
-            found = survive(start, folder, PLUG_IN_ROUNDS, rng, tally, files, damaging=False)
+            found = survive(
+                start, folder, PLUG_IN_ROUNDS, rng, tally, files, damaging=False
+            )
             found, back = without_its_interruption(found)
             expected, _ = without_its_interruption(expected)
         else:
@@ -483,8 +501,12 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="a few runs, without Ray")
     kinds = ["in process", "options", "ray", "plug-in"]
     parser.add_argument("--parts", nargs="+", default=[], choices=kinds)
-    parser.add_argument("--runs", type=int, help="of each part (default: 100, 40, 20 and 10)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the moments")
+    parser.add_argument(
+        "--runs", type=int, help="of each part (default: 100, 40, 20 and 10)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="of the moments"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)  # a process with several threads cannot be forked
     print(f"seed of the moments: {given.seed}", flush=True)

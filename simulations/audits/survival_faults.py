@@ -88,7 +88,14 @@ from fl_epe.config import RunConfig
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.reporting import summarize, write_report
 from fl_epe.seeding import Seeds, noise_generator
-from fl_epe.simulation import InProcessGrid, Job, Progress, run_on_grid, simulate, worker_app
+from fl_epe.simulation import (
+    InProcessGrid,
+    Job,
+    Progress,
+    run_on_grid,
+    simulate,
+    worker_app,
+)
 from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import ClientData
 
@@ -134,7 +141,9 @@ class Plan:
             counts[counts.argmax()] -= 1
             counts[counts.argmin()] += 1
         self.counts = [int(count) for count in counts]
-        self.waits = set(rng.choice(rounds - 1, max(1, rounds // 12), replace=False) + 1)
+        self.waits = set(
+            rng.choice(rounds - 1, max(1, rounds // 12), replace=False) + 1
+        )
         self.nodes: dict[int, str] = {}  # fault of the round, by node
         self.clients: dict[int, str] = {}  # fault of the round, by client
         self.dead: set[int] = set()
@@ -161,7 +170,10 @@ class Plan:
             elif kind == "dead" and self.round > 1 and self.free[-1] not in died:
                 self.dead.add(self.free.pop())
                 self.count(kind, ON_NODES[kind])
-            elif kind in ("dead", "full disk"):  # before round 1 all nodes are waited for
+            elif kind in (
+                "dead",
+                "full disk",
+            ):  # before round 1 all nodes are waited for
                 self.drawn.append("twice")
             elif self.round in self.waits and kind in ON_NODES:
                 self.drawn.append(str(self.rng.choice(list(WAITING))))
@@ -244,7 +256,10 @@ class FaultyGrid(InProcessGrid):
             return super().send_and_receive(messages, timeout=timeout, **newer)
         plan = self._plan
         asked = {message.metadata.dst_node_id: message for message in messages}
-        orders = {node: TrainInstruction.decode(message.content) for node, message in asked.items()}
+        orders = {
+            node: TrainInstruction.decode(message.content)
+            for node, message in asked.items()
+        }
         plan.meet(orders)
         arrived = [self._late.get(timeout=TIMEOUT) for _ in range(self._expected_late)]
         self._expected_late = list(plan.nodes.values()).count("late")
@@ -253,7 +268,10 @@ class FaultyGrid(InProcessGrid):
             node = reply.metadata.src_node_id
             fault = plan.nodes.get(node)
             if fault in (None, "twice"):
-                plan.accepted[-1][node] = orders[node], PartialAggregate.decode(reply.content)
+                plan.accepted[-1][node] = (
+                    orders[node],
+                    PartialAggregate.decode(reply.content),
+                )
             arrived += _spoiled(reply, asked[node], fault)
         plan.over.set()
         return arrived

@@ -58,7 +58,15 @@ from noisy_sum import NoisySum
 from numpy.typing import NDArray
 from other_bounds import any_lower_bound
 from sampled_gaussian import poisson_epsilon_below
-from step_bounds import METHODS, NOT_VALID, VALID, bounds, gaussian_scores, lower_bounds_at, sure
+from step_bounds import (
+    METHODS,
+    NOT_VALID,
+    VALID,
+    bounds,
+    gaussian_scores,
+    lower_bounds_at,
+    sure,
+)
 
 from fl_epe.accounting import gaussian_epsilon, poisson_epsilon
 from fl_epe.auditing import Scores, games
@@ -85,22 +93,36 @@ _COUNTS = (100, 300, 1000, 3000, 10_000)  # of figure 3
 _METHODS = ("gdp", "bayesian-gdp", "clopper-pearson", "bayesian")
 _BEST = ("gdp", "clopper-pearson")
 _OURS = "f-DP (mean)"
-_GRID = np.linspace(0.005, 0.995, 100)  # of both worlds' quantiles, for the best threshold
+_GRID = np.linspace(
+    0.005, 0.995, 100
+)  # of both worlds' quantiles, for the best threshold
 _ENOUGH = 0.8
-_MIDDLE = (-1.0, 2.0)  # of figure 4: where both worlds have many observations on either side
+_MIDDLE = (
+    -1.0,
+    2.0,
+)  # of figure 4: where both worlds have many observations on either side
 _RATE, _STEPS = 4096 / 50_000, 2500  # of the paper's WRN-16 on CIFAR-10
-_NOISES = (15.35, 4.5, 2.577, 1.577)  # z at which that run's ε is about 1, 4, 8, 16 at δ = 1e-5
+_NOISES = (
+    15.35,
+    4.5,
+    2.577,
+    1.577,
+)  # z at which that run's ε is about 1, 4, 8, 16 at δ = 1e-5
 _QUICK_STEPS, _QUICK_NOISE = 4, 0.7
 
 
 def observations(settings: Settings) -> Result:
     """Figure 3: means of each bound over independent runs, against observations."""
     most = settings.count(_COUNTS[-1], 2000)
-    counts = sorted({n for n in _COUNTS[2 if settings.quick else 0 :] if n < most} | {most})
+    counts = sorted(
+        {n for n in _COUNTS[2 if settings.quick else 0 :] if n < most} | {most}
+    )
     runs = 3 if settings.quick else 20
     rows = [
         (epsilon, n, *_means(settings, place, epsilon, n, runs))
-        for place, epsilon in enumerate((1.0, 4.0) if settings.quick else (1.0, 2.0, 4.0, 6.0))
+        for place, epsilon in enumerate(
+            (1.0, 4.0) if settings.quick else (1.0, 2.0, 4.0, 6.0)
+        )
         for n in counts
     ]
     columns = (
@@ -132,7 +154,12 @@ def _means(
         scores = gaussian_scores(noise, count, rng)
         every = bounds(scores, settings.delta, settings.confidence)
         best = [
-            _at(scores, np.quantile(np.concatenate(scores.both()), _GRID), settings, name).max()
+            _at(
+                scores,
+                np.quantile(np.concatenate(scores.both()), _GRID),
+                settings,
+                name,
+            ).max()
             for name in _BEST
         ]
         ours = any_lower_bound(
@@ -144,7 +171,9 @@ def _means(
 
 def _at(scores: Scores, places: Floats, settings: Settings, method: str) -> Floats:
     confidence = settings.confidence
-    return lower_bounds_at(scores, places, settings.delta, confidence=confidence, method=method)
+    return lower_bounds_at(
+        scores, places, settings.delta, confidence=confidence, method=method
+    )
 
 
 def _least_counts(rows: Sequence[tuple[float, ...]]) -> str:
@@ -154,9 +183,15 @@ def _least_counts(rows: Sequence[tuple[float, ...]]) -> str:
         own = [row for row in rows if row[0] == epsilon]
         least = [
             min((row[1] for row in own if row[at] >= _ENOUGH * epsilon), default=None)
-            for at in (-1, 2 + _METHODS.index("gdp"), 2 + _METHODS.index("clopper-pearson"))
+            for at in (
+                -1,
+                2 + _METHODS.index("gdp"),
+                2 + _METHODS.index("clopper-pearson"),
+            )
         ]
-        said = " / ".join(f"more than {most:,.0f}" if n is None else f"{n:,.0f}" for n in least)
+        said = " / ".join(
+            f"more than {most:,.0f}" if n is None else f"{n:,.0f}" for n in least
+        )
         parts.append(f"{said} for ε = {epsilon:g}")
     return (
         f"Observations until a bound proves {_ENOUGH:.0%} of ε, by the mean / by a threshold read "
@@ -198,7 +233,9 @@ def thresholds(settings: Settings) -> Result:
         "largest of a row is no bound.",
         _SAID_OF_FIGURE_4,
     ]
-    surely = dataclasses.replace(settings, confidence=sure(settings.confidence, 2 * places.size))
+    surely = dataclasses.replace(
+        settings, confidence=sure(settings.confidence, 2 * places.size)
+    )
     passed = all((_at(scores, places, surely, name) <= truth).all() for name in _BEST)
     return Result(summary, [table], notes, passed)
 
@@ -208,7 +245,12 @@ def methods(settings: Settings) -> Result:
     count = settings.count(_STEPS, 500)
     steps = _QUICK_STEPS if settings.quick else _STEPS
     single = [
-        (epsilon, *bounds_of_one_step(settings, noise_of_epsilon(epsilon, settings.delta), count))
+        (
+            epsilon,
+            *bounds_of_one_step(
+                settings, noise_of_epsilon(epsilon, settings.delta), count
+            ),
+        )
         for epsilon in map(float, PAPER_TABLE_1)
     ]
     composed = [
@@ -230,7 +272,9 @@ def methods(settings: Settings) -> Result:
     tables = [
         Table("Table 1: the paper", ["true ε", *labels], paper),
         Table(
-            f"Table 1: one step, {count:,} observations of each world", ["true ε", *labels], single
+            f"Table 1: one step, {count:,} observations of each world",
+            ["true ε", *labels],
+            single,
         ),
         Table(title, ["true ε", "noise multiplier", *labels], composed),
     ]
@@ -252,7 +296,9 @@ def methods(settings: Settings) -> Result:
     return Result(f"{summary}.", tables, notes, more and within)
 
 
-def bounds_of_one_step(settings: Settings, noise: float, count: int) -> tuple[float, ...]:
+def bounds_of_one_step(
+    settings: Settings, noise: float, count: int
+) -> tuple[float, ...]:
     """The median bound on the ε of a step, by each method."""
     found = []
     for repeat in range(1 if settings.quick else 5):

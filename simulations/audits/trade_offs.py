@@ -67,7 +67,12 @@ _MANY = 10**8  # observations that (ε, δ)-DP needs, as the paper says
 
 def audit(settings: Settings) -> Result:
     """All four figures."""
-    parts = [curves(settings), regions(settings), lines(settings), observations(settings)]
+    parts = [
+        curves(settings),
+        regions(settings),
+        lines(settings),
+        observations(settings),
+    ]
     tables = [table for part in parts for table in part.tables]
     summary = "\n".join(part.summary for part in parts)
     return Result(summary, tables, (), all(part.passed for part in parts))
@@ -96,7 +101,9 @@ def curves(settings: Settings) -> Result:
     delta = settings.delta
     mu = 1 / noise_of_epsilon(_EPSILON, delta)
     sampled = scipy.optimize.brentq(
-        lambda noise: poisson_epsilon(noise, _SAMPLED_RATE, _SAMPLED_STEPS, delta) - _EPSILON,
+        lambda noise: (
+            poisson_epsilon(noise, _SAMPLED_RATE, _SAMPLED_STEPS, delta) - _EPSILON
+        ),
         0.8,
         4.0,
         xtol=1e-3,
@@ -125,7 +132,9 @@ def curves(settings: Settings) -> Result:
         f"Figure 1: the least FNR at each FPR, ε = {_EPSILON:g}; Gaussian: μ = {mu:.3f}; sampled: "
         f"q = {_SAMPLED_RATE:g}, {_SAMPLED_STEPS:,} steps, z = {sampled:.3f}"
     )
-    return Result(summary, [Table(title, ("FPR", *columns), rows)], (), passed and overlap < 1e-3)
+    return Result(
+        summary, [Table(title, ("FPR", *columns), rows)], (), passed and overlap < 1e-3
+    )
 
 
 def response_fnr(fpr: Floats, epsilon: float) -> Floats:
@@ -155,7 +164,9 @@ def regions(settings: Settings) -> Result:
     )
     columns = ("attack", "FPR", "FNR", "by (ε, δ)-DP", "by Gaussian DP", "true ε")
     title = "Figure 2: ε by one attack, from infinitely many trials"
-    passed = on_curve[3] < 0.5 * _EPSILON and math.isclose(on_curve[4], _EPSILON, rel_tol=1e-6)
+    passed = on_curve[3] < 0.5 * _EPSILON and math.isclose(
+        on_curve[4], _EPSILON, rel_tol=1e-6
+    )
     return Result(summary, [Table(title, columns, rows)], (), passed)
 
 
@@ -165,7 +176,9 @@ def lines(settings: Settings) -> Result:
     found = []
     for count in _LINES:
         deltas = np.linspace(settings.delta, 1 - settings.delta, count)
-        envelope = [least_fnr(_FPR, gaussian_epsilon(_NOISE, delta), delta) for delta in deltas]
+        envelope = [
+            least_fnr(_FPR, gaussian_epsilon(_NOISE, delta), delta) for delta in deltas
+        ]
         found.append(np.asarray(np.max(envelope, axis=0)))
     rows = [
         (float(fpr), float(exact[place]), *(float(one[place]) for one in found))
@@ -173,12 +186,20 @@ def lines(settings: Settings) -> Result:
     ]
     gaps = [float((exact - one).max()) for one in found]
     never_above = all(bool((one <= exact + 1e-9).all()) for one in found)
-    summary = "Figure 13: the envelope is below the optimal curve by at most " + ", ".join(
-        f"{gap:.3f} with {count} lines" for gap, count in zip(gaps, _LINES, strict=True)
+    summary = (
+        "Figure 13: the envelope is below the optimal curve by at most "
+        + ", ".join(
+            f"{gap:.3f} with {count} lines"
+            for gap, count in zip(gaps, _LINES, strict=True)
+        )
     )
     columns = ("FPR", "optimal", *(f"{count} lines" for count in _LINES))
-    table = Table(f"Figure 13: the least FNR at each FPR, z = {_NOISE:g}", columns, rows)
-    return Result(f"{summary}.", [table], (), never_above and gaps == sorted(gaps, reverse=True))
+    table = Table(
+        f"Figure 13: the least FNR at each FPR, z = {_NOISE:g}", columns, rows
+    )
+    return Result(
+        f"{summary}.", [table], (), never_above and gaps == sorted(gaps, reverse=True)
+    )
 
 
 def best_threshold(delta: float) -> float:
@@ -199,7 +220,9 @@ def observations(settings: Settings) -> Result:
     rows = []
     for count in _QUICK_COUNTS if settings.quick else _COUNTS:
         pure, gaussian = _bounds(thresholds, count, settings)
-        rows.append((count, *(float(bound) for bound in pure), float(gaussian[0]), truth))
+        rows.append(
+            (count, *(float(bound) for bound in pure), float(gaussian[0]), truth)
+        )
     few = float(_bounds(thresholds, _SMALL_COUNT, settings)[1][0])
     reached = [row[0] for row in rows if row[-3] >= few]
     least = f"{reached[0]:,}" if reached else f"more than {rows[-1][0]:,}"
@@ -219,16 +242,22 @@ def observations(settings: Settings) -> Result:
     return Result(summary, [Table(title, columns, rows)], (), passed)
 
 
-def _bounds(thresholds: Floats, count: int, settings: Settings) -> tuple[Floats, Floats]:
+def _bounds(
+    thresholds: Floats, count: int, settings: Settings
+) -> tuple[Floats, Floats]:
     """By (ε, δ)-DP and by Gaussian DP at each threshold, each of shape (j,)."""
     rng = np.random.default_rng((settings.seed, count))
     level = (1 - settings.confidence) / 2
-    missed = rng.binomial(count, norm.cdf(thresholds - 1, scale=_NOISE)).astype(np.float64)
+    missed = rng.binomial(count, norm.cdf(thresholds - 1, scale=_NOISE)).astype(
+        np.float64
+    )
     alarms = rng.binomial(count, norm.sf(thresholds, scale=_NOISE)).astype(np.float64)
     fnr = clopper_pearson_upper(missed, count, level)
     log_fpr = np.log(clopper_pearson_upper(alarms, count, level))
     pure = epsilon_from_rates(log_fpr, fnr, settings.delta)
-    return pure, np.asarray(epsilon_of_shift(mu_from_rates(log_fpr, fnr), settings.delta))
+    return pure, np.asarray(
+        epsilon_of_shift(mu_from_rates(log_fpr, fnr), settings.delta)
+    )
 
 
 if __name__ == "__main__":

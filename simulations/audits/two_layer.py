@@ -52,12 +52,16 @@ class TwoLayer:
         rng = generator(seed, _STREAM)
         model = np.zeros(self.dim)
         for weights in self.layers(model)[::2]:
-            weights[:] = rng.uniform(-1, 1, weights.shape) * np.sqrt(6 / sum(weights.shape))
+            weights[:] = rng.uniform(-1, 1, weights.shape) * np.sqrt(
+                6 / sum(weights.shape)
+            )
         return model
 
     def layers(self, model: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Views of hidden weights, hidden biases, output weights and output biases."""
-        ends = np.cumsum([self.hidden * self.inputs, self.hidden, self.classes * self.hidden])
+        ends = np.cumsum(
+            [self.hidden * self.inputs, self.hidden, self.classes * self.hidden]
+        )
         first, bias, second, last = np.split(model, ends)
         shapes = (self.hidden, self.inputs), (self.classes, self.hidden)
         return first.reshape(shapes[0]), bias, second.reshape(shapes[1]), last
@@ -90,7 +94,9 @@ class TwoLayer:
         through = (back @ self.layers(model)[2]) * (hidden > 0)
         return Gradients(inputs, through, hidden, back)
 
-    def accuracy(self, model: Floats, inputs: Floats, labels: NDArray[np.int64]) -> float:
+    def accuracy(
+        self, model: Floats, inputs: Floats, labels: NDArray[np.int64]
+    ) -> float:
         """Share of examples whose likeliest class is right."""
         return float(np.mean(self.outputs(model, inputs)[1].argmax(axis=1) == labels))
 
@@ -131,5 +137,10 @@ class Gradients:
     def sum(self, weights: Floats) -> Floats:
         """Weighted sum, shape (dim,)."""
         through, back = self.through * weights[:, None], self.back * weights[:, None]
-        parts = (through.T @ self.inputs, through.sum(0), back.T @ self.hidden, back.sum(0))
+        parts = (
+            through.T @ self.inputs,
+            through.sum(0),
+            back.T @ self.hidden,
+            back.sum(0),
+        )
         return np.concatenate([part.ravel() for part in parts])

@@ -24,7 +24,9 @@ _Key = ec.EllipticCurvePrivateKey
 _PEM, _OPENSSH = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
 
 
-def make_certificates(folder: Path, hosts: Iterable[str] = ("localhost", "127.0.0.1")) -> None:
+def make_certificates(
+    folder: Path, hosts: Iterable[str] = ("localhost", "127.0.0.1")
+) -> None:
     """Write ``ca.pem``, ``server.pem`` and ``server.key``.
 
     Args:
@@ -34,7 +36,9 @@ def make_certificates(folder: Path, hosts: Iterable[str] = ("localhost", "127.0.
     """
     folder.mkdir(parents=True, exist_ok=True)
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Private CA of a federation")])
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, "Private CA of a federation")]
+    )
     ca = (
         _builder(name, name, authority, authority)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -46,13 +50,17 @@ def make_certificates(folder: Path, hosts: Iterable[str] = ("localhost", "127.0.
         _builder(own, name, server, authority)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
+        )
         .add_extension(known, critical=False)
     )
     for path, builder in (("ca.pem", ca), ("server.pem", certificate)):
         signed = builder.sign(authority, hashes.SHA256())
         (folder / path).write_bytes(signed.public_bytes(_PEM))
-    _write_secret(folder / "server.key", server, _PEM, serialization.PrivateFormat.PKCS8)
+    _write_secret(
+        folder / "server.key", server, _PEM, serialization.PrivateFormat.PKCS8
+    )
 
 
 def make_node_key(path: Path) -> None:
@@ -77,7 +85,9 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))  # clocks differ
         .not_valid_after(now + _VALID)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
         .add_extension(identifier, critical=False)
     )
 
@@ -105,7 +115,10 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _write_secret(
-    path: Path, key: _Key, encoding: serialization.Encoding, form: serialization.PrivateFormat
+    path: Path,
+    key: _Key,
+    encoding: serialization.Encoding,
+    form: serialization.PrivateFormat,
 ) -> None:
     """Readable by its owner alone, from the start."""
     path.unlink(missing_ok=True)

@@ -44,7 +44,11 @@ NODES, ROUNDS = 4, 4
 SLOW, DIES, LIES = 1, 2, 3  # partitions
 # By the numbers of the messages that a node was sent to train on. The answers to the second are
 # lost with the server app, and those to the fourth with the SuperLink.
-CONFIGS = {SLOW: 'hold-in="2 4"', DIES: "hold-in=3", LIES: "huge-in=1 heavy-in=5 nan-from=6"}
+CONFIGS = {
+    SLOW: 'hold-in="2 4"',
+    DIES: "hold-in=3",
+    LIES: "huge-in=1 heavy-in=5 nan-from=6",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +76,15 @@ class Deployment:
         started = {}
         for node in range(NODES):
             name, public = f"register-{node}", str(self.keys / f"node-{node}.pub")
-            command = ("flwr", "supernode", "register", public, "here", "--name", f"node-{node}")
+            command = (
+                "flwr",
+                "supernode",
+                "register",
+                public,
+                "here",
+                "--name",
+                f"node-{node}",
+            )
             started[name] = self.processes.start(name, *command)
         for name, process in started.items():
             if process.wait(PATIENCE):
@@ -107,7 +119,8 @@ class Deployment:
         def done() -> bool:
             diaries = (self.diary(node) for node in range(NODES))
             return all(
-                path.exists() and len(path.read_text().splitlines()) >= number for path in diaries
+                path.exists() and len(path.read_text().splitlines()) >= number
+                for path in diaries
             )
 
         self.processes.wait_until(done, "run", f"send {number} messages to each node")
@@ -119,7 +132,9 @@ class Deployment:
 
     def node_ids(self, node: int) -> list[str]:
         """The ids under which a SuperNode was known, each time that it was started."""
-        return re.findall(r"SuperNode ID: (\d+)", self.processes.log(f"supernode-{node}"))
+        return re.findall(
+            r"SuperNode ID: (\d+)", self.processes.log(f"supernode-{node}")
+        )
 
     def run(self) -> Popen:
         """Start the app, or go on with it."""
@@ -166,7 +181,9 @@ def refused(here: Deployment, address: str) -> dict[str, str]:
         if process.wait(PATIENCE) == 0:
             raise RuntimeError(f"A SuperNode with {who} was not refused.")
         lines = here.processes.log(f"supernode-{number}").splitlines()
-        told[who] = lines[lines.index("Failed to initialize the connection to the SuperLink.") + 1]
+        told[who] = lines[
+            lines.index("Failed to initialize the connection to the SuperLink.") + 1
+        ]
     if flwr.wait(PATIENCE) == 0:
         raise RuntimeError("flwr with another CA was not refused.")
     return told
@@ -209,7 +226,9 @@ def play(processes: Processes, output: Path) -> Deployment:
     here.await_messages(3)
     processes.end(victim, signal.SIGKILL)
     say(f"round 2, again: SuperNode {DIES} was killed while it trained")
-    here.await_model(2)  # once the SuperLink knows that it is dead: only then may it come back
+    here.await_model(
+        2
+    )  # once the SuperLink knows that it is dead: only then may it come back
     here.supernode(address, DIES)
     here.await_messages(4)
     processes.end(processes.latest["superlink"], signal.SIGKILL)

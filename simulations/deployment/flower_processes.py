@@ -61,7 +61,9 @@ class Ports:
             else:
                 self._locks.append(lock)
                 return port
-        raise OSError(f"Expected a free port from {self.FIRST} to {self.LAST - 1}, found none.")
+        raise OSError(
+            f"Expected a free port from {self.FIRST} to {self.LAST - 1}, found none."
+        )
 
     def release(self) -> None:
         """Let others have them."""
@@ -116,7 +118,9 @@ class Processes:
         """Wait for what a process does; fails at once where it has ended without doing it."""
         end = time.monotonic() + PATIENCE
         while True:
-            ended = self.latest[name].poll() is not None  # before the last look, not after it
+            ended = (
+                self.latest[name].poll() is not None
+            )  # before the last look, not after it
             if condition():
                 return
             if ended or time.monotonic() > end:
@@ -157,8 +161,16 @@ def superlink(
     connection(processes, "here", address, certificates)
     secure = ["--insecure"]
     if certificates is not None:
-        files = {"ca-certfile": "ca.pem", "certfile": "server.pem", "keyfile": "server.key"}
-        secure = [x for name, f in files.items() for x in (f"--ssl-{name}", str(certificates / f))]
+        files = {
+            "ca-certfile": "ca.pem",
+            "certfile": "server.pem",
+            "keyfile": "server.key",
+        }
+        secure = [
+            x
+            for name, f in files.items()
+            for x in (f"--ssl-{name}", str(certificates / f))
+        ]
     processes.start(
         "superlink",
         "flower-superlink",
@@ -174,7 +186,9 @@ def superlink(
     return address
 
 
-def connection(processes: Processes, name: str, address: str, certificates: Path | None) -> None:
+def connection(
+    processes: Processes, name: str, address: str, certificates: Path | None
+) -> None:
     """Let ``name`` stand for a SuperLink in commands of `flwr`."""
     trust = "insecure = true"
     if certificates is not None:
@@ -245,11 +259,21 @@ def flwr_start(
         for key, value in settings.items()
     )
     return processes.start(
-        "run", "flwr", "run", str(app), "here", "--stream", "--run-config", config, *options
+        "run",
+        "flwr",
+        "run",
+        str(app),
+        "here",
+        "--stream",
+        "--run-config",
+        config,
+        *options,
     )
 
 
-def flwr_run(processes: Processes, app: Path, settings: dict[str, object], *options: str) -> str:
+def flwr_run(
+    processes: Processes, app: Path, settings: dict[str, object], *options: str
+) -> str:
     """`flwr run` an app to its end; returns what it printed."""
     flwr_start(processes, app, settings, *options).wait(PATIENCE)
     return processes.log("run")

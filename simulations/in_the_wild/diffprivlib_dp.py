@@ -32,8 +32,12 @@ def leads() -> list[wild.Lead]:
     wild.skip_init("diffprivlib")
     from diffprivlib import mechanisms
 
-    def lead(name: str, delta: float, epsilon: float = 1.0, **options: Any) -> wild.Lead:
-        budget = {"epsilon": epsilon} | ({"delta": delta} if name != "Geometric" else {})
+    def lead(
+        name: str, delta: float, epsilon: float = 1.0, **options: Any
+    ) -> wild.Lead:
+        budget = {"epsilon": epsilon} | (
+            {"delta": delta} if name != "Geometric" else {}
+        )
         made = getattr(mechanisms, name)(**budget, sensitivity=1, **options)
         number = int if name in ("GaussianDiscrete", "Geometric") else float
 

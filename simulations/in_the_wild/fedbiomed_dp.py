@@ -51,7 +51,9 @@ def leads() -> list[wild.Lead]:
         def release(updates: Floats) -> Floats:
             model = torch.nn.Linear(DIM, 1, bias=False)
             torch.nn.init.zeros_(model.weight)
-            data = torch.utils.data.TensorDataset(torch.tensor(updates, dtype=torch.float32))
+            data = torch.utils.data.TensorDataset(
+                torch.tensor(updates, dtype=torch.float32)
+            )
             loader = torch.utils.data.DataLoader(data, batch_size=BATCH)
             controller = DPController({"type": "central", "sigma": SIGMA, "clip": CLIP})
             holder = SimpleNamespace(
@@ -63,7 +65,9 @@ def leads() -> list[wild.Lead]:
             while steps < STEPS:
                 for (records,) in loader:
                     holder.optimizer.zero_grad()
-                    (holder._model.model(records).sum() / max(len(records), 1)).backward()
+                    (
+                        holder._model.model(records).sum() / max(len(records), 1)
+                    ).backward()
                     holder.optimizer.step()
                     steps += 1
                     if steps == STEPS:
@@ -82,7 +86,10 @@ def leads() -> list[wild.Lead]:
         game = wild.played(node(rate), canary, others=others, adjacency="zero-out")
         return wild.Lead(f"central, rate {rate:g}", claim, game, most=1000, **options)  # type: ignore[arg-type]
 
-    return [lead(4.0, defect=True, note="20 steps a round"), lead(0.02, note="20 steps a round")]
+    return [
+        lead(4.0, defect=True, note="20 steps a round"),
+        lead(0.02, note="20 steps a round"),
+    ]
 
 
 if __name__ == "__main__":

@@ -111,7 +111,9 @@ def direct(clip_norm: float, sizes: tuple[int, ...]) -> wild.Release:
     config = arguments("dp_clip", clipping_norm=clip_norm)
 
     def arrays(vector: Floats) -> Any:
-        return OrderedDict(zip(names, map(torch.tensor, np.split(vector, cuts)), strict=True))
+        return OrderedDict(
+            zip(names, map(torch.tensor, np.split(vector, cuts)), strict=True)
+        )
 
     def release(updates: Floats) -> Floats:
         frame, share = DP_Clip(config), 1 / config.train_data_num_in_total
@@ -119,7 +121,9 @@ def direct(clip_norm: float, sizes: tuple[int, ...]) -> wild.Release:
         total = arrays(np.zeros(sum(sizes)))
         for update in updates:
             clipped = frame.add_local_noise(arrays(update), zeros)
-            total = OrderedDict((name, total[name] + share * clipped[name]) for name in names)
+            total = OrderedDict(
+                (name, total[name] + share * clipped[name]) for name in names
+            )
         noisy = frame.add_noise(total, config.train_data_num_in_total)
         return np.concatenate([np.asarray(noisy[name]) for name in names])
 
@@ -128,7 +132,9 @@ def direct(clip_norm: float, sizes: tuple[int, ...]) -> wild.Release:
 
 def leads() -> list[wild.Lead]:
     """Both kinds by the hooks, what `DP_Clip` would do, and the kinds that do add noise."""
-    wild.skip_init("fedml", "fedml.core", "fedml.core.alg_frame", "fedml.ml", "fedml.ml.aggregator")
+    wild.skip_init(
+        "fedml", "fedml.core", "fedml.core.alg_frame", "fedml.ml", "fedml.ml.aggregator"
+    )
     wild.placeholders(
         "fedml.core.contribution.contribution_assessor_manager",
         "fedml.core.security.fedml_attacker",

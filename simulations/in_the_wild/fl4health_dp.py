@@ -46,9 +46,17 @@ def one_round(
     A score is ``weights`` times the model's move in clip norms, and times the count. The canary's
     update is as long as the clip norm, so that it is not clipped.
     """
-    from fl4health.parameter_exchange.parameter_packer import ParameterPackerWithClippingBit
+    from fl4health.parameter_exchange.parameter_packer import (
+        ParameterPackerWithClippingBit,
+    )
     from fl4health.strategies.client_dp_fedavgm import ClientLevelDPFedAvgM
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+    from flwr.common import (
+        Code,
+        FitRes,
+        Status,
+        ndarrays_to_parameters,
+        parameters_to_ndarrays,
+    )
 
     packer, size = ParameterPackerWithClippingBit(), len(others) + 1
 
@@ -84,7 +92,10 @@ def leads() -> list[wild.Lead]:
     from fl4health.privacy.fl_accountants import FlClientLevelAccountantPoissonSampling
 
     accountant = FlClientLevelAccountantPoissonSampling(1.0, 1.0)
-    claim, units = float(accountant.get_epsilon(1, wild.DELTA)), np.eye(DIM)[1 : OTHERS + 1]
+    claim, units = (
+        float(accountant.get_epsilon(1, wild.DELTA)),
+        np.eye(DIM)[1 : OTHERS + 1],
+    )
     advised = 10.0  # a twentieth of 200
 
     def lead(name: str, game: wild.Game, **options: Any) -> wild.Lead:
@@ -94,15 +105,34 @@ def leads() -> list[wild.Lead]:
         options = {"clipping_quantile": quantile, "clipping_noise_multiplier": 2.5}
         return one_round(0.1 * units, "zero-out", (1.0, 0.0), **options)
 
-    def counted(noise: float) -> wild.Game:  # all others are clipped, so the clip norm rises
+    def counted(
+        noise: float,
+    ) -> wild.Game:  # all others are clipped, so the clip norm rises
         size = 1 - 1 / (2 * noise) ** 2
         weights = size * np.exp(-0.5), noise**-2
-        return one_round(10 * units, "add-or-remove", weights, clipping_noise_multiplier=noise)
+        return one_round(
+            10 * units, "add-or-remove", weights, clipping_noise_multiplier=noise
+        )
 
     return [
-        lead("falling clip norm, quantile 0.5", falling(0.5), defect=True, note="the defaults"),
-        lead("falling clip norm, quantile 0.1", falling(0.1), defect=True, note="of the updates"),
-        lead("raw bits, count noise 0.51", counted(0.51), defect=True, note="almost the least"),
+        lead(
+            "falling clip norm, quantile 0.5",
+            falling(0.5),
+            defect=True,
+            note="the defaults",
+        ),
+        lead(
+            "falling clip norm, quantile 0.1",
+            falling(0.1),
+            defect=True,
+            note="of the updates",
+        ),
+        lead(
+            "raw bits, count noise 0.51",
+            counted(0.51),
+            defect=True,
+            note="almost the least",
+        ),
         lead("rising clip norm, advised count noise", counted(advised)),
     ]
 

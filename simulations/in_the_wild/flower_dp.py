@@ -57,11 +57,15 @@ def wrapped(sizes: Floats) -> wild.Release:
     """A round of FedAvg in the wrapper, with noise multiplier 1; client i has ``sizes[i]``."""
 
     def release(updates: Floats) -> Floats:
-        strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, len(sizes))
+        strategy = DifferentialPrivacyServerSideFixedClipping(
+            FedAvg(), 1.0, 1.0, len(sizes)
+        )
         strategy.current_arrays = record(np.zeros(DIM))
         replies = []
         for values, size in zip(updates, sizes, strict=True):
-            update = values if values.any() else np.full(DIM, 1e-9)  # it divides by the norm
+            update = (
+                values if values.any() else np.full(DIM, 1e-9)
+            )  # it divides by the norm
             sent = Message(RecordDict(), dst_node_id=1, message_type="train")
             metrics = MetricRecord({"num-examples": float(size)})
             content = RecordDict({"arrays": record(update), "metrics": metrics})
@@ -83,7 +87,9 @@ def local(epsilon: float, sensitivity: float) -> wild.Release:
         message = Message(sent, dst_node_id=1, message_type="train")
 
         def client(received: Message, _: Context) -> Message:
-            return Message(RecordDict({"arrays": record(updates[0])}), reply_to=received)
+            return Message(
+                RecordDict({"arrays": record(updates[0])}), reply_to=received
+            )
 
         (arrays,) = mod(message, context, client).content.array_records.values()
         return np.asarray(arrays["w"].numpy(), np.float64)
@@ -106,7 +112,9 @@ def leads() -> list[wild.Lead]:
         game = wild.played(local(epsilon, sensitivity), canary, adjacency="substitute")
         return wild.Lead(name, epsilon, game, method="gdp", **options)
 
-    lognormal = np.exp(scipy.special.ndtri((np.arange(50) + 0.5) / 50))  # the last is the heaviest
+    lognormal = np.exp(
+        scipy.special.ndtri((np.arange(50) + 0.5) / 50)
+    )  # the last is the heaviest
     tens = np.array([10.0] * 19 + [1000.0])
     return [
         weighed("weights, the heaviest of 50 log-normal", lognormal, defect=True),

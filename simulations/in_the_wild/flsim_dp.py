@@ -85,7 +85,9 @@ def reduced(most: float) -> tuple[wild.Release, float]:
             min_weight=1.0,
             max_weight=most,
             mean_weight=most,
-            privacy_setting=PrivacySetting(noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS),
+            privacy_setting=PrivacySetting(
+                noise_multiplier=4.0, clipping_value=1.0, alphas=ORDERS
+            ),
         )
 
     def run(reducer: Any, updates: Floats) -> Any:
@@ -133,7 +135,10 @@ def leads() -> list[wild.Lead]:
     with older_dataclasses():
         import flsim.reducers.weighted_dp_round_reducer  # noqa: F401
 
-    canary, others = np.eye(DIM)[0], 0.1 * np.eye(DIM)[1 + np.arange(USERS - 1) % (DIM - 1)]
+    canary, others = (
+        np.eye(DIM)[0],
+        0.1 * np.eye(DIM)[1 + np.arange(USERS - 1) % (DIM - 1)],
+    )
 
     def weighed(name: str, most: float, **options: Any) -> wild.Lead:
         release, claim = reduced(most)
@@ -142,13 +147,17 @@ def leads() -> list[wild.Lead]:
 
     def twice(name: str, seed: int | None, **options: Any) -> wild.Lead:
         release, claim = two_rounds(seed)
-        return wild.Lead(name, claim, wild.played(release, canary), most=1000, **options)
+        return wild.Lead(
+            name, claim, wild.played(release, canary), most=1000, **options
+        )
 
     return [
         weighed("weights from 1 to 10, the canary at 10", 10.0, defect=True),
         weighed("weights from 1 to 3, the canary at 3", 3.0, defect=True),
         weighed("weights from 1 to 1", 1.0),
-        twice("two rounds, noise_seed=1", 1, defect=True, note="a setting for debugging"),
+        twice(
+            "two rounds, noise_seed=1", 1, defect=True, note="a setting for debugging"
+        ),
         twice("two rounds without a seed", None),
     ]
 

@@ -44,7 +44,9 @@ DIM = 5000  # of which a tenth is uploaded
 GAMMA = 1e-5  # the default clip bound of each entry
 
 
-def upload(scalar: bool = False, rounds: int = 1, **options: Any) -> tuple[wild.Release, Any]:
+def upload(
+    scalar: bool = False, rounds: int = 1, **options: Any
+) -> tuple[wild.Release, Any]:
     """What one client uploads, and the filter; a scalar beside it if wanted."""
     from nvflare.apis.dxo import DXO, DataKind
     from nvflare.apis.fl_context import FLContext
@@ -59,7 +61,9 @@ def upload(scalar: bool = False, rounds: int = 1, **options: Any) -> tuple[wild.
             data: dict[str, Any] = {"w": updates[0].copy()}
             if scalar:
                 data = {"b": np.array(updates[0, 0]), "w": updates[0, 1:].copy()}
-            sent = svt.process_dxo(DXO(DataKind.WEIGHT_DIFF, data), Shareable(), FLContext())
+            sent = svt.process_dxo(
+                DXO(DataKind.WEIGHT_DIFF, data), Shareable(), FLContext()
+            )
             parts = [np.ravel(sent.data[name]) for name in sorted(data)]
             total += np.concatenate(parts)
         return total
@@ -71,7 +75,9 @@ def leads() -> list[wild.Lead]:
     """The defaults in one upload and in four, and a scalar."""
     new = not importlib.metadata.version("nvflare").startswith("2.7")
 
-    def lead(name: str, rounds: int = 1, scalar: bool = False, **options: Any) -> wild.Lead:
+    def lead(
+        name: str, rounds: int = 1, scalar: bool = False, **options: Any
+    ) -> wild.Lead:
         canary = GAMMA * np.ones(DIM) / (1 if not scalar else DIM)
         weights = np.ones(DIM)
         if scalar:
@@ -88,7 +94,11 @@ def leads() -> list[wild.Lead]:
     return [
         lead("one upload", defect=not new, note=status),
         lead("four uploads", 4, defect=not new, note=status),
-        *([] if new else [lead("a 0-d array", scalar=True, defect=True, note="as it is: ε = ∞")]),
+        *(
+            []
+            if new
+            else [lead("a 0-d array", scalar=True, defect=True, note="as it is: ε = ∞")]
+        ),
     ]
 
 

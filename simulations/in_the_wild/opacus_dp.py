@@ -67,8 +67,13 @@ def step(make: Callable[[Any], Any], counted: bool) -> tuple[wild.Release, float
         summed = -np.asarray(parameter.detach().numpy(), np.float64)
         if not counted:
             return summed
-        share = -np.log(float(optimizer.max_grad_norm)) + optimizer.target_unclipped_quantile
-        return np.append(summed, share * (OTHERS + 1))  # a count, as who sees it would guess
+        share = (
+            -np.log(float(optimizer.max_grad_norm))
+            + optimizer.target_unclipped_quantile
+        )
+        return np.append(
+            summed, share * (OTHERS + 1)
+        )  # a count, as who sees it would guess
 
     accountant, (_, optimizer) = PRVAccountant(), fresh()
     accountant.step(noise_multiplier=optimizer.noise_multiplier, sample_rate=1.0)
@@ -100,7 +105,9 @@ def leads() -> list[wild.Lead]:
         of_gradient = noise**-2 - (2 * count_noise) ** -2  # 1 over its variance
         canary = np.append(0.999 * np.eye(DIM)[0], 0.0)  # not clipped
         weights = np.append(of_gradient * np.eye(DIM)[0], count_noise**-2)
-        others = np.hstack([10 * np.eye(DIM)[[1, 2, 3] * 3], np.zeros((OTHERS, 1))])  # clipped
+        others = np.hstack(
+            [10 * np.eye(DIM)[[1, 2, 3] * 3], np.zeros((OTHERS, 1))]
+        )  # clipped
         game = wild.played(release, canary, others=others, weights=weights)
         name = f"AdaClip, z = {noise:g}, σ_b = {count_noise:g}"
         return wild.Lead(name, claim, game, method="gdp", **options)
@@ -118,11 +125,15 @@ def leads() -> list[wild.Lead]:
         adaptive(1.0, 10.0, note="as the paper advises"),
         plain(
             "DPOptimizer, z = 1",
-            lambda inner: DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, **fixed),
+            lambda inner: DPOptimizer(
+                inner, noise_multiplier=1.0, max_grad_norm=1.0, **fixed
+            ),
         ),
         plain(
             "DPPerLayerOptimizer, z = 1",
-            lambda inner: DPPerLayerOptimizer(inner, noise_multiplier=1.0, **by_layer, **fixed),
+            lambda inner: DPPerLayerOptimizer(
+                inner, noise_multiplier=1.0, **by_layer, **fixed
+            ),
         ),
     ][: None if not old else 5]
 

@@ -55,7 +55,9 @@ def server(mechanism: Any, shapes: dict[str, int], seeded: bool) -> wild.Release
     def statistics(update: Floats, weight: int) -> Any:
         parts = np.split(update.astype(np.float32), cuts)
         tensors = map(torch.from_numpy, parts)
-        return MappedVectorStatistics(dict(zip(shapes, tensors, strict=True)), weight=weight)
+        return MappedVectorStatistics(
+            dict(zip(shapes, tensors, strict=True)), weight=weight
+        )
 
     def release(updates: Floats) -> Floats:
         total = None
@@ -97,7 +99,9 @@ def leads() -> list[wild.Lead]:
 
     set_framework_module(pytorch_ops)
 
-    def joint(other_noise: float, seeded: bool, second: int = SIZE, **options: Any) -> wild.Lead:
+    def joint(
+        other_noise: float, seeded: bool, second: int = SIZE, **options: Any
+    ) -> wild.Lead:
         noises = [NOISE, other_noise]
         accountant = JointPrivacyAccountant(
             mechanisms=["gaussian", "gaussian"],
@@ -116,22 +120,39 @@ def leads() -> list[wild.Lead]:
         weights[0], weights[SIZE] = 1 / noises[0], -1 / noises[1]
         release = server(mechanism, {"a": SIZE, "b": second}, seeded)
         game = wild.played(release, canary, weights=weights)
-        return wild.Lead(claim=accountant.total_epsilon, game=game, most=2000, **options)
+        return wild.Lead(
+            claim=accountant.total_epsilon, game=game, most=2000, **options
+        )
 
-    def single(name: str, local: Any, claim: float, delta: float = wild.DELTA) -> wild.Lead:
+    def single(
+        name: str, local: Any, claim: float, delta: float = wild.DELTA
+    ) -> wild.Lead:
         mechanism = CentrallyAppliedPrivacyMechanism(local)
         canary = 5.0 * np.eye(2 * SIZE)[0]
         release = server(mechanism, {"a": SIZE, "b": SIZE}, True)
-        return wild.Lead(name, claim, wild.played(release, canary), delta=delta, most=2000)
+        return wild.Lead(
+            name, claim, wild.played(release, canary), delta=delta, most=2000
+        )
 
-    adaptive = AdaptiveClippingGaussianMechanism(lambda c: GaussianMechanism(c, 1.0), 1.0, 2.0, 0.5)
-    gaussian = PLDPrivacyAccountant(1, 1.0, "gaussian", delta=wild.DELTA, noise_parameter=1.0)
+    adaptive = AdaptiveClippingGaussianMechanism(
+        lambda c: GaussianMechanism(c, 1.0), 1.0, 2.0, 0.5
+    )
+    gaussian = PLDPrivacyAccountant(
+        1, 1.0, "gaussian", delta=wild.DELTA, noise_parameter=1.0
+    )
     once = GaussianMechanism.construct_single_iteration(1.0, 2.0, wild.DELTA)
     equal, other = "equal shapes, as in every run", "arrays of 8 and of 6 entries"
     return [
         joint(NOISE, True, name="JointMechanism, seeded", defect=True, note=equal),
         joint(8.0, True, name="JointMechanism, another scale", defect=True, note=equal),
-        joint(NOISE, True, 6, name="JointMechanism, another shape", defect=True, note=other),
+        joint(
+            NOISE,
+            True,
+            6,
+            name="JointMechanism, another shape",
+            defect=True,
+            note=other,
+        ),
         joint(NOISE, False, name="JointMechanism without a seed"),
         single("GaussianMechanism", GaussianMechanism(1.0, 1.0), gaussian.epsilon),
         single("GaussianMechanism for ε = 2", once, 2.0),
@@ -150,18 +171,25 @@ def _adaptive_game(mechanism: Any) -> wild.Game:
     """The model and the clip norm together; pfl's cohorts have a fixed size, as here."""
     inner = server(mechanism, {"a": 2 * SIZE}, True)
     others = 0.1 * np.eye(2 * SIZE)[1:5]
-    bound, start = mechanism.mutable_clipping_bound, mechanism.mutable_clipping_bound.value()
+    bound, start = (
+        mechanism.mutable_clipping_bound,
+        mechanism.mutable_clipping_bound.value(),
+    )
 
     def release(updates: Floats) -> Floats:
         bound.set_value(start)
         released = inner(updates[:, :-1])
-        count = (-np.log(bound.value() / start) / 0.2 + 0.5) * len(updates)  # who was not clipped
+        count = (-np.log(bound.value() / start) / 0.2 + 0.5) * len(
+            updates
+        )  # who was not clipped
         return np.append(released, count)
 
     canary = np.append(np.eye(2 * SIZE)[0], 0.0)  # of the clip norm: not clipped
     rest = np.hstack([others, np.zeros((len(others), 1))])
     weights = np.append(canary[:-1], 0.25)
-    return wild.played(release, canary, others=rest, adjacency="zero-out", weights=weights)
+    return wild.played(
+        release, canary, others=rest, adjacency="zero-out", weights=weights
+    )
 
 
 if __name__ == "__main__":

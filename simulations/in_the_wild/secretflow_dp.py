@@ -48,7 +48,9 @@ def leads() -> list[wild.Lead]:
     )
     from secretflow_fl.security.privacy.mechanism.mechanism_fl import GaussianModelDP
 
-    def lead(name: str, clients: int, clip_norm: float = 1.0, **options: object) -> wild.Lead:
+    def lead(
+        name: str, clients: int, clip_norm: float = 1.0, **options: object
+    ) -> wild.Lead:
         layers = int(options.pop("layers", 0))  # type: ignore[call-overload]
         mechanism = GaussianModelDP(
             MULTIPLIER,
@@ -59,10 +61,16 @@ def leads() -> list[wild.Lead]:
         )
 
         def release(updates: Floats) -> Floats:
-            replies = [mechanism(np.split(update, max(layers, 1))) for update in updates]
-            return np.concatenate([np.mean(each, axis=0) for each in zip(*replies, strict=True)])
+            replies = [
+                mechanism(np.split(update, max(layers, 1))) for update in updates
+            ]
+            return np.concatenate(
+                [np.mean(each, axis=0) for each in zip(*replies, strict=True)]
+            )
 
-        canary = 2 * clip_norm * (np.ones(DIM) / np.sqrt(DIM) if layers else np.eye(DIM)[0])
+        canary = (
+            2 * clip_norm * (np.ones(DIM) / np.sqrt(DIM) if layers else np.eye(DIM)[0])
+        )
         others = 0.1 * clip_norm * np.eye(DIM)[np.arange(clients - 1) % DIM]
         game = wild.played(release, canary, others=others, adjacency="zero-out")
         claim = float(mechanism.privacy_spent_rdp(1)[0])
@@ -71,10 +79,18 @@ def leads() -> list[wild.Lead]:
     typical = "noise multiplier z·C/√n"
     return [
         lead("average of 10 clients, C = 1", 10, defect=True, note=typical),
-        lead("average of 100 clients, C = 1", 100, defect=True, note=typical, most=1000),
+        lead(
+            "average of 100 clients, C = 1", 100, defect=True, note=typical, most=1000
+        ),
         lead("average of 10 clients, C = 0.1", 10, 0.1, defect=True, note=typical),
         lead("1 client, C = 0.25", 1, 0.25, defect=True, note="noise z·C·C"),
-        lead("1 client, C = 1, 8 arrays clipped", 1, layers=8, defect=True, note="clip each layer"),
+        lead(
+            "1 client, C = 1, 8 arrays clipped",
+            1,
+            layers=8,
+            defect=True,
+            note="clip each layer",
+        ),
         lead("1 client, C = 1", 1),
     ]
 

@@ -70,7 +70,9 @@ def tensorflow() -> Any:
     """TensorFlow with the Keras that the library was written for."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    vars(sys)["skip_tf_privacy_import"] = True  # its own switch: import only what is asked for
+    vars(sys)["skip_tf_privacy_import"] = (
+        True  # its own switch: import only what is asked for
+    )
     return importlib.import_module("tensorflow")
 
 
@@ -99,17 +101,23 @@ def accounted(event: Any) -> float:
     """ε of an event that a query returned."""
     import dp_accounting
 
-    return float(dp_accounting.rdp.RdpAccountant().compose(event).get_epsilon(wild.DELTA))
+    return float(
+        dp_accounting.rdp.RdpAccountant().compose(event).get_epsilon(wild.DELTA)
+    )
 
 
 def stated(noise: float) -> float:
     """ε of one step with all examples, as the library's statement says it."""
-    from tensorflow_privacy.privacy.analysis import compute_dp_sgd_privacy_lib as library
+    from tensorflow_privacy.privacy.analysis import (
+        compute_dp_sgd_privacy_lib as library,
+    )
 
     statement = library.compute_dp_sgd_privacy_statement(
         ROWS, ROWS, 1, noise, wild.DELTA, used_microbatching=False
     )
-    found = re.search(r"add-or-remove-one.*once per epoch:\s*([\d.]+)", statement, re.DOTALL)
+    found = re.search(
+        r"add-or-remove-one.*once per epoch:\s*([\d.]+)", statement, re.DOTALL
+    )
     assert found is not None
     return float(found[1])
 
@@ -117,7 +125,10 @@ def stated(noise: float) -> float:
 def result(query: Any, updates: Any) -> Any:
     """The noisy sum of a query, its next state and its event."""
     state = query.initial_global_state()
-    params, sample = query.derive_sample_params(state), query.initial_sample_state(updates[0])
+    params, sample = (
+        query.derive_sample_params(state),
+        query.initial_sample_state(updates[0]),
+    )
     for update in updates:
         sample = query.accumulate_record(params, sample, update)
     return query.get_noised_result(sample, state)
@@ -145,7 +156,9 @@ def summed() -> wild.Lead:
 def adaptive() -> wild.Lead:
     """A noisy sum and the clip norm that it moves to, with little noise on the count."""
     tf = tensorflow()
-    from tensorflow_privacy.privacy.dp_query import quantile_adaptive_clip_sum_query as queries
+    from tensorflow_privacy.privacy.dp_query import (
+        quantile_adaptive_clip_sum_query as queries,
+    )
 
     count_noise, expected = 0.5, 10
     query = queries.QuantileAdaptiveClipSumQuery(
@@ -165,7 +178,9 @@ def adaptive() -> wild.Lead:
 
         def release(updates: Floats) -> Floats:
             noisy, clip_norm = one_sum(updates[:, :DIM])
-            count = -expected * np.log(float(clip_norm))  # of ±½, as who sees it would compute it
+            count = -expected * np.log(
+                float(clip_norm)
+            )  # of ±½, as who sees it would compute it
             return np.append(np.asarray(noisy, np.float64), count)
 
         return release
@@ -184,7 +199,9 @@ def tree() -> wild.Lead:
     """Sums with the noise of a tree over rounds, in one of which a record takes part."""
     tf = tensorflow()
     import dp_accounting
-    from tensorflow_privacy.privacy.analysis import tree_aggregation_accountant as accountant
+    from tensorflow_privacy.privacy.analysis import (
+        tree_aggregation_accountant as accountant,
+    )
     from tensorflow_privacy.privacy.dp_query import restart_query as restarts
     from tensorflow_privacy.privacy.dp_query import tree_aggregation as trees
     from tensorflow_privacy.privacy.dp_query import tree_aggregation_query as queries
@@ -256,7 +273,9 @@ def optimized(kind: Callable[..., Any], noise: float, size: int = DIM) -> Make:
         @tf.function(input_signature=[tf.TensorSpec((None, DIM))])  # type: ignore[untyped-decorator]
         def one_step(gradients: Any) -> Any:
             weights.assign(tf.zeros(size))
-            optimizer.minimize(lambda: tf.linalg.matvec(gradients, weights[:DIM]), [weights])
+            optimizer.minimize(
+                lambda: tf.linalg.matvec(gradients, weights[:DIM]), [weights]
+            )
             return -weights
 
         return lambda updates: np.asarray(one_step(updates), np.float64)
@@ -269,7 +288,9 @@ def spread(make: Make) -> Make:
 
     def make_told() -> wild.Release:
         release = make()
-        return lambda updates: -np.log(np.square(release(updates)).mean()) * np.eye(DIM)[0]
+        return lambda updates: (
+            -np.log(np.square(release(updates)).mean()) * np.eye(DIM)[0]
+        )
 
     return make_told
 
@@ -305,7 +326,9 @@ def trained(
             l2_norm_clip=1.0,
             noise_multiplier=noise,
             use_xla=False,
-            layer_registry=layer_registry.make_default_layer_registry() if fast else None,
+            layer_registry=layer_registry.make_default_layer_registry()
+            if fast
+            else None,
             inputs=inputs,
             outputs=layers.add(outputs) if calls > 1 else outputs,
         )
@@ -331,7 +354,9 @@ def leads() -> list[wild.Lead]:
     """Three queries, two optimizers, and a model with either way of clipping."""
     tensorflow()
     from tensorflow_privacy.privacy.optimizers import dp_optimizer_keras as looped
-    from tensorflow_privacy.privacy.optimizers import dp_optimizer_keras_vectorized as vectorized
+    from tensorflow_privacy.privacy.optimizers import (
+        dp_optimizer_keras_vectorized as vectorized,
+    )
 
     loop, vector = looped.DPKerasSGDOptimizer, vectorized.VectorizedDPKerasSGDOptimizer
     same_size = {"adjacency": "zero-out"}
@@ -342,7 +367,10 @@ def leads() -> list[wild.Lead]:
     def assumed_nothing(name: str, make: Make, **options: Any) -> wild.Lead:
         return lead(f"{name}, z = 4", stated(4.0), make, method=None, **options)
 
-    wide, public = spread(optimized(vector, 4.0, WIDE)), "none where the batch's size is public"
+    wide, public = (
+        spread(optimized(vector, 4.0, WIDE)),
+        "none where the batch's size is public",
+    )
     later = "repaired later, not released"
     return [
         summed(),
@@ -350,12 +378,25 @@ def leads() -> list[wild.Lead]:
         tree(),
         step("DPKerasSGDOptimizer", optimized(loop, 1.0)),
         step("VectorizedDPKerasSGDOptimizer", optimized(vector, 1.0)),
-        assumed_nothing("4,000 weights, 5 or 4 examples", wide, defect=True, note=public),
+        assumed_nothing(
+            "4,000 weights, 5 or 4 examples", wide, defect=True, note=public
+        ),
         assumed_nothing("4,000 weights, 5 examples", wide, played=same_size),
-        step("DPModel, loss_weights=[10]", trained(1.0, fast=False, loss_weights=[10.0])),
+        step(
+            "DPModel, loss_weights=[10]", trained(1.0, fast=False, loss_weights=[10.0])
+        ),
         step("DPModel, fast clipping", trained(1.0)),
-        step("the same, loss_weights=[10]", trained(1.0, loss_weights=[10.0]), defect=True),
-        step("the same, a layer called 8 times", trained(1.0, calls=8), defect=True, note=later),
+        step(
+            "the same, loss_weights=[10]",
+            trained(1.0, loss_weights=[10.0]),
+            defect=True,
+        ),
+        step(
+            "the same, a layer called 8 times",
+            trained(1.0, calls=8),
+            defect=True,
+            note=later,
+        ),
         assumed_nothing(
             "averages of BatchNormalization",
             trained(4.0, averages=True),

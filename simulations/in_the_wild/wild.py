@@ -41,7 +41,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Scores, find_evidence
-from fl_epe.auditing.games import ALONG_CANARY, Adjacency, AuditedMechanism, Statistic, play_game
+from fl_epe.auditing.games import (
+    ALONG_CANARY,
+    Adjacency,
+    AuditedMechanism,
+    Statistic,
+    play_game,
+)
 from fl_epe.checks import Floats
 
 CONFIDENCE, DELTA = 0.99, 1e-5
@@ -97,7 +103,9 @@ class Finding:
         """How far the claim is off, as far as it is proved."""
         if self.proved <= self.lead.claim:
             return "none found"
-        return "critical" if self.proved >= CRITICAL * self.lead.claim else "theoretical"
+        return (
+            "critical" if self.proved >= CRITICAL * self.lead.claim else "theoretical"
+        )
 
     @property
     def as_expected(self) -> bool:
@@ -116,7 +124,9 @@ def examine(lead: Lead, observations: int, seed: int) -> Finding:
     seed_globals(seed)
     with contextlib.redirect_stdout(io.StringIO()):  # what libraries print
         scores = lead.game(min(observations, lead.most), seed)
-    evidence = find_evidence(scores, lead.claim, lead.delta, CONFIDENCE, method=lead.method)
+    evidence = find_evidence(
+        scores, lead.claim, lead.delta, CONFIDENCE, method=lead.method
+    )
     return Finding(lead, evidence.lower_bound, time.perf_counter() - began)
 
 
@@ -172,7 +182,9 @@ def played(
 def along(weights: ArrayLike) -> Statistic:
     """The inner product of what one step released with ``weights``."""
     direction = np.asarray(weights, np.float64)
-    return Statistic("a weighted sum", lambda released, _: float(released[0] @ direction))
+    return Statistic(
+        "a weighted sum", lambda released, _: float(released[0] @ direction)
+    )
 
 
 def skip_init(*packages: str) -> None:
@@ -216,10 +228,17 @@ def print_table(leads: Iterable[Lead], observations: int, seeds: Sequence[int]) 
     well = True
     for lead in leads:
         first = examine(lead, observations, seeds[0])
-        rest = [] if lead.defect else [examine(lead, observations, seed) for seed in seeds[1:]]
+        rest = (
+            []
+            if lead.defect
+            else [examine(lead, observations, seed) for seed in seeds[1:]]
+        )
         well &= first.as_expected and all(each.as_expected for each in rest)
         passed = sum(each.as_expected for each in (first, *rest))
-        print(f"{first}{f'  {passed} of {len(seeds)} seeds pass' if rest else ''}", flush=True)
+        print(
+            f"{first}{f'  {passed} of {len(seeds)} seeds pass' if rest else ''}",
+            flush=True,
+        )
     return well
 
 
@@ -232,14 +251,24 @@ def main(
 ) -> int:
     """The command line of a script; the status is 1 if something is not as expected."""
     parser = argparse.ArgumentParser(description=f"Audit {distribution} as released.")
-    parser.add_argument("--quick", action="store_true", help="400 observations: seconds")
-    parser.add_argument("--observations", type=int, default=observations, help="of each world")
-    parser.add_argument("--seed", type=int, default=1, help="of all that is drawn (default: 1)")
-    parser.add_argument("--seeds", type=int, default=1, help="repeat controls in so many seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help="400 observations: seconds"
+    )
+    parser.add_argument(
+        "--observations", type=int, default=observations, help="of each world"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of all that is drawn (default: 1)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="repeat controls in so many seeds"
+    )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    print(f"{distribution} {importlib.metadata.version(distribution)}, δ = {DELTA:g} or as said")
+    print(
+        f"{distribution} {importlib.metadata.version(distribution)}, δ = {DELTA:g} or as said"
+    )
     count = 400 if options.quick else options.observations
     seeds = range(options.seed, options.seed + options.seeds)
     return 0 if print_table(leads(), count, seeds) else 1

@@ -36,8 +36,12 @@ from fl_epe.auditing import Scores, epsilon_of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, help="runs a cell (default: 200, with vectors 10)")
-    parser.add_argument("--vectors", action="store_true", help="real canaries, d up to 10^6")
+    parser.add_argument(
+        "--runs", type=int, help="runs a cell (default: 200, with vectors 10)"
+    )
+    parser.add_argument(
+        "--vectors", action="store_true", help="real canaries, d up to 10^6"
+    )
     options = parser.parse_args()
     runs = options.runs or (10 if options.vectors else 200)
     print(
@@ -49,7 +53,9 @@ def main() -> None:
         if options.vectors and dim > 10**6:
             continue
         count = round(dim**0.5)
-        drawn = [cosines_of_one_run(dim, count, s) for s in range(runs * options.vectors)]
+        drawn = [
+            cosines_of_one_run(dim, count, s) for s in range(runs * options.vectors)
+        ]
         for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):
             rng = np.random.default_rng((0, dim))
             values = [
@@ -65,7 +71,10 @@ def main() -> None:
                 for seed in range(runs)
             ]
             ours = mean_and_sd(values)
-            print(f"{dim:9d} {count:5d} {analytical:12g} {ours:>15}   {paper[row]}", flush=True)
+            print(
+                f"{dim:9d} {count:5d} {analytical:12g} {ours:>15}   {paper[row]}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("runs", table.real))
     parser.add_argument(
-        "--data-dir", help=f"the real data of task {table.real} (default: {table.synthetic})"
+        "--data-dir",
+        help=f"the real data of task {table.real} (default: {table.synthetic})",
     )
     parser.add_argument(
         "--scale",
@@ -111,7 +112,11 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
         "by its square",
     )
     parser.add_argument(
-        "--noise-multipliers", type=float, nargs="+", default=noises, help="rows of the table"
+        "--noise-multipliers",
+        type=float,
+        nargs="+",
+        default=noises,
+        help="rows of the table",
     )
     parser.add_argument(
         "--participations",
@@ -120,7 +125,9 @@ def parse(table: PaperTable, doc: str) -> argparse.Namespace:
         default=[1],
         help="of each canary; figures 1 and 2 have 1 2 4 8 16",
     )
-    parser.add_argument("--workers", type=int, default=1, help="rows trained at the same time")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="rows trained at the same time"
+    )
     parser.add_argument("--nodes", type=int, default=2, help="threads of each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -188,7 +195,8 @@ def run(table: PaperTable, doc: str) -> None:
         workers=options.workers,
         nodes=options.nodes,
         on_cell=lambda done, total: print(
-            f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min", flush=True
+            f"{done}/{total} rows after {(time.monotonic() - began) / 60:.1f} min",
+            flush=True,
         ),
     )
     for row in rows:
@@ -208,11 +216,15 @@ def run(table: PaperTable, doc: str) -> None:
     _append(options.output / "table.csv", plan, lines)
     _draw(records, plan, options.output)
     print(f"\nTable and pictures: {options.output}")
-    noisy = {cell: record for cell, record in records.items() if cell.noise_multiplier > 0}
+    noisy = {
+        cell: record for cell, record in records.items() if cell.noise_multiplier > 0
+    }
     checks = {cell: check_limit(record) for cell, record in noisy.items()}
     for cell, (words, _) in checks.items():
         if words:
-            print(f"z = {cell.noise_multiplier:g}, {cell.participations:g} participations: {words}")
+            print(
+                f"z = {cell.noise_multiplier:g}, {cell.participations:g} participations: {words}"
+            )
     if any(parts for _, parts in checks.values()):
         raise SystemExit(1)
 
@@ -222,7 +234,9 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
     summary = summarize(record)
     final, every = summary.answers
     accuracy = dict(summary.held_out()).get("accuracy", "")
-    paper = next((r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None)
+    paper = next(
+        (r for r in table.rows if r.noise_multiplier == cell.noise_multiplier), None
+    )
     if cell.participations != 1:
         paper = None
     noisy = cell.noise_multiplier > 0
@@ -314,7 +328,9 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     view = seen_by(record)
     fit = ladder_fit(view, view.scores(), math.erf(STANDARD_ERRORS / math.sqrt(2)))
     found, low, high = (
-        known_expected_score_epsilon(max(scale, 0.0) * view.sizes.observed, record.delta)
+        known_expected_score_epsilon(
+            max(scale, 0.0) * view.sizes.observed, record.delta
+        )
         for scale in (fit.scale, fit.low, fit.high)
     )
     if low <= limit <= high:
@@ -326,7 +342,9 @@ def _print(lines: list[dict[str, str]]) -> None:
     names = list(lines[0])
     widths = [max(len(name), *(len(line[name]) for line in lines)) for name in names]
     for line in (dict(zip(names, names, strict=True)), *lines):
-        cells = (line[name].rjust(width) for name, width in zip(names, widths, strict=True))
+        cells = (
+            line[name].rjust(width) for name, width in zip(names, widths, strict=True)
+        )
         print("  ".join(cells))
 
 
@@ -344,11 +362,15 @@ def _append(path: Path, plan: ComparisonPlan, lines: list[dict[str, str]]) -> No
         writer.writerows([*(line for line in old if line not in fresh), *fresh])
 
 
-def _draw(records: Mapping[Cell, AuditRecord], plan: ComparisonPlan, directory: Path) -> None:
+def _draw(
+    records: Mapping[Cell, AuditRecord], plan: ComparisonPlan, directory: Path
+) -> None:
     """Figures 1 and 2: densities of the scores, and ε-final against participations."""
     noises, counts = plan.noise_multipliers, plan.participations
     figure = Figure(figsize=(3.2 * len(noises) + 1, 3.4), layout="constrained", dpi=130)
-    panels = np.atleast_1d(figure.subplots(1, len(noises), sharey=True, squeeze=False)[0])
+    panels = np.atleast_1d(
+        figure.subplots(1, len(noises), sharey=True, squeeze=False)[0]
+    )
     for axes, z in zip(panels, noises, strict=True):
         for cell, record in records.items():
             if cell.noise_multiplier == z:
@@ -369,7 +391,12 @@ def _draw(records: Mapping[Cell, AuditRecord], plan: ComparisonPlan, directory: 
             if cell.noise_multiplier == z
         ]
         _curve(axes, sorted(points, key=lambda point: point[0]), f"z = {z:g}")
-    axes.set(xscale="log", yscale="log", xlabel="participations of a canary", ylabel="ε-final")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="participations of a canary",
+        ylabel="ε-final",
+    )
     axes.set_xticks(counts, [f"{count:g}" for count in counts])
     axes.set_xticks([], minor=True)
     axes.legend(fontsize=7, frameon=False)

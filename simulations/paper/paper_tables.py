@@ -29,7 +29,9 @@ STANDARD_ERRORS = 4
 """A script ends with status 1 if what it finds is further from what is expected."""
 
 
-def cosines_with_noisy_sum(canaries: CanarySet, noise: NDArray[np.float64]) -> NDArray[np.float64]:
+def cosines_with_noisy_sum(
+    canaries: CanarySet, noise: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Cosine of each canary with the sum of all canaries and the noise.
 
     Args:
@@ -40,7 +42,9 @@ def cosines_with_noisy_sum(canaries: CanarySet, noise: NDArray[np.float64]) -> N
         shape ``(k,)`` or ``(m, k)``.
     """
     released = noise + canaries.combine(np.ones((1, canaries.count)))[0]
-    return np.asarray(canaries.dot(released) / np.linalg.norm(released, axis=-1, keepdims=True))
+    return np.asarray(
+        canaries.dot(released) / np.linalg.norm(released, axis=-1, keepdims=True)
+    )
 
 
 def mean_and_sd(values: Sequence[float], width: int = 0) -> str:
@@ -48,7 +52,9 @@ def mean_and_sd(values: Sequence[float], width: int = 0) -> str:
     return f"{np.mean(values):{width}.2f} ± {np.std(values, ddof=1):.2f}"
 
 
-def apart(found: Sequence[float], mean: float, sd: float, runs: float = math.inf) -> bool:
+def apart(
+    found: Sequence[float], mean: float, sd: float, runs: float = math.inf
+) -> bool:
     """Whether the mean of what was found is too far from what is expected.
 
     Args:

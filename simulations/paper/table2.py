@@ -41,38 +41,52 @@ def cosines_of_one_run(dim: int, count: int, seed: int) -> NDArray[np.float64]:
     """Cosines of k canaries with their noisy sum, a row for each noise: ``(3, count)``."""
     noise = np.random.default_rng((seed, 1)).standard_normal(dim)
     levels = np.array([z for z, _ in ONE_SHOT_NOISES])
-    return cosines_with_noisy_sum(CanarySet(dim, count, seed, "sphere"), np.outer(levels, noise))
+    return cosines_with_noisy_sum(
+        CanarySet(dim, count, seed, "sphere"), np.outer(levels, noise)
+    )
 
 
-def expected_epsilon(dim: int, count: int, z: float, variance: str) -> tuple[float, float]:
+def expected_epsilon(
+    dim: int, count: int, z: float, variance: str
+) -> tuple[float, float]:
     """Mean and standard deviation of ε in theory, from the laws of the scores' mean and spread."""
     rng, shift = np.random.default_rng(0), 1 / np.sqrt(z**2 + count / dim)
     means = rng.normal(shift, 1 / np.sqrt(count), _DRAWS)
     spread = np.sqrt(rng.chisquare(count - 1, _DRAWS) / (count - 1))
     sds = spread if variance == "fitted" else np.ones(_DRAWS)
-    epsilons = np.asarray(epsilon_two_gaussians(0, 1, np.maximum(means, 0), sds, ONE_SHOT_DELTA))
+    epsilons = np.asarray(
+        epsilon_two_gaussians(0, 1, np.maximum(means, 0), sds, ONE_SHOT_DELTA)
+    )
     return float(epsilons.mean()), float(epsilons.std())
 
 
-def epsilons(runs: Sequence[NDArray[np.float64]], dim: int, variance: str) -> list[float]:
+def epsilons(
+    runs: Sequence[NDArray[np.float64]], dim: int, variance: str
+) -> list[float]:
     """ε of each run, but of the one in a thousand whose scores are refused as too wide."""
     found = []
     for cosines in runs:
         with contextlib.suppress(NotMeasured):
-            estimate = epsilon_from_cosines(cosines, dim, ONE_SHOT_DELTA, variance=variance)
+            estimate = epsilon_from_cosines(
+                cosines, dim, ONE_SHOT_DELTA, variance=variance
+            )
             found.append(estimate.epsilon)
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dim", type=int, default=10**6, help="dimension d (default: 10^6)")
+    parser.add_argument(
+        "--dim", type=int, default=10**6, help="dimension d (default: 10^6)"
+    )
     parser.add_argument("--canaries", type=int, default=1000, help="k (default: 1000)")
     parser.add_argument("--runs", type=int, default=10, help="runs (default: 10)")
     options = parser.parse_args(arguments)
     dim, count = options.dim, options.canaries
     print(f"d = {dim}, k = {count}, {options.runs} runs, δ = {ONE_SHOT_DELTA:g}")
-    print("    z  analytical  variance         found      expected  the paper (10^6, 1000)")
+    print(
+        "    z  analytical  variance         found      expected  the paper (10^6, 1000)"
+    )
     runs = [cosines_of_one_run(dim, count, seed) for seed in range(options.runs)]
     failed = False
     for row, (z, analytical) in enumerate(ONE_SHOT_NOISES):

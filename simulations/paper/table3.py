@@ -34,7 +34,11 @@ ROWS: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("every round, maximum", 0.9, {"adversary": EVERY_ROUND, "statistic": "maximum"}),
     ("every round, matched filter", 0.0, {"statistic": "matched-filter"}),
     ("every round, matched filter", 0.9, {"statistic": "matched-filter"}),
-    ("every round, rounds unknown", 0.9, {"adversary": Adversary("all", knows_rounds=False)}),
+    (
+        "every round, rounds unknown",
+        0.9,
+        {"adversary": Adversary("all", knows_rounds=False)},
+    ),
     ("final model, fitted variance", 0.9, {"statistic": "model", "variance": "fitted"}),
     ("final model, known variance", 0.9, {"statistic": "model"}),
 )
@@ -76,22 +80,32 @@ EXPECTED_SEEDS = 200
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=10, help="runs of each row (default: 10)")
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="runs of each row (default: 10)"
+    )
     seeds = range(parser.parse_args(arguments).seeds)
     schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
     failed = False
     for paper in TABLE.rows[1:]:  # the first row has no noise
         z = paper.noise_multiplier
         analytical = epsilon_two_gaussians(0, 1, 1 / z, 1, TABLE.delta)
-        print(f"z = {z}: analytical {analytical:.1f}, paper: all {paper.all}, final {paper.final}")
+        print(
+            f"z = {z}: analytical {analytical:.1f}, paper: all {paper.all}, final {paper.final}"
+        )
         records = {
             momentum: [
-                limit_record(schedule, z, TABLE.delta, momentum=momentum, seed=s) for s in seeds
+                limit_record(schedule, z, TABLE.delta, momentum=momentum, seed=s)
+                for s in seeds
             ]
             for momentum in (0.0, 0.9)
         }
-        for (name, momentum, options), (mean, sd) in zip(ROWS, EXPECTED[z], strict=True):
-            found = [epsilon_from_record(record, **options).epsilon for record in records[momentum]]
+        for (name, momentum, options), (mean, sd) in zip(
+            ROWS, EXPECTED[z], strict=True
+        ):
+            found = [
+                epsilon_from_record(record, **options).epsilon
+                for record in records[momentum]
+            ]
             wrong = apart(found, mean, sd, EXPECTED_SEEDS)
             failed |= wrong
             print(

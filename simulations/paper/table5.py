@@ -52,7 +52,9 @@ _DIM = 20_000
 def cosines_in_the_limit(z: float, count: int, seed: int) -> NDArray[np.float64]:
     """Cosines of the observed canaries with the final model, in 10^9 dimensions."""
     schedule = ShuffledEpochs(TABLE.rounds, TABLE.epochs)
-    record = limit_record(schedule, z, TABLE.delta, num_canaries=count, unobserved=2, seed=seed)
+    record = limit_record(
+        schedule, z, TABLE.delta, num_canaries=count, unobserved=2, seed=seed
+    )
     return np.asarray(record.observed.final * np.sqrt(record.dim / _DIM))
 
 
@@ -66,11 +68,15 @@ def cosines_of_vectors(z: float, count: int, seed: int) -> NDArray[np.float64]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=50)
-    parser.add_argument("--vectors", action="store_true", help="real canaries, d = 20,000")
+    parser.add_argument(
+        "--vectors", action="store_true", help="real canaries, d = 20,000"
+    )
     options = parser.parse_args()
     sample = cosines_of_vectors if options.vectors else cosines_in_the_limit
     print(f"{'':28} quantiles of ε-final over {options.repetitions} repetitions")
-    print("     z  runs × canaries  variance    0.1   0.3   0.5   0.7   0.9   mean ± sd")
+    print(
+        "     z  runs × canaries  variance    0.1   0.3   0.5   0.7   0.9   mean ± sd"
+    )
     for z in (0.0496, 0.0986):
         for runs, count in ((1, 1000), (10, 100)):
             for variance in ("fitted", "known"):

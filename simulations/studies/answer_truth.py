@@ -77,7 +77,9 @@ def record_of(cell: Cell, seed: int) -> AuditRecord:
         NOISE,
         DELTA,
         num_canaries=cell.places,
-        unobserved=1000 if cell.schedule in ("poisson", "fixed-size", "balls-in-bins") else 2,
+        unobserved=1000
+        if cell.schedule in ("poisson", "fixed-size", "balls-in-bins")
+        else 2,
         beside=cell.clients,
         momentum=0.0,
         seed=seed,
@@ -90,7 +92,9 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
     record = record_of(cell, seed)
     found: list[tuple[float, ...]] = []
     client = AuditedClient.of(record)
-    for answer, adversary in zip(answers(record), (FINAL_MODEL, EVERY_ROUND), strict=True):
+    for answer, adversary in zip(
+        answers(record), (FINAL_MODEL, EVERY_ROUND), strict=True
+    ):
         view = seen_by(record, adversary)
         truth = client_epsilon(view, client, 1.0, DELTA)
         fit, estimate = answer.fit, answer.estimate
@@ -112,7 +116,9 @@ def run(task: tuple[Cell, int]) -> list[tuple[float, ...]]:
 
 def table(cell: Cell, runs: int, pool: "multiprocessing.pool.Pool") -> None:
     """Print the two lines of a cell."""
-    found = np.array(pool.map(run, [(cell, seed) for seed in range(runs)], chunksize=20))
+    found = np.array(
+        pool.map(run, [(cell, seed) for seed in range(runs)], chunksize=20)
+    )
     for sees, rows in zip(("final", "every"), found.transpose(1, 0, 2), strict=True):
         truth, epsilon, low, high, proved, number, time = rows.T
         covered = np.mean((low <= truth) & (truth <= high))
@@ -142,7 +148,8 @@ def changed(
     every = every * np.sqrt(seen_by(record, EVERY_ROUND).weights)[:, None]
     return record.with_values(
         **{
-            "observed.displacement": record.observed.displacement + final.sum(axis=0) / root,
+            "observed.displacement": record.observed.displacement
+            + final.sum(axis=0) / root,
             "observed.means": record.observed.means + every / root,
             "correlation": RoundCorrelation(np.ones((record.rounds, 1))),
         }
@@ -166,7 +173,9 @@ def power(task: tuple[Cell, int]) -> list[float]:
     for name, change in (("time", forgets), ("number", grows)):
         for answer in answers(changed(record, change)):
             test = getattr(answer.fit, name)
-            found += [math.nan, math.nan] if test is None else [test.found(), test.power]
+            found += (
+                [math.nan, math.nan] if test is None else [test.found(), test.power]
+            )
     return found
 
 
@@ -175,9 +184,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--power", action="store_true")
-    parser.add_argument("--cells", nargs="*", help="beginnings of names; all by default")
+    parser.add_argument(
+        "--cells", nargs="*", help="beginnings of names; all by default"
+    )
     options = parser.parse_args()
-    cells = [c for c in CELLS if not options.cells or c.name.startswith(tuple(options.cells))]
+    cells = [
+        c for c in CELLS if not options.cells or c.name.startswith(tuple(options.cells))
+    ]
     with multiprocessing.Pool() as pool:
         for cell in cells:
             if not options.power:
@@ -185,9 +198,16 @@ def main() -> None:
                 continue
             tasks = [(cell, seed) for seed in range(options.runs)]
             mean = np.mean(pool.map(power, tasks, chunksize=20), axis=0)
-            words = ("forgets, final", "forgets, every", "half growth, final", "half growth, every")
+            words = (
+                "forgets, final",
+                "forgets, every",
+                "half growth, final",
+                "half growth, every",
+            )
             for word, (seen, said) in zip(words, mean.reshape(4, 2), strict=True):
-                print(f"{cell.name:18s} {word:20s} found {seen:.1%}, power said {said:.1%}")
+                print(
+                    f"{cell.name:18s} {word:20s} found {seen:.1%}, power said {said:.1%}"
+                )
 
 
 if __name__ == "__main__":

@@ -108,7 +108,9 @@ def exposed(count: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
 def _normal_tails(far: float) -> Tails:
     def tails(at: Floats) -> tuple[Floats, Floats]:
         near = scipy.special.ndtr(1 - at)
-        return (1 - far) * near + far * scipy.special.ndtr(13 - at), scipy.special.ndtr(-at)
+        return (1 - far) * near + far * scipy.special.ndtr(13 - at), scipy.special.ndtr(
+            -at
+        )
 
     return tails
 
@@ -120,7 +122,9 @@ def _shifted(law: scipy.stats.rv_continuous) -> Tails:
 def _response_tails(at: Floats) -> tuple[Floats, Floats]:
     right = scipy.special.expit(1.0)
     inside = 1.0 * (at <= 1)
-    return np.where(at <= 0, 1.0, inside * right), np.where(at <= 0, 1.0, inside * (1 - right))
+    return np.where(at <= 0, 1.0, inside * right), np.where(
+        at <= 0, 1.0, inside * (1 - right)
+    )
 
 
 LAWS: dict[str, tuple[Draw, Tails]] = {
@@ -140,7 +144,9 @@ def truth(tails: Tails, delta: float) -> float:
     return float(np.max(found[np.isfinite(found)]))
 
 
-def fitted(draw: Draw, exact: float, count: int, runs: int) -> tuple[float, float, float]:
+def fitted(
+    draw: Draw, exact: float, count: int, runs: int
+) -> tuple[float, float, float]:
     """The mean ε of two Gaussians, the shares of runs refused, and of wrong numbers given."""
     epsilons, refused, wrong = [], 0, 0
     for run in range(runs):
@@ -171,7 +177,9 @@ def without_law(
     if not found:
         return np.full(3, math.nan), math.nan, none / runs
     values = np.array(found)
-    covered = float(np.mean((values[:, 1] <= exact + 1e-9) & (exact <= values[:, 2] + 1e-9)))
+    covered = float(
+        np.mean((values[:, 1] <= exact + 1e-9) & (exact <= values[:, 2] + 1e-9))
+    )
     return values.mean(axis=0), covered, none / runs
 
 
@@ -188,14 +196,18 @@ def main(arguments: list[str] | None = None) -> None:
         exact = truth(tails, SMALL)
         for count in sizes:
             mean, refused, wrong = fitted(draw, exact, count, runs)
-            print(f"{name:10}{count:>6}{exact:>8.3g}{mean:>10.4g}{refused:>9.1%}{wrong:>7.1%}")
+            print(
+                f"{name:10}{count:>6}{exact:>8.3g}{mean:>10.4g}{refused:>9.1%}{wrong:>7.1%}"
+            )
     head = f"{'law':10}{'δ':>6}{'n':>6}{'true ε':>8}{'ε':>7}"
     print(f"\n{head}  {'interval':14}{'covers':>7}{'none':>7}")
     cells = ((0.1, 200), (0.1, 1000), (0.01, 1000), (0.01, 5000))
     for name, (draw, tails) in LAWS.items():
         for delta, count in cells[:1] if asked.quick else cells:
             exact = truth(tails, delta)
-            (value, low, high), covered, none = without_law(draw, exact, delta, count, runs)
+            (value, low, high), covered, none = without_law(
+                draw, exact, delta, count, runs
+            )
             ends = f"{low:.2f} – {high:.2f}"
             cell = f"{name:10}{delta:>6g}{count:>6}{exact:>8.3g}{value:>7.2f}"
             print(f"{cell}  {ends:14}{covered:>7.1%}{none:>7.1%}", flush=True)

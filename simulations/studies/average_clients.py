@@ -100,7 +100,9 @@ def rows_of(
                 yield Row(*place, skipped=str(error))
 
 
-def weights_of(schedule: Schedule, z: float, delta: float, momentum: float) -> list[Floats]:
+def weights_of(
+    schedule: Schedule, z: float, delta: float, momentum: float
+) -> list[Floats]:
     """Of each round, for the final model, and squared for every round's."""
     record = expected_record(schedule, z, delta, 100, momentum=momentum)
     return [seen_by(record, Adversary(sees)).weights for sees in ("final", "all")]
@@ -123,7 +125,10 @@ def _row(
     )
     counts = _law(schedule, np.ones(schedule.rounds), clients)
     most = counts.largest(clients, CONFIDENCE) or counts.expected_scores[-1]
-    final, every = _law(schedule, weights[0], clients), _law(schedule, weights[1], clients).root()
+    final, every = (
+        _law(schedule, weights[0], clients),
+        _law(schedule, weights[1], clients).root(),
+    )
     hidden = _unknown_rounds(schedule, np.sqrt(weights[1]), clients, delta)
     return Row(
         *place,
@@ -142,19 +147,29 @@ def _law(schedule: Schedule, weights: Floats, clients: int) -> ExpectedScoreLaw:
     return found
 
 
-def _epsilon(law: ExpectedScoreLaw, clients: int, delta: float, bound: UpperBound) -> Epsilon:
+def _epsilon(
+    law: ExpectedScoreLaw, clients: int, delta: float, bound: UpperBound
+) -> Epsilon:
     scores, shares = law.expected_scores, law.shares
     largest = law.largest(clients, CONFIDENCE)
     return Epsilon(
         known_expected_score_epsilon(scores, delta, weights=shares),
         bound,
-        None if largest is None else float(epsilon_two_gaussians(0, 1, largest, 1, delta)),
+        None
+        if largest is None
+        else float(epsilon_two_gaussians(0, 1, largest, 1, delta)),
         unknown_expected_score_epsilon(scores, delta, weights=shares),
-        float(epsilon_two_gaussians(0, 1, float(law.expected_scores @ law.shares), 1, delta)),
+        float(
+            epsilon_two_gaussians(
+                0, 1, float(law.expected_scores @ law.shares), 1, delta
+            )
+        ),
     )
 
 
-def _unknown_rounds(schedule: Schedule, signal: Floats, clients: int, delta: float) -> float | None:
+def _unknown_rounds(
+    schedule: Schedule, signal: Floats, clients: int, delta: float
+) -> float | None:
     events = schedule.law(clients).events
     if events is None or not events.independent:
         return None

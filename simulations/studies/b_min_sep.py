@@ -53,7 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=200_000)
     draws = parser.parse_args().draws
-    print("| rounds | participations | b | z | Monte Carlo, 99.9% | the bound | Poisson |")
+    print(
+        "| rounds | participations | b | z | Monte Carlo, 99.9% | the bound | Poisson |"
+    )
     print("|---|---|---|---|---|---|---|")
     for rounds, often, separation, noise in GRID:
         schedule = make_schedule(f"b-min-sep:separation={separation}", rounds, often)

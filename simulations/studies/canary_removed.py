@@ -72,7 +72,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--rounds", type=int, nargs="+", default=[30, 100, 300])
     options = parser.parse_args()
-    print("rounds   accuracy, plain   left in          of the canary in the final model")
+    print(
+        "rounds   accuracy, plain   left in          of the canary in the final model"
+    )
     for rounds in options.rounds:
         found = []
         for seed in range(options.seeds):
@@ -84,9 +86,15 @@ def main() -> None:
             stays = float(np.sum((moved - plain) * canary)) / added
             accuracy = digits.accuracy(plain)
             found.append((accuracy, digits.accuracy(moved) - accuracy, stays))
-        mean, error = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / len(found) ** 0.5
+        mean, error = (
+            np.mean(found, axis=0),
+            np.std(found, axis=0, ddof=1) / len(found) ** 0.5,
+        )
         harm = f"{mean[1]:+.2%} ± {error[1]:.2%}"
-        print(f"{rounds:6}   {mean[0]:15.2%}   {harm}   {mean[2]:.1%} ± {error[2]:.1%}", flush=True)
+        print(
+            f"{rounds:6}   {mean[0]:15.2%}   {harm}   {mean[2]:.1%} ± {error[2]:.1%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ def layers_of(theta: Floats, sizes: Sequence[int]) -> list[tuple[Floats, Floats]
     """The weights and biases in a vector, layer by layer."""
     shapes = list(itertools.pairwise(sizes))
     parts = np.split(theta, np.cumsum([a * b + b for a, b in shapes])[:-1])
-    return [(p[:-b].reshape(a, b), p[-b:]) for p, (a, b) in zip(parts, shapes, strict=True)]
+    return [
+        (p[:-b].reshape(a, b), p[-b:]) for p, (a, b) in zip(parts, shapes, strict=True)
+    ]
 
 
 def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Floats]:
@@ -65,7 +67,9 @@ def activations(theta: Floats, sizes: Sequence[int], inputs: Floats) -> list[Flo
     found = [inputs]
     for weight, bias in layers_of(theta, sizes):
         found.append(
-            np.maximum(found[-1], 0) @ weight + bias if found[1:] else inputs @ weight + bias
+            np.maximum(found[-1], 0) @ weight + bias
+            if found[1:]
+            else inputs @ weight + bias
         )
     return found
 
@@ -88,7 +92,12 @@ def gradient(
 
 
 def accuracy(
-    sizes: Sequence[int], clients: int, rounds: int, rate: float, canaries: int, seed: int
+    sizes: Sequence[int],
+    clients: int,
+    rounds: int,
+    rate: float,
+    canaries: int,
+    seed: int,
 ) -> float:
     """Held-out accuracy over the last five rounds, with so many canaries in each round."""
     digits = load_digits()
@@ -128,9 +137,13 @@ def main(*, quick: bool = False, say: Callable[[str], object] = print) -> None:
     seeds = range(2 if quick else 10)
     say("layers            clients  canaries  share  accuracy  lost")
     for sizes, clients, rounds, rate, counts in SETTINGS[:1] if quick else SETTINGS:
-        without = np.array([accuracy(sizes, clients, rounds, rate, 0, s) for s in seeds])
+        without = np.array(
+            [accuracy(sizes, clients, rounds, rate, 0, s) for s in seeds]
+        )
         for count in counts:
-            with_them = np.array([accuracy(sizes, clients, rounds, rate, count, s) for s in seeds])
+            with_them = np.array(
+                [accuracy(sizes, clients, rounds, rate, count, s) for s in seeds]
+            )
             lost = 100 * (without - with_them)
             name, share = "-".join(map(str, sizes)), count / (count + clients)
             error = lost.std(ddof=1) / np.sqrt(len(lost))
@@ -144,5 +157,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="two seeds of the smallest network")
+    parser.add_argument(
+        "--quick", action="store_true", help="two seeds of the smallest network"
+    )
     main(quick=parser.parse_args().quick)

@@ -65,8 +65,12 @@ DEFECTS: dict[str, Draw] = {
     "noise off": lambda rng, dim: np.zeros(dim, np.float32),
     "σ × 0.5": lambda rng, dim: np.float32(0.5) * normal(rng, dim),
     "σ × 0.9": lambda rng, dim: np.float32(0.9) * normal(rng, dim),
-    "the same seed in each round": lambda rng, dim: normal(np.random.default_rng(99), dim),
-    "the noise of another node": lambda rng, dim: normal(rng, dim),  # which that node gets too
+    "the same seed in each round": lambda rng, dim: normal(
+        np.random.default_rng(99), dim
+    ),
+    "the noise of another node": lambda rng, dim: normal(
+        rng, dim
+    ),  # which that node gets too
     "noise on one layer alone": on_one_layer,
     "Laplace for Gaussian": laplace,
 }
@@ -75,7 +79,10 @@ DEFECTS: dict[str, Draw] = {
 def rounds_until_named(defect: str, epsilon: float, dim: int, seed: int) -> int:
     """In which round the odd node is named, from 1; 0 if it is not, −1 if a sound one is."""
     promise = LocalDp(epsilon=epsilon, delta=1e-5, clip_norm=1.0)
-    rng, noise = np.random.default_rng(seed), PromisedNoise(promise, sizes_of(dim), seed=seed)
+    rng, noise = (
+        np.random.default_rng(seed),
+        PromisedNoise(promise, sizes_of(dim), seed=seed),
+    )
     std = np.float32(promise.std)
     for index in range(ROUNDS):
         odd = DEFECTS[defect](rng, dim)
@@ -130,7 +137,10 @@ SOUND: dict[str, Draw] = {
 def accuses(kind: str, epsilon: float, seed: int) -> bool:
     """Whether any node of a sound run is named after any round."""
     promise = LocalDp(epsilon=epsilon, delta=1e-5, clip_norm=1.0)
-    rng, noise = np.random.default_rng(seed), PromisedNoise(promise, sizes_of(SMALL), seed=seed)
+    rng, noise = (
+        np.random.default_rng(seed),
+        PromisedNoise(promise, sizes_of(SMALL), seed=seed),
+    )
     joins = rng.integers(0, ROUNDS // 2, NODES)
     joins[0] = 0
     for index in range(ROUNDS):
@@ -155,7 +165,10 @@ def false_alarms(runs: int) -> None:
 def holds(epsilon: float, seed: int) -> bool:
     """Whether the interval for ε of the median client holds the exact one, after ten rounds."""
     promise = LocalDp(epsilon=epsilon, delta=1e-5, clip_norm=1.0)
-    rng, noise = np.random.default_rng(seed), PromisedNoise(promise, sizes_of(SMALL), seed=seed)
+    rng, noise = (
+        np.random.default_rng(seed),
+        PromisedNoise(promise, sizes_of(SMALL), seed=seed),
+    )
     kinds = list(SOUND.values())
     for index in range(ROUNDS):
         for node in range(NODES):

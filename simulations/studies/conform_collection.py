@@ -46,7 +46,9 @@ def find(broken: Mapping[str, tuple[Target, str]], trials: int, seed: int) -> in
         named += ok
         worst = found.ranked[0]
         text = f"{worst.severity}: {worst.name}: {worst.measured}: {worst.why}"
-        print(f"  {name:26} {'named' if ok else '-----'}  {text if found.failed else 'NOT FOUND'}")
+        print(
+            f"  {name:26} {'named' if ok else '-----'}  {text if found.failed else 'NOT FOUND'}"
+        )
     print(f"  {named} of {len(broken)} found and named", flush=True)
     return named
 
@@ -62,11 +64,16 @@ def accuse(right: Mapping[str, Target], trials: int, seeds: Collection[int]) -> 
             runs += not found.passed
             by.update(check.name for check in found.failed)
         accused += runs
-        print(f"  {name:26} accused in {runs} of {len(seeds)} runs  {dict(by) or ''}", flush=True)
+        print(
+            f"  {name:26} accused in {runs} of {len(seeds)} runs  {dict(by) or ''}",
+            flush=True,
+        )
     return accused
 
 
-def _chosen(mechanisms: Mapping[str, Kind], names: Collection[str]) -> Mapping[str, Kind]:
+def _chosen(
+    mechanisms: Mapping[str, Kind], names: Collection[str]
+) -> Mapping[str, Kind]:
     return {name: one for name, one in mechanisms.items() if not names or name in names}
 
 
@@ -85,7 +92,9 @@ def main() -> None:
     print("Broken, that the suite was changed for")
     find(_chosen(KNOWN, options.only), options.trials, options.first)
     print("Broken, written afterwards")
-    find(_chosen({**BROKEN, **MORE_BROKEN}, options.only), options.trials, options.first)
+    find(
+        _chosen({**BROKEN, **MORE_BROKEN}, options.only), options.trials, options.first
+    )
     print("Right, that the suite was changed for")
     accuse(_chosen(HARMLESS, options.only), options.trials, seeds)
     print("Right, written afterwards")

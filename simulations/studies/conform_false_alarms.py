@@ -26,7 +26,9 @@ _STEPS, _RATE = 4, 0.25
 
 def gaussian(updates: Floats, rng: np.random.Generator) -> Floats:
     """The clipped sum with z = 1."""
-    return np.asarray(clipped(updates, 1.0).sum(axis=0) + rng.normal(0, 1, updates.shape[1]))
+    return np.asarray(
+        clipped(updates, 1.0).sum(axis=0) + rng.normal(0, 1, updates.shape[1])
+    )
 
 
 def laplace(updates: Floats, rng: np.random.Generator) -> Floats:
@@ -45,7 +47,9 @@ TARGETS = {
     "gaussian": Target(
         gaussian, delta=1e-5, noise_multiplier=1.0, noise="gaussian", inputs="finite"
     ),
-    "laplace": Target(laplace, epsilon=1.0, norm="l1", noise="laplace", inputs="finite"),
+    "laplace": Target(
+        laplace, epsilon=1.0, norm="l1", noise="laplace", inputs="finite"
+    ),
     "sampled": Target(
         sampled,
         delta=1e-5,
@@ -72,12 +76,17 @@ def main() -> None:
     for name in options.only:
         alarms, by, start = 0, Counter[str](), time.monotonic()
         for run in range(1, options.runs + 1):
-            found = conform(TARGETS[name], trials=options.trials, seed=options.first + run - 1)
+            found = conform(
+                TARGETS[name], trials=options.trials, seed=options.first + run - 1
+            )
             alarms += not found.passed
             by.update(check.name for check in found.failed)
             if run % 50 == 0 or run == options.runs:
                 took = (time.monotonic() - start) / run
-                print(f"{name}: {alarms} of {run} runs, {took:.2f} s each; {dict(by)}", flush=True)
+                print(
+                    f"{name}: {alarms} of {run} runs, {took:.2f} s each; {dict(by)}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

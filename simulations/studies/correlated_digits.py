@@ -134,14 +134,18 @@ NAMES = {"banded:bands=1": "independent", BANDED: "8 bands", "banded:bands=64": 
 PICTURE = Path(__file__).parents[2] / "docs" / "correlated-noise.png"
 
 
-def train(keep: Path, seed: int, settings: Mapping[str, Any]) -> tuple[AuditRecord, Floats | None]:
+def train(
+    keep: Path, seed: int, settings: Mapping[str, Any]
+) -> tuple[AuditRecord, Floats | None]:
     """A run's record and, with full knowledge, the products of its real updates, ``(T, T)``.
 
     Per coordinate, in units of (clip norm / cohort size)², as z² is the noise.
     """
     config = RunConfig(**{**settings, "clients": CLIENTS, "clients_per_round": 15,
                           "unobserved": 0, "clipping": "fixed"})  # fmt: skip
-    words = "-".join(f"{v:g}" if isinstance(v, float) else f"{v}" for v in settings.values())
+    words = "-".join(
+        f"{v:g}" if isinstance(v, float) else f"{v}" for v in settings.values()
+    )
     path = keep / f"{words.replace(':', '-')}-{seed}.npz"
     products = path.with_suffix(".npy")
     if path.exists():
@@ -154,7 +158,12 @@ def train(keep: Path, seed: int, settings: Mapping[str, Any]) -> tuple[AuditReco
             updates.append((released["mean"] - released["residual"]).astype(np.float32))
         observe(self, *args, **options)
 
-    job = Job(load_task("digits", num_clients=CLIENTS), config, Seeds.derive(seed), config.rounds)
+    job = Job(
+        load_task("digits", num_clients=CLIENTS),
+        config,
+        Seeds.derive(seed),
+        config.rounds,
+    )
     with mock.patch.object(RunAuditor, "observe", note):
         record = simulate(job, workers=1)
     if updates:
@@ -185,7 +194,9 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     view = seen_by(record, ADVERSARIES[which])
     scores = view.scores()
     fit = ladder_fit(view, scores)
-    expected = [theory(record, r)[which] for r in (0 * real, np.diag(np.diag(real)), real)]
+    expected = [
+        theory(record, r)[which] for r in (0 * real, np.diag(np.diag(real)), real)
+    ]
     over = np.array([scores.unit * scores.shift(sizes=sizes) for sizes in expected])
     error = (fit.high - fit.low) / 3.92 / fit.scale * over[-1]
     true = known_expected_score_epsilon(expected[-1], record.delta)
@@ -214,10 +225,15 @@ def show_theory(keep: Path, seeds: int, rounds: int = 32, canaries: int = 80) ->
                 assert real is not None
                 over, error, words = ratios(record, real, which)
                 found.append((*over, error))
-                print(f"{name} {seed:4} {adversary.sees:5} {_row(over, error)} {words}", flush=True)
+                print(
+                    f"{name} {seed:4} {adversary.sees:5} {_row(over, error)} {words}",
+                    flush=True,
+                )
             both = np.array(found)
             total = float(np.linalg.norm(both[:, -1])) / seeds
-            print(f"{name}  all {adversary.sees:5} {_row(both[:, :-1].mean(axis=0), total)}")
+            print(
+                f"{name}  all {adversary.sees:5} {_row(both[:, :-1].mean(axis=0), total)}"
+            )
 
 
 def _row(over: Floats, error: float) -> str:
@@ -242,7 +258,9 @@ class Cell:
         strategy = strategy_matrix(mechanism, self.rounds)
         pattern = make_schedule("cyclic", self.rounds, times).law(CLIENTS)
         size = sensitivity(unit if strategy is None else strategy, pattern)
-        momentum = {} if self.momentum == STEPS[0][1] else {"server_momentum": self.momentum}
+        momentum = (
+            {} if self.momentum == STEPS[0][1] else {"server_momentum": self.momentum}
+        )
         return {"noise_multiplier": 0.0 if quiet else size / self.added, "mechanism": mechanism,
                 "rounds": self.rounds, "participation": "cyclic", "num_canaries": 16,
                 "canary_participations": times, "server_learning_rate": self.learning_rate,
@@ -264,7 +282,10 @@ def show_accuracy(keep: Path, seeds: int, cells: list[Cell]) -> dict[Cell, Float
             wide = np.linalg.norm([e.high - e.low for e in each]) / 3.92 / seeds
             values += [np.mean([e.epsilon for e in each]), wide]
         found[cell] = np.array(values)
-        server, z = f"{cell.learning_rate:g}, {cell.momentum:g}", settings["noise_multiplier"]
+        server, z = (
+            f"{cell.learning_rate:g}, {cell.momentum:g}",
+            settings["noise_multiplier"],
+        )
         line = f"{cell.rounds:6} {cell.mechanism:14} {server:9}{z:8.3f}"
         line += f"  {values[0]:6.1%} ± {values[1]:.1%}"
         bound = gaussian_epsilon(1 / cell.added, runs[0].delta) if z else np.inf
@@ -303,7 +324,11 @@ def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
         if cell.added == ALIKE:
             bottom.errorbar(value[4], 100 * value[0], 100 * value[1], fmt="x", color="C0",
                             capsize=2, label="independent,\nless noise")  # fmt: skip
-    bottom.set(xlabel="final model: ε", ylabel="accuracy, %", title="Digits, by number of rounds")
+    bottom.set(
+        xlabel="final model: ε",
+        ylabel="accuracy, %",
+        title="Digits, by number of rounds",
+    )
     bottom.legend(fontsize=9, loc="center", bbox_to_anchor=(0.46, 0.45))
     bottom.margins(x=0.12)
     for axes in (top, bottom):
@@ -312,9 +337,13 @@ def draw(figure: Figure, limit: dict[str, tuple[float, float, float]],
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the records there")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the records there"
+    )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=64, help="rounds of the longest run")
+    parser.add_argument(
+        "--most", type=int, default=64, help="rounds of the longest run"
+    )
     parser.add_argument("--picture", type=Path, help=f"draw it, as {PICTURE.name}")
     options = parser.parse_args(arguments)
     most, seeds = options.most, options.seeds

@@ -56,11 +56,19 @@ def row(mechanism: str, rounds: int) -> tuple[float, float, float]:
     made = parse_strategy(mechanism, rounds)
     assert made is not None
     strategy = made.matrix()
-    record = expected_record(ShuffledEpochs(rounds, 1), NOISE, DELTA, rounds, strategy=strategy)
-    final, every_round = (seen_by(record, Adversary(sees)).weights for sees in ("final", "all"))
+    record = expected_record(
+        ShuffledEpochs(rounds, 1), NOISE, DELTA, rounds, strategy=strategy
+    )
+    final, every_round = (
+        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+    )
     shifts = np.array([np.sqrt(every_round[0]), final[0]])
     every, last = np.asarray(epsilon_two_gaussians(0, 1, shifts, 1, DELTA))
-    return float(every), float(last), float(np.sqrt(np.mean(prefix_errors(strategy) ** 2)))
+    return (
+        float(every),
+        float(last),
+        float(np.sqrt(np.mean(prefix_errors(strategy) ** 2))),
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -101,14 +101,18 @@ def independent(name: str, runs: int, *, fitted: bool = False) -> tuple[float, f
         for mean, count in ((first, many), (second, more)):
             scores = mean + rng.standard_normal(count)
             null = rng.standard_normal(count)
-            both.append(epsilon_of(Scores(scores, null), DELTA) if fitted else known(scores))
+            both.append(
+                epsilon_of(Scores(scores, null), DELTA) if fitted else known(scores)
+            )
         found = epsilon_difference(*both)
         covers += found.low <= wanted <= found.high
         called += found.larger_than_chance
     return covers / runs, called / runs
 
 
-def shared(sign: float, runs: int, means: tuple[float, float] = (1.0, 1.2)) -> tuple[float, float]:
+def shared(
+    sign: float, runs: int, means: tuple[float, float] = (1.0, 1.2)
+) -> tuple[float, float]:
     """Coverage of both intervals where the runs share their chance."""
     rng = np.random.default_rng(2)
     wanted = truth(means[0]) - truth(means[1])
@@ -123,7 +127,9 @@ def shared(sign: float, runs: int, means: tuple[float, float] = (1.0, 1.2)) -> t
     return hits[0] / runs, hits[1] / runs
 
 
-def headline(record: AuditRecord, adversary: Adversary, confidence: float) -> EpsilonEstimate:
+def headline(
+    record: AuditRecord, adversary: Adversary, confidence: float
+) -> EpsilonEstimate:
     """The answer of a run."""
     return epsilon_from_record(record, adversary=adversary, confidence=confidence)
 
@@ -136,7 +142,12 @@ def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
     for number in range(runs):
         records = [
             limit_record(
-                SCHEDULES[kind](), 0.5, DELTA, num_canaries=60, unobserved=2, seed=10 * number + at
+                SCHEDULES[kind](),
+                0.5,
+                DELTA,
+                num_canaries=60,
+                unobserved=2,
+                seed=10 * number + at,
             )
             for at in range(count)
         ]
@@ -149,7 +160,9 @@ def whole(kind: str, count: int, runs: int) -> dict[Adversary, float]:
     return {adversary: total / runs for adversary, total in alarms.items()}
 
 
-def main(runs: int = 2000, comparisons: int = 200, say: Callable[[str], None] = print) -> None:
+def main(
+    runs: int = 2000, comparisons: int = 200, say: Callable[[str], None] = print
+) -> None:
     """Print every table.
 
     Args:
@@ -176,6 +189,8 @@ def main(runs: int = 2000, comparisons: int = 200, say: Callable[[str], None] = 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Does the interval of a difference of two ε hold?")
+    parser = argparse.ArgumentParser(
+        description="Does the interval of a difference of two ε hold?"
+    )
     parser.add_argument("--quick", action="store_true", help="a few runs of each kind")
     main(*((100, 10) if parser.parse_args().quick else (2000, 200)))

@@ -82,7 +82,9 @@ def share_one_vector(added: Floats) -> None:
     added[:, :third] = 3.9 * typical * lie / np.linalg.norm(lie, axis=2, keepdims=True)
 
 
-def named(nodes: int, sizes: float, drift: float, lie: Lie | None = None) -> tuple[float, float]:
+def named(
+    nodes: int, sizes: float, drift: float, lie: Lie | None = None
+) -> tuple[float, float]:
     """Share of runs in which nodes are named over the run, and in the run's first round."""
     run, first = 0, 0
     for seed in range(RUNS):
@@ -101,10 +103,16 @@ def main() -> None:
     print("nodes  " + "  ".join(f"σ {sizes:g}, {drift:g}" for sizes, drift in laws))
     for nodes in NODES:
         cells = [named(nodes, sizes, drift) for sizes, drift in laws]
-        print(f"{nodes:5}  " + "  ".join(f"{run:6.1%}/{first:6.1%}" for run, first in cells))
+        print(
+            f"{nodes:5}  "
+            + "  ".join(f"{run:6.1%}/{first:6.1%}" for run, first in cells)
+        )
     for lie in (claims_all_examples, answers_once_with_a_long_update, share_one_vector):
         cells = [named(30, 0.5, drift, lie) for drift in DRIFTS]
-        print(f"{lie.__name__}: " + "  ".join(f"{run:.1%}/{first:.1%}" for run, first in cells))
+        print(
+            f"{lie.__name__}: "
+            + "  ".join(f"{run:.1%}/{first:.1%}" for run, first in cells)
+        )
 
 
 if __name__ == "__main__":

@@ -77,17 +77,23 @@ def mechanisms(family: str, values: int) -> Iterator[Mechanism]:
                 for mean in (shift, 0.0)
             )
             epsilon = float(epsilon_of_shift(shift, 1e-5))
-            yield Mechanism(f"Gaussian {shift:g}, cut {cut:.2f}", member, other, epsilon, 1e-5)
+            yield Mechanism(
+                f"Gaussian {shift:g}, cut {cut:.2f}", member, other, epsilon, 1e-5
+            )
         return
     delta = _LEAK if family == "leaks" else 0.0
     for epsilon, share in itertools.product(_EPSILONS, _SHARES):
         for name, member, other in _pure(epsilon, share, values):
             leaked = (1 - delta) * member
             leaked[-1] += delta
-            yield Mechanism(f"{name} {epsilon:g}, share {share:g}", leaked, other, epsilon, delta)
+            yield Mechanism(
+                f"{name} {epsilon:g}, share {share:g}", leaked, other, epsilon, delta
+            )
 
 
-def _pure(epsilon: float, share: float, values: int) -> Iterator[tuple[str, Floats, Floats]]:
+def _pure(
+    epsilon: float, share: float, values: int
+) -> Iterator[tuple[str, Floats, Floats]]:
     """Laws at the ends of ε-DP: members have e^ε times a share, or others have."""
     ratio, right = math.exp(epsilon), float(scipy.special.expit(epsilon))
     if values == 3:  # a middle value that says nothing
@@ -98,8 +104,16 @@ def _pure(epsilon: float, share: float, values: int) -> Iterator[tuple[str, Floa
             yield "response of three", several, several[::-1]
         return
     if share * ratio <= right:
-        yield "ones", np.array([1 - ratio * share, ratio * share]), np.array([1 - share, share])
-        yield "zeros", np.array([share, 1 - share]), np.array([ratio * share, 1 - ratio * share])
+        yield (
+            "ones",
+            np.array([1 - ratio * share, ratio * share]),
+            np.array([1 - share, share]),
+        )
+        yield (
+            "zeros",
+            np.array([share, 1 - share]),
+            np.array([ratio * share, 1 - ratio * share]),
+        )
 
 
 @functools.cache
@@ -125,7 +139,11 @@ def groups(method: str, size: int) -> Iterator[tuple[int, int, float]]:
         yield size, size, 1.0
         return
     for heads in range(2, 2 * size - 1):  # with fewer than two there is no bound
-        yield heads, 2 * size - heads, float(scipy.stats.binom.pmf(heads, 2 * size, 0.5))
+        yield (
+            heads,
+            2 * size - heads,
+            float(scipy.stats.binom.pmf(heads, 2 * size, 0.5)),
+        )
 
 
 def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
@@ -136,7 +154,9 @@ def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
         ways, others = counts(observed, values), counts(unobserved, values)
         likely = np.array(
             [
-                np.outer(probabilities(ways, case.member), probabilities(others, case.other))
+                np.outer(
+                    probabilities(ways, case.member), probabilities(others, case.other)
+                )
                 for case in cases
             ]
         )
@@ -148,7 +168,9 @@ def levels(method: str, size: int, cases: list[Mechanism]) -> Floats:
         bounds = np.full(most.shape, math.inf)
         for index in np.flatnonzero(~left_out):
             row, column = np.unravel_index(index, most.shape)
-            bounds[row, column] = bound_of(method, ways[row], others[column], cases[0].delta)
+            bounds[row, column] = bound_of(
+                method, ways[row], others[column], cases[0].delta
+            )
         above = np.array([bounds > case.epsilon + 1e-9 for case in cases])
         found += chance * (likely * above).sum(axis=(1, 2))
     return found
@@ -172,18 +194,24 @@ def sizes_of(method: str, values: int) -> list[int]:
 def main(arguments: list[str] | None = None) -> None:
     """Print a line for each bound that is called valid and each family."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--values", type=int, choices=(2, 3), help="2 or 3; both by default")
+    parser.add_argument(
+        "--values", type=int, choices=(2, 3), help="2 or 3; both by default"
+    )
     parser.add_argument("--only", help="one method")
     parser.add_argument("--sizes", type=int, nargs="+", help="n, instead of all")
     parser.add_argument("--quick", action="store_true", help="two small sizes")
     asked = parser.parse_args(arguments)
-    print(f"{'method':17}{'values':>6}  {'family':10}{'sizes':>6}{'largest':>9}{'n':>5}  mechanism")
+    print(
+        f"{'method':17}{'values':>6}  {'family':10}{'sizes':>6}{'largest':>9}{'n':>5}  mechanism"
+    )
     for values in (asked.values,) if asked.values else (2, 3):
         for method, bound in BOUNDS.items():
             if not bound.valid or asked.only not in (None, method):
                 continue
             sizes = [3, 5] if asked.quick else asked.sizes or sizes_of(method, values)
-            for family in ("Gaussian",) if bound.gaussian else ("pure", "leaks", "Gaussian"):
+            for family in (
+                ("Gaussian",) if bound.gaussian else ("pure", "leaks", "Gaussian")
+            ):
                 cases = list(mechanisms(family, values))
                 found = np.array([levels(method, size, cases) for size in sizes])
                 size, case = np.unravel_index(found.argmax(), found.shape)

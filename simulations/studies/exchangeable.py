@@ -44,7 +44,9 @@ class LowerLimits:
     correlation: float
 
 
-def lower_limits(shares: ArrayLike, canaries: int, *, confidence: float = 0.95) -> LowerLimits:
+def lower_limits(
+    shares: ArrayLike, canaries: int, *, confidence: float = 0.95
+) -> LowerLimits:
     """Lower limits of the rate behind the shares of hits in independent runs.
 
     Args:
@@ -58,7 +60,9 @@ def lower_limits(shares: ArrayLike, canaries: int, *, confidence: float = 0.95) 
     check_probability("confidence", confidence)
     hits = np.asarray(shares, np.float64)
     if hits.ndim != 1 or not hits.size or not np.all((hits >= 0) & (hits <= 1)):
-        raise ValueError(f"Expected shares={hits} to be numbers in [0, 1], at least one.")
+        raise ValueError(
+            f"Expected shares={hits} to be numbers in [0, 1], at least one."
+        )
     if canaries < 2:
         raise ValueError(f"Expected canaries={canaries} >= 2.")
     alpha, several = 1 - confidence, hits.size > 1
@@ -73,7 +77,11 @@ def lower_limits(shares: ArrayLike, canaries: int, *, confidence: float = 0.95) 
 
 def _clopper_pearson(hits: np.ndarray, canaries: int, alpha: float) -> float:
     total, found = canaries * hits.size, canaries * float(hits.sum())
-    return float(scipy.special.betaincinv(found, total - found + 1, alpha)) if found else 0.0
+    return (
+        float(scipy.special.betaincinv(found, total - found + 1, alpha))
+        if found
+        else 0.0
+    )
 
 
 def _betting(hits: np.ndarray, alpha: float) -> float:
@@ -95,7 +103,9 @@ def _betting(hits: np.ndarray, alpha: float) -> float:
 def _bernstein(hits: np.ndarray, alpha: float) -> float:
     """Maurer and Pontil 2009, theorem 4; holds for every n."""
     logs = np.log(2 / alpha)
-    width = np.sqrt(2 * hits.var(ddof=1) * logs / hits.size) + 7 * logs / (3 * (hits.size - 1))
+    width = np.sqrt(2 * hits.var(ddof=1) * logs / hits.size) + 7 * logs / (
+        3 * (hits.size - 1)
+    )
     return max(0.0, float(hits.mean() - width))
 
 
@@ -120,6 +130,8 @@ def _correlation(hits: np.ndarray, canaries: int) -> float:
     rate = float(hits.mean())
     spread = rate * (1 - rate)
     # Two runs give the square of the rate without bias.
-    square = (float(hits.sum()) ** 2 - float((hits**2).sum())) / (hits.size * (hits.size - 1))
+    square = (float(hits.sum()) ** 2 - float((hits**2).sum())) / (
+        hits.size * (hits.size - 1)
+    )
     both = float(_pairs(hits, canaries).mean())
     return float("nan") if spread == 0 else (both - square) / spread

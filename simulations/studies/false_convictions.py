@@ -106,7 +106,9 @@ class Cell:
 
 def dp_sgd(rate: float, steps: int, noise: float = 1.0, length: float = 1.0) -> Cell:
     """DP-SGD with Poisson sampling."""
-    return Cell(f"DP-SGD, q = {rate:g}, T = {steps}", Poisson(steps, rate), noise, length)
+    return Cell(
+        f"DP-SGD, q = {rate:g}, T = {steps}", Poisson(steps, rate), noise, length
+    )
 
 
 def federation(
@@ -151,7 +153,9 @@ def noise_of_twice_the_claim(schedule: Schedule) -> float:
     def epsilon(z: float) -> float:
         if isinstance(schedule, Poisson):
             return poisson_epsilon(z, schedule.rate, schedule.rounds, DELTA)
-        return float(accounting.epsilon_of_shift(math.sqrt(schedule.participations()) / z, DELTA))
+        return float(
+            accounting.epsilon_of_shift(math.sqrt(schedule.participations()) / z, DELTA)
+        )
 
     twice = 2 * epsilon(1.0)
     return float(scipy.optimize.brentq(lambda z: epsilon(z) - twice, _NOISES[0], 1.0))
@@ -194,7 +198,9 @@ TABLES = {"false": FALSE, "at-claim": AT_CLAIM, "more-private": BELOW}
 def laplace(epsilon: float, count: int, seed: int) -> Scores:
     """Scores of the Laplace mechanism of that ε."""
     rng = np.random.default_rng((17, seed))
-    return Scores(rng.laplace(1, 1 / epsilon, count), rng.laplace(0, 1 / epsilon, count))
+    return Scores(
+        rng.laplace(1, 1 / epsilon, count), rng.laplace(0, 1 / epsilon, count)
+    )
 
 
 @functools.cache
@@ -243,7 +249,9 @@ def main(argv: list[str] | None = None) -> None:
     with unittest.mock.patch.object(accounting, "poisson_epsilon", poisson_epsilon):
         for name, cells in tables.items():
             print(name)
-            for line in lines(cells, options.seeds if name == "false" else options.runs):
+            for line in lines(
+                cells, options.seeds if name == "false" else options.runs
+            ):
                 print(line, flush=True)
         if options.table in (None, "power"):
             print("power")
@@ -257,7 +265,9 @@ def main(argv: list[str] | None = None) -> None:
             scores = (laplace(epsilon, count, seed) for seed in range(options.runs))
             found = [find_evidence(one, epsilon, DELTA, power=False) for one in scores]
             violated = sum(one.violated for one in found)
-            print(f"  ε = {epsilon:g}, {count} + {count}: violated {violated} of {options.runs}")
+            print(
+                f"  ε = {epsilon:g}, {count} + {count}: violated {violated} of {options.runs}"
+            )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ NOISE_MULTIPLIER, DELTA = 1.0, 1e-5
 
 def plan_of(clients: int, rounds: int) -> AuditPlan:
     """The canaries that an audit would choose."""
-    strategy = DifferentialPrivacyServerSideFixedClipping(FedAvg(), NOISE_MULTIPLIER, 0.1, clients)
+    strategy = DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), NOISE_MULTIPLIER, 0.1, clients
+    )
     settings = CanaryAuditSettings(delta=DELTA, seed=0)
     return make_plan(settings, Wrapped(strategy), rounds, clients, clients)
 
@@ -30,7 +32,8 @@ def row_of(plan: AuditPlan) -> str:
     load = plan.load
     assert load is not None
     final, every = (
-        f"{each.epsilon:.3g} ({each.low:.3g} – {each.high:.3g})" for each in load.expected
+        f"{each.epsilon:.3g} ({each.low:.3g} – {each.high:.3g})"
+        for each in load.expected
     )
     cells = (load.rounds, f"{load.share:.0%}", f"{plan.planned:.0f}", every, final)
     return " | ".join(map(str, cells))
@@ -38,7 +41,9 @@ def row_of(plan: AuditPlan) -> str:
 
 def main() -> None:
     """Print the table."""
-    print("| clients | rounds | canaries' share | rounds with one | ε, every round | ε, final |")
+    print(
+        "| clients | rounds | canaries' share | rounds with one | ε, every round | ε, final |"
+    )
     print("|---|---|---|---|---|---|")
     for clients in CLIENTS:
         for rounds in ROUNDS:

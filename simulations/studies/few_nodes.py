@@ -66,10 +66,14 @@ class Cell:
         return f"{self.nodes} clients, {self.asked:.0%} of rounds, {self.rounds} rounds, {noise}"
 
 
-def updates(seed: int, node: int, server_round: int, theta: NDArray[Any]) -> NDArray[Any]:
+def updates(
+    seed: int, node: int, server_round: int, theta: NDArray[Any]
+) -> NDArray[Any]:
     """The update of a real client."""
     target = np.random.default_rng((seed, node)).standard_normal(DIM) * 0.2
-    step = np.random.default_rng((seed, node, server_round)).standard_normal(DIM) * LAYERS
+    step = (
+        np.random.default_rng((seed, node, server_round)).standard_normal(DIM) * LAYERS
+    )
     return np.asarray(PULL * (target - theta) + step / math.sqrt(DIM))
 
 
@@ -85,7 +89,9 @@ def app(seed: int, sizes: Sequence[int] | None = None) -> ClientApp:
         node = int(context.node_config["partition-id"])
         new = (theta + updates(seed, node, server_round, theta)).astype(np.float32)
         arrays = ArrayRecord({"w": Array(new)})
-        metrics = MetricRecord({"num-examples": 10 if sizes is None else int(sizes[node])})
+        metrics = MetricRecord(
+            {"num-examples": 10 if sizes is None else int(sizes[node])}
+        )
         answer = RecordDict({"arrays": arrays, "metrics": metrics})
         return Message(answer, reply_to=message)
 
@@ -101,7 +107,9 @@ def strategy(cell: Cell) -> Any:
     )
     if not cell.z:
         return inner
-    return flower.DifferentialPrivacyServerSideFixedClipping(inner, cell.z, CLIP, cell.cohort)
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        inner, cell.z, CLIP, cell.cohort
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +132,10 @@ def measure(cell: Cell, seed: int) -> tuple[Measured, Measured]:
     np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
     audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
     silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with silent, InProcessGrid(app(seed), cell.nodes) as grid:  # ε during the run is not looked at
+    with (
+        silent,
+        InProcessGrid(app(seed), cell.nodes) as grid,
+    ):  # ε during the run is not looked at
         start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
         audit.start(grid, start, num_rounds=cell.rounds)
     record = audit.record()
@@ -136,7 +147,9 @@ def described(cell: Cell, record: AuditRecord, answer: Answer) -> Measured:
     client = AuditedClient.of(record)
     times = client.participations * cell.nodes / cell.rounds / cell.cohort
     timing = math.sqrt(times)
-    if answer.adversary.sees == "final" and not cell.z:  # what is early is pulled back more
+    if (
+        answer.adversary.sees == "final" and not cell.z
+    ):  # what is early is pulled back more
         kept = (1 - PULL) ** np.arange(cell.rounds)[::-1]
         timing = float(np.mean(kept @ client.patterns) / kept.mean())
         timing *= cell.nodes / cell.rounds / cell.cohort
@@ -144,11 +157,16 @@ def described(cell: Cell, record: AuditRecord, answer: Answer) -> Measured:
         timing = times
     if answer.estimate is None:
         return Measured(timing=timing)
-    found, proved = answer.estimate, math.nan if answer.proved is None else answer.proved
+    found, proved = (
+        answer.estimate,
+        math.nan if answer.proved is None else answer.proved,
+    )
     return Measured(found.epsilon, found.low, found.high, proved, timing)
 
 
-def play(cell: Cell, seed: int, here: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[Any]]:
+def play(
+    cell: Cell, seed: int, here: NDArray[np.bool_]
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """A pair of runs: what a client adds along u in each round, ``(T,)``, and means without it."""
     rng = np.random.default_rng((99, seed))
     u = rng.standard_normal(DIM)
@@ -181,7 +199,9 @@ def truth(cell: Cell) -> tuple[float, float]:
         added, gram = np.zeros((2, cell.rounds)), np.zeros((cell.rounds, cell.rounds))
         for pair in range(PAIRS):
             found, means = play(cell, PAIRS * pattern + pair, here)
-            added[pair % 2] += 2 * found / PAIRS  # two halves, whose errors are independent
+            added[pair % 2] += (
+                2 * found / PAIRS
+            )  # two halves, whose errors are independent
             gram += means @ means.T / PAIRS
             final.append(found.sum() / np.linalg.norm(means.sum(axis=0)))
         every.append(math.sqrt(DIM * added[0] @ np.linalg.solve(gram, added[1])))
@@ -226,7 +246,9 @@ def line(cell: Cell, sees: str, shift: float, found: Sequence[Measured]) -> str:
     covered = statistics.mean(one.low <= true <= one.high for one, true in pairs)
     above = statistics.mean(one.proved > true for one, true in pairs)
     middle = statistics.median(one.epsilon for one in told)
-    width = statistics.median((one.high - one.low) / 2 / one.epsilon for one in told if one.epsilon)
+    width = statistics.median(
+        (one.high - one.low) / 2 / one.epsilon for one in told if one.epsilon
+    )
     return (
         f"| {cell} | {sees} | {len(told) / len(found):.0%} | {statistics.median(truths):.3g} |"
         f" {middle:.3g} ± {width:.0%} | {covered:.1%} | {above:.1%} |"
@@ -242,18 +264,26 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     given = (map(float, text.split(",")) for text in arguments.cells)
-    cells = [Cell(int(n), asked, int(rounds), z) for n, asked, rounds, z in given] or CELLS
+    cells = [
+        Cell(int(n), asked, int(rounds), z) for n, asked, rounds, z in given
+    ] or CELLS
     logging.disable(logging.WARNING)
-    print("| cell | seen | measured | true ε | ε, half of its interval | covered | proof above |")
+    print(
+        "| cell | seen | measured | true ε | ε, half of its interval | covered | proof above |"
+    )
     print("|---|---|---|---|---|---|---|")
     with ProcessPoolExecutor(arguments.processes) as pool:
         truths = dict(zip(cells, pool.map(truth, cells), strict=True))
         for cell in cells:
             runs = list(
-                pool.map(measure, itertools.repeat(cell), range(arguments.runs), chunksize=5)
+                pool.map(
+                    measure, itertools.repeat(cell), range(arguments.runs), chunksize=5
+                )
             )
             for place, sees in enumerate(("final model", "every round")):
-                row = line(cell, sees, truths[cell][place], [run[place] for run in runs])
+                row = line(
+                    cell, sees, truths[cell][place], [run[place] for run in runs]
+                )
                 print(row, flush=True)
 
 

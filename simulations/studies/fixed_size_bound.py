@@ -39,7 +39,9 @@ CLIENTS = 10_000
 BATCH = 20_000  # draws at once
 
 
-def divergence(other: tuple[float, float], rate: float, noise: float, factor: float) -> float:
+def divergence(
+    other: tuple[float, float], rate: float, noise: float, factor: float
+) -> float:
     """Hockey-stick divergence of a round with the update from one without, and the other way.
 
     Args:
@@ -53,7 +55,9 @@ def divergence(other: tuple[float, float], rate: float, noise: float, factor: fl
 
     def density(x: float, y: float) -> Floats:
         squares = (along - x / noise) ** 2 + (across - y / noise) ** 2
-        return np.asarray(np.exp(-squares / 2) / (2 * math.pi) * (line[1] - line[0]) ** 2)
+        return np.asarray(
+            np.exp(-squares / 2) / (2 * math.pi) * (line[1] - line[0]) ** 2
+        )
 
     rest = (1 - rate) * density(*other)
     present, absent = rate * density(1, 0) + rest, rate * density(0, 0) + rest
@@ -65,7 +69,9 @@ def divergence(other: tuple[float, float], rate: float, noise: float, factor: fl
     )
 
 
-def search(rate: float, noise: float, epsilon: float) -> tuple[float, float, tuple[float, float]]:
+def search(
+    rate: float, noise: float, epsilon: float
+) -> tuple[float, float, tuple[float, float]]:
     """The divergence at v = ±u, the largest of all v, and its v."""
     factor = math.exp(epsilon)
     found = {}
@@ -91,7 +97,9 @@ def sampled(
         # Logarithms over the density at 0.
         at = [each * signal * scores - signal**2 / 2 for each in (1, -1)]
         rest = math.log(1 - rate) + at[1]
-        ratio = np.logaddexp(math.log(rate) + at[0], rest) - np.logaddexp(math.log(rate), rest)
+        ratio = np.logaddexp(math.log(rate) + at[0], rest) - np.logaddexp(
+            math.log(rate), rest
+        )
         kept.append(ratio.sum(axis=1))
     return epsilon_of(np.concatenate(kept), delta)
 
@@ -111,15 +119,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=1_000_000)
     draws = parser.parse_args().draws
-    for rate, noise, epsilon in ((0.1, 1.0, 0.1), (0.1, 1.0, 1.0), (0.5, 2.0, 0.3), (0.02, 0.5, 2)):
+    for rate, noise, epsilon in (
+        (0.1, 1.0, 0.1),
+        (0.1, 1.0, 1.0),
+        (0.5, 2.0, 0.3),
+        (0.02, 0.5, 2),
+    ):
         at_ends, largest, worst = search(rate, noise, epsilon)
         where = f"({worst[0]:.2f}, {worst[1]:.2f})"
-        print(f"q = {rate:g}, z = {noise:g}, ε = {epsilon:g}: {at_ends:.6g} at v = ±u,", end=" ")
+        print(
+            f"q = {rate:g}, z = {noise:g}, ε = {epsilon:g}: {at_ends:.6g} at v = ±u,",
+            end=" ",
+        )
         print(f"at most {largest:.6g} over all v, at {where}", flush=True)
     print("rounds      q      δ    z   bound  sampled (± error)   Rényi   coins")
     for rounds, rate, delta, noises in SETTINGS:
         for noise in noises:
-            bound = fixed_size_epsilon(noise, CLIENTS, round(rate * CLIENTS), rounds, delta)
+            bound = fixed_size_epsilon(
+                noise, CLIENTS, round(rate * CLIENTS), rounds, delta
+            )
             exact, error = sampled(rounds, rate, noise, delta, draws)
             renyi, coins = (
                 by_renyi(rounds, rate, noise, delta),

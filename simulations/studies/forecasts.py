@@ -92,7 +92,9 @@ def task_of(own: OwnData) -> Task:
         return network(own.widths)
 
     rows = table(own)
-    return from_datasets(model, rows, inputs="x", targets="y", partition=f"iid:{_CLIENTS}")
+    return from_datasets(
+        model, rows, inputs="x", targets="y", partition=f"iid:{_CLIENTS}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +129,15 @@ class Forecast:
     def __str__(self) -> str:
         said = f"{number(self.most):>8}  {number(self.high):>8}"
         measured = f"{number(self.epsilon)} ({number(self.low)} – {number(self.upper)})"
-        return (
-            f"{self.task:>12}  {self.dim:>9,}  {self.sees:>5}  {said}  {measured:>22}  {self.holds}"
-        )
+        run = f"{self.task:>12}  {self.dim:>9,}  {self.sees:>5}"
+        return f"{run}  {said}  {measured:>22}  {self.holds}"
 
 
 def forecasts(name: str, task: Task, own: OwnData, seed: int) -> Iterator[Forecast]:
     """Run a task; what was said and measured of both adversaries."""
-    config = RunConfig(clients=task.num_clients, rounds=own.rounds, clients_per_round=24)
+    config = RunConfig(
+        clients=task.num_clients, rounds=own.rounds, clients_per_round=24
+    )
     job = Job(task, config, Seeds.derive(seed), evaluate_every=own.rounds)
     record = simulate(job, workers=1)
     for said, answer in zip(config.load.expected, answers(record), strict=True):
@@ -144,14 +147,20 @@ def forecasts(name: str, task: Task, own: OwnData, seed: int) -> Iterator[Foreca
         yield Forecast(name, task.dim, said.sees, said.epsilon, said.high, *measured)
 
 
-def main(argv: Sequence[str] | None = None, show: Callable[[str], None] = print) -> list[Forecast]:
+def main(
+    argv: Sequence[str] | None = None, show: Callable[[str], None] = print
+) -> list[Forecast]:
     """Run the tasks, and print a row for each run and adversary."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tasks", nargs="+", choices=list(OWN_DATA), default=list(OWN_DATA))
+    parser.add_argument(
+        "--tasks", nargs="+", choices=list(OWN_DATA), default=list(OWN_DATA)
+    )
     parser.add_argument("--seeds", type=int, help="runs of each task")
     parser.add_argument("--rounds", type=int, help="of each run")
     options = parser.parse_args(argv)
-    show("        task          d   sees  at most  measured at most     measured  holds")
+    show(
+        "        task          d   sees  at most  measured at most     measured  holds"
+    )
     found = list[Forecast]()
     for name in options.tasks:
         own = OWN_DATA[name]

@@ -28,7 +28,9 @@ from fl_epe.tasks import Task, load_task
 def trained(task: Task, seed: int, canaries: int | None, rounds: int) -> AuditRecord:
     """The record of a run."""
     settings = {"rounds": rounds, **task.defaults, "num_canaries": canaries}
-    config = RunConfig(clients=task.num_clients, full_knowledge=canaries is None, **settings)
+    config = RunConfig(
+        clients=task.num_clients, full_knowledge=canaries is None, **settings
+    )
     job = Job(task, config, Seeds.derive(seed), evaluate_every=rounds)
     return simulate(job, workers=min(os.cpu_count() or 1, 8))
 
@@ -55,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--task", default="digits")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--only-audited", action="store_true", help="no run without canaries")
+    parser.add_argument(
+        "--only-audited", action="store_true", help="no run without canaries"
+    )
     options = parser.parse_args(argv)
     task = load_task(options.task)
     print("seed  with canaries  without  difference      κ   share", flush=True)

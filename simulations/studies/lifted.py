@@ -95,7 +95,9 @@ def one_direction(shared: float) -> Callable[[np.random.Generator, int], Scores]
     """Scores N(1, 1) of which any two have the correlation ``shared``; the null is exact."""
 
     def draw(rng: np.random.Generator, count: int) -> Scores:
-        noise = np.sqrt(shared) * rng.normal() + np.sqrt(1 - shared) * rng.normal(size=count)
+        noise = np.sqrt(shared) * rng.normal() + np.sqrt(1 - shared) * rng.normal(
+            size=count
+        )
         return Scores.from_cosines((1 + noise) / np.sqrt(DIM), DIM)
 
     return draw
@@ -113,7 +115,9 @@ def one_noise(rng: np.random.Generator, count: int) -> Scores:
 def loudness(rng: np.random.Generator, count: int) -> Scores:
     """Hits and misses, distinct scores within each, loud in 30% of the runs."""
     rate = HITS if rng.random() < LOUD else ALARMS
-    observed, unobserved = ((rng.random(count) < p) + rng.random(count) / 2 for p in (rate, ALARMS))
+    observed, unobserved = (
+        (rng.random(count) < p) + rng.random(count) / 2 for p in (rate, ALARMS)
+    )
     return Scores(observed, unobserved)
 
 
@@ -131,7 +135,9 @@ def settings() -> list[Setting]:
     ]
 
 
-def coverage(setting: Setting, canaries: int, runs: int) -> dict[str, tuple[float, float]]:
+def coverage(
+    setting: Setting, canaries: int, runs: int
+) -> dict[str, tuple[float, float]]:
     """Share of runs in which each bound is at or below the truth, and its mean."""
     found: dict[str, list[float]] = {method: [] for method in (*PLAIN, "lifted")}
     for run in range(runs):
@@ -139,7 +145,10 @@ def coverage(setting: Setting, canaries: int, runs: int) -> dict[str, tuple[floa
         for method, bounds in found.items():
             bounds.append(lower_bound(scores, setting.delta, method=method))
     return {
-        method: (float(np.mean(np.array(bounds) <= setting.truth)), float(np.mean(bounds)))
+        method: (
+            float(np.mean(np.array(bounds) <= setting.truth)),
+            float(np.mean(bounds)),
+        )
         for method, bounds in found.items()
     }
 
@@ -156,11 +165,15 @@ def rates(canaries: int, repeats: int) -> list[tuple[int, list[float], list[floa
             limits = lower_limits(rng.binomial(canaries, rate) / canaries, canaries)
             found.append([getattr(limits, name) for name in names])
         values = np.array(found)
-        rows.append((runs, list(np.mean(values <= RATE, axis=0)), list(values.mean(axis=0))))
+        rows.append(
+            (runs, list(np.mean(values <= RATE, axis=0)), list(values.mean(axis=0)))
+        )
     return rows
 
 
-def several(setting: Setting, canaries: int, repeats: int) -> list[tuple[int, float, float]]:
+def several(
+    setting: Setting, canaries: int, repeats: int
+) -> list[tuple[int, float, float]]:
     """For n runs: coverage and mean of "lifted" from all of them."""
     rows = []
     for runs in RUNS:
@@ -179,8 +192,12 @@ def price(shift: float, canaries: int, runs: int) -> list[float]:
     found = []
     for run in range(runs):
         rng = np.random.default_rng((4, run))
-        scores = Scores.from_cosines((shift + rng.normal(size=canaries)) / np.sqrt(DIM), DIM)
-        found.append([lower_bound(scores, 1e-5, method=name) for name in ("weighted", "lifted")])
+        scores = Scores.from_cosines(
+            (shift + rng.normal(size=canaries)) / np.sqrt(DIM), DIM
+        )
+        found.append(
+            [lower_bound(scores, 1e-5, method=name) for name in ("weighted", "lifted")]
+        )
     return [float(mean) for mean in np.mean(found, axis=0)]
 
 
@@ -195,18 +212,26 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="few runs of few canaries")
     quick = parser.parse_args(arguments).quick
     canaries, runs = (100, 20) if quick else (1000, 300)
-    print(f"Table 1: {runs} runs of {canaries} canaries each; share of runs with bound <= true ε")
+    print(
+        f"Table 1: {runs} runs of {canaries} canaries each; share of runs with bound <= true ε"
+    )
     print(f"(below {least(runs):.3f} is below 95%), and the mean bound")
-    print(f"{'':25}{'true ε':>7}" + "".join(f"{name:>17}" for name in (*PLAIN, "lifted")))
+    print(
+        f"{'':25}{'true ε':>7}" + "".join(f"{name:>17}" for name in (*PLAIN, "lifted"))
+    )
     for setting in settings():
         found = coverage(setting, canaries, runs)
         cells = "".join(f"{held:>10.3f} {mean:>6.2f}" for held, mean in found.values())
         print(f"{setting.name:25}{setting.truth:>7.2f}{cells}")
-    print(f"\nTable 2: lower limits of a rate of {RATE:.3f} from n runs; coverage and mean")
+    print(
+        f"\nTable 2: lower limits of a rate of {RATE:.3f} from n runs; coverage and mean"
+    )
     names = ("independent", "betting", "bernstein", "wilson")
     print(f"{'n':>4}" + "".join(f"{name:>17}" for name in names))
     for count, held, means in rates(canaries, 50 if quick else 2000):
-        cells = "".join(f"{h:>10.3f} {m:>6.3f}" for h, m in zip(held, means, strict=True))
+        cells = "".join(
+            f"{h:>10.3f} {m:>6.3f}" for h, m in zip(held, means, strict=True)
+        )
         print(f"{count:>4}{cells}")
     print("\nTable 3: lifted from n runs; coverage and mean")
     for setting in settings():

@@ -19,13 +19,17 @@ from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import log_p_values
 from fl_epe.checks import Floats, check_probability, raise_invalid
 
-_BETS = np.arange(1, 9) / 8  # shares of the capital that are bet, if there are several runs
+_BETS = (
+    np.arange(1, 9) / 8
+)  # shares of the capital that are bet, if there are several runs
 _LARGEST_SHARE = 0.5  # of the canaries whose scores are to exceed a threshold
 _LEAKS = 4.0  # the smallest limit of such a share, over δ
 _SHARES = 3  # how many shares are tried, each at a third of the level
 
 
-def lifted_lower_bound(runs: Sequence[Scores], delta: float, *, confidence: float = 0.95) -> float:
+def lifted_lower_bound(
+    runs: Sequence[Scores], delta: float, *, confidence: float = 0.95
+) -> float:
     """A lower bound on ε from independent runs of one mechanism, with any dependence inside a run.
 
     In each run the scores of the canaries may depend on each other in any way. The runs must be
@@ -69,11 +73,15 @@ def _from_samples(samples: list[Sample]) -> float:
     part = samples[0].alpha / count
     factor = mean_limit_factor(len(runs), part)
     smallest = max(_LEAKS * delta / factor, 1 / min(run.size for run in runs))
-    shares = np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[-count:]
+    shares = np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[
+        -count:
+    ]
     candidates = np.unique(np.concatenate(runs))
     bounds = [0.0]
     for limit in factor * shares:  # of a mean share, if each run shows the share
-        first = _first_convincing(runs, candidates, limit, part) if limit > delta else None
+        first = (
+            _first_convincing(runs, candidates, limit, part) if limit > delta else None
+        )
         if first is not None:
             bounds.append(float(np.log(limit - delta) - first))
     return max(bounds)
@@ -83,11 +91,17 @@ def _first_convincing(
     runs: list[Floats], candidates: Floats, limit: float, alpha: float
 ) -> float | None:
     """The least log p-value at which the runs' shares contradict a mean of ``limit`` or less."""
-    low, high = 0, candidates.size  # shares rise with the p-value, and so does the capital
+    low, high = (
+        0,
+        candidates.size,
+    )  # shares rise with the p-value, and so does the capital
     while low < high:
         middle = (low + high) // 2
         shares = np.array(
-            [np.searchsorted(run, candidates[middle], side="right") / run.size for run in runs]
+            [
+                np.searchsorted(run, candidates[middle], side="right") / run.size
+                for run in runs
+            ]
         )
         if log_capital(shares, limit) >= -np.log(alpha) - 1e-9:
             high = middle
@@ -126,7 +140,9 @@ def mean_limit_factor(runs: int, alpha: float) -> float:
     """
 
     def excess(log_factor: float) -> float:
-        return log_capital(np.ones(runs), float(np.exp(log_factor))) + float(np.log(alpha))
+        return log_capital(np.ones(runs), float(np.exp(log_factor))) + float(
+            np.log(alpha)
+        )
 
     found = scipy.optimize.brentq(excess, np.log(alpha) - 3.0, 0.0, xtol=1e-13)
     return float(np.exp(found))

@@ -223,7 +223,10 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
 def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Row:
     """Compare the mean scores and ε of the run's canaries with the limit's."""
     pairs = [seen_by(r, adversary).scores() for r in (record, limit)]
-    means = (pairs[0].unit * pairs[0].observed.mean(), pairs[1].unit * pairs[1].observed.mean())
+    means = (
+        pairs[0].unit * pairs[0].observed.mean(),
+        pairs[1].unit * pairs[1].observed.mean(),
+    )
     squares = [
         scores.unit**2 * scores.observed.var(ddof=1) / len(scores.observed)
         + (scores.unit_error * mean) ** 2
@@ -231,7 +234,9 @@ def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Ro
     ]
     error = float(np.sqrt(sum(squares)))
     statistic = "displacement" if adversary.sees == "final" else "matched-filter"
-    epsilons = [epsilon_from_record(r, statistic=statistic).epsilon for r in (record, limit)]
+    epsilons = [
+        epsilon_from_record(r, statistic=statistic).epsilon for r in (record, limit)
+    ]
     middle = max(sum(means) / 2, 0.0) + _STEP * np.array([-1.0, 1.0])
     near = np.asarray(epsilon_two_gaussians(0.0, 1.0, middle, 1.0, record.delta))
     slope = float(np.diff(near)[0]) / (2 * _STEP)
@@ -256,7 +261,10 @@ def real_share(record: AuditRecord, adversary: Adversary) -> float:
 
     The norm is that of θ_T − θ_0 for "final", and of a round's mean for "all".
     """
-    real, noise = RealUpdates.of(record), (record.mechanism.sum_noise_multiplier or 0.0) ** 2
+    real, noise = (
+        RealUpdates.of(record),
+        (record.mechanism.sum_noise_multiplier or 0.0) ** 2,
+    )
     added = real.final if adversary.sees == "final" else float(real.every_round.mean())
     return float(np.sqrt(added / (noise + added)))
 
@@ -271,7 +279,9 @@ def reactions(record: AuditRecord) -> Floats:
     return np.asarray(record.observed.means[~present & before] * np.sqrt(record.dim))
 
 
-def runs(directory: Path, specs: Sequence[str]) -> Iterator[tuple[AuditRecord, list[Row]]]:
+def runs(
+    directory: Path, specs: Sequence[str]
+) -> Iterator[tuple[AuditRecord, list[Row]]]:
     """Train, predict and compare, schedule by schedule."""
     for number, spec in enumerate(SCHEDULES):
         for level, z in enumerate(NOISE):
@@ -279,9 +289,14 @@ def runs(directory: Path, specs: Sequence[str]) -> Iterator[tuple[AuditRecord, l
                 continue
             seed = len(NOISE) * number + level
             config = settings(spec, z)
-            record = train(config, seed, directory / f"{parse_schedule(spec)[0]}-{z}.npz")
+            record = train(
+                config, seed, directory / f"{parse_schedule(spec)[0]}-{z}.npz"
+            )
             limit = predict(record, config, 1000 + seed)
-            yield record, [compare(record, limit, adversary) for adversary in ADVERSARIES]
+            yield (
+                record,
+                [compare(record, limit, adversary) for adversary in ADVERSARIES],
+            )
 
 
 def show_runs(directory: Path, specs: Sequence[str]) -> None:
@@ -293,12 +308,18 @@ def show_runs(directory: Path, specs: Sequence[str]) -> None:
         undone[record.mechanism.noise_multiplier or 0.0].append(reactions(record))
         print(*new, sep="\n", flush=True)
     for adversary in ADVERSARIES:
-        print(_verdict(adversary.sees, [row for row in rows if row.sees == adversary.sees]))
+        print(
+            _verdict(
+                adversary.sees, [row for row in rows if row.sees == adversary.sees]
+            )
+        )
     print(_verdict("both", rows))
     for z, parts in undone.items():
         scores = np.concatenate(parts)
         error = 1 / np.sqrt(len(scores))
-        print(f"z = {z}: score in rounds after a canary's own {scores.mean():+.4f} ± {error:.4f}")
+        print(
+            f"z = {z}: score in rounds after a canary's own {scores.mean():+.4f} ± {error:.4f}"
+        )
 
 
 def _verdict(name: str, rows: Sequence[Row]) -> str:
@@ -313,24 +334,38 @@ def _verdict(name: str, rows: Sequence[Row]) -> str:
 
 def show_theory() -> None:
     """Compare expected expected scores with the exact mechanism, and print ε-final of Table 3."""
-    print("one participation, constant clip norm, expected scores alone: ε and the exact one")
-    for rounds, z, delta in ((16, 0.2, 1e-3), (60, 0.5, 1e-5), (2048, 0.0496, 341_000**-1.1)):
+    print(
+        "one participation, constant clip norm, expected scores alone: ε and the exact one"
+    )
+    for rounds, z, delta in (
+        (16, 0.2, 1e-3),
+        (60, 0.5, 1e-5),
+        (2048, 0.0496, 341_000**-1.1),
+    ):
         schedule = ShuffledEpochs(rounds, 1)
         record = limit_record(schedule, z, delta, num_canaries=rounds, unobserved=0)
-        noises: dict[Adversary, float] = {FINAL_MODEL: z * np.sqrt(rounds), EVERY_ROUND: z}
+        noises: dict[Adversary, float] = {
+            FINAL_MODEL: z * np.sqrt(rounds),
+            EVERY_ROUND: z,
+        }
         for adversary, noise in noises.items():
             shift = float(seen_by(record, adversary).sizes.observed.mean())
             got, exact = _epsilon(shift, delta), gaussian_epsilon(noise, delta)
             assert abs(got / exact - 1) < 0.01, (rounds, adversary, got, exact)
-            print(f"  T = {rounds:4}  z = {z:6}  {adversary.sees:6} {got:9.4f} {exact:9.4f}")
-    print("Table 3, ε-final: expected; from scores, known variance, 20 seeds, mean ± sd; the paper")
+            print(
+                f"  T = {rounds:4}  z = {z:6}  {adversary.sees:6} {got:9.4f} {exact:9.4f}"
+            )
+    print(
+        "Table 3, ε-final: expected; from scores, known variance, 20 seeds, mean ± sd; the paper"
+    )
     delta = 341_000**-1.1
     schedule = ShuffledEpochs(2048, 1)
     for row, (z, paper) in enumerate(((0.0496, 1.97), (0.0986, 1.18), (0.2317, 0.569))):
         make = functools.partial(limit_record, schedule, z, delta, unobserved=0)
         seeds = range(20 * row, 20 * row + 20)
         values = [
-            epsilon_from_record(make(seed=seed), statistic="displacement").epsilon for seed in seeds
+            epsilon_from_record(make(seed=seed), statistic="displacement").epsilon
+            for seed in seeds
         ]
         final = seen_by(make()).weights
         expected = _epsilon(float(final.mean() * schedule.participations()), delta)
@@ -344,9 +379,15 @@ def _epsilon(shift: float, delta: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--theory", action="store_true", help="only what needs no training")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the records there")
-    parser.add_argument("--only", nargs="+", metavar="SPEC", default=SCHEDULES, help="schedules")
+    parser.add_argument(
+        "--theory", action="store_true", help="only what needs no training"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep the records there"
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="SPEC", default=SCHEDULES, help="schedules"
+    )
     options = parser.parse_args()
     show_theory()
     if options.theory:

@@ -67,7 +67,10 @@ SHAPES: dict[str, tuple[int, dict[str, tuple[int, ...]]]] = {
     "one release": (1, {"all": (5000,)}),
     "one value, 200 rounds": (200, {"all": (1,)}),
     "tiny arrays": (20, {"a": (1,), "b": (1,), "c": (2,), "d": (3, 1)}),
-    "a network": (30, {"w": (40, 20), "b": (20,), "v": (20, 10), "c": (10,), "scale": (1,)}),
+    "a network": (
+        30,
+        {"w": (40, 20), "b": (20,), "v": (20, 10), "c": (10,), "scale": (1,)},
+    ),
     "60 arrays": (3, {f"layer {i}": (1 + 7 * i,) for i in range(60)}),
     "500 rounds": (500, {"w": (4, 5), "b": (5,)}),
     "a large model": (2, {"w": (300, 300), "b": (300,)}),
@@ -129,7 +132,9 @@ WRONG: dict[str, Wrong] = {
     "equal in two arrays": _shared,
     "equal in two rounds": _repeated,
     "rounds correlated by 0.48": _averaged,
-    "a seed": lambda rng, count: np.random.default_rng(int(rng.integers(2000))).normal(size=count),
+    "a seed": lambda rng, count: np.random.default_rng(int(rng.integers(2000))).normal(
+        size=count
+    ),
     "uniform": lambda rng, count: rng.uniform(-np.sqrt(3), np.sqrt(3), count),
     "Laplace for Gaussian": lambda rng, count: rng.laplace(0, np.sqrt(0.5), count),
     "truncated at 3": _truncated,
@@ -171,13 +176,18 @@ def smallest(wrong: str, runs: int) -> Iterator[str]:
 
 def main(runs: int) -> None:
     """Print both tables."""
-    print(f"Correct noise with a failure, of {runs} runs; up to {9 * runs // 500} may be")
+    print(
+        f"Correct noise with a failure, of {runs} runs; up to {9 * runs // 500} may be"
+    )
     for law in LAWS:
         for shape in SHAPES:
             rngs = (np.random.default_rng([2, seed]) for seed in range(runs))
             found = [found_in(law, shape, rng) for rng in rngs]
             names = sorted({check.name for checks in found for check in checks})
-            print(f"{law:26} {shape:22} {sum(map(bool, found)):3} {', '.join(names)}", flush=True)
+            print(
+                f"{law:26} {shape:22} {sum(map(bool, found)):3} {', '.join(names)}",
+                flush=True,
+            )
     print("Wrong noise is found from so many values on")
     for wrong in WRONG:
         print(f"{wrong:32} {next(smallest(wrong, 10))}", flush=True)

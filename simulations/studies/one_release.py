@@ -33,13 +33,19 @@ from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]
 
-_STEPS = np.linspace(-8.0, 8.0, 161)  # of a standard normal, for sums over the length of S
+_STEPS = np.linspace(
+    -8.0, 8.0, 161
+)  # of a standard normal, for sums over the length of S
 _WEIGHTS = np.exp(-(_STEPS**2) / 2) / np.sum(np.exp(-(_STEPS**2) / 2))
 _LARGEST = 1e12
 
 
 def epsilon_together(
-    scores: Scores, delta: float, confidence: float = 0.95, *, sum_norm: float | None = None
+    scores: Scores,
+    delta: float,
+    confidence: float = 0.95,
+    *,
+    sum_norm: float | None = None,
 ) -> EpsilonEstimate:
     """ε of one canary alone, from k canaries that took part in one release with equal norms.
 
@@ -62,7 +68,9 @@ def epsilon_together(
     check_probability("confidence", confidence)
     count, dim = len(scores.observed), scores.dim
     if dim is None:
-        raise_invalid("dim", dim, "to be set: only cosines say how much canaries overlap")
+        raise_invalid(
+            "dim", dim, "to be set: only cosines say how much canaries overlap"
+        )
     check_sign(scores)
     check_known_variance(scores)
     if sum_norm is not None and not 0 < sum_norm <= count * (1 + 1e-6):
@@ -99,7 +107,9 @@ def possible(mean: float, count: int, dim: int, sum_norm: float | None = None) -
     return max(mean, 0.0) ** 2 * count / dim <= (1 + 6 / math.sqrt(2 * dim)) ** 2
 
 
-def shift_of_one(mean: float, count: int, dim: int, sum_norm: float | None = None) -> float:
+def shift_of_one(
+    mean: float, count: int, dim: int, sum_norm: float | None = None
+) -> float:
     """μ, the mean score of one canary alone; infinite if the canaries are all of the release.
 
     Args:

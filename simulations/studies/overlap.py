@@ -91,7 +91,14 @@ Floats = NDArray[np.float64]
 
 DELTA, SEED = 1e-5, 5
 NORMAL_95 = 1.959964  # two-sided
-SIZES = ((1_000_000, 100), (100_000, 100), (10_000, 100), (10_000, 1000), (1000, 300), (1000, 1000))
+SIZES = (
+    (1_000_000, 100),
+    (100_000, 100),
+    (10_000, 100),
+    (10_000, 1000),
+    (1000, 300),
+    (1000, 1000),
+)
 NOISE = (0.1, 0.3, 1.0, 3.0)
 QUICK = ((10_000, 1000, 0.1), (1000, 1000, 1.0), (1000, 300, 0.3), (10_000, 100, 1.0))
 
@@ -131,7 +138,9 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
         given = [float(length) if known else None for length in lengths]
         pairs = list(zip((np.sqrt(dim) * cosines).tolist(), given, strict=True))
         shifts = np.array([shift_of_one(mean, count, dim, one) for mean, one in pairs])
-        ends = np.array([shift_interval(mean, count, dim, 0.95, one) for mean, one in pairs])
+        ends = np.array(
+            [shift_interval(mean, count, dim, 0.95, one) for mean, one in pairs]
+        )
         above, covered = np.mean(shifts > 1 / z), np.mean(within(ends, 1 / z))
         row += f"{epsilon(float(np.median(shifts))):>9.2f}{above:>6.0%}{covered:>7.1%}"
         if not known:
@@ -139,7 +148,9 @@ def bare(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) ->
     return row
 
 
-def recorded(rng: np.random.Generator, runs: int, dim: int, count: int, z: float) -> str:
+def recorded(
+    rng: np.random.Generator, runs: int, dim: int, count: int, z: float
+) -> str:
     """A row of the second table; directions have Gaussian entries, of length 1 on average."""
     means, told, covered, plainly = np.zeros(runs), np.zeros(runs), 0, 0
     for run in range(runs):
@@ -147,10 +158,16 @@ def recorded(rng: np.random.Generator, runs: int, dim: int, count: int, z: float
         length = np.sqrt(count * rng.chisquare(dim) / dim)
         along, across = rng.standard_normal((2, count))
         with_sum = length * (length / count + (along - along.mean()) / np.sqrt(dim))
-        noise_along, beside = z * rng.standard_normal(), z * np.sqrt(rng.chisquare(dim - 1))
+        noise_along, beside = (
+            z * rng.standard_normal(),
+            z * np.sqrt(rng.chisquare(dim - 1)),
+        )
         dots = with_sum * (1 + noise_along / length)
         dots += beside * (across - across.mean()) / np.sqrt(dim)
-        shared = ((length + noise_along) ** 2 + beside**2, length * (length + noise_along))
+        shared = (
+            (length + noise_along) ** 2 + beside**2,
+            length * (length + noise_along),
+        )
         left, hidden, share = leave_others_out(dots, with_sum, 1.0, *shared, length**2)
         lengths = np.sqrt(hidden**2 + 2 * share * left - share**2)
         scores = Scores.from_cosines(left / lengths, dim)
@@ -193,5 +210,7 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--quick", action="store_true", help="100 runs of a few settings")
+    parser.add_argument(
+        "--quick", action="store_true", help="100 runs of a few settings"
+    )
     main(parser.parse_args().quick)

@@ -42,7 +42,12 @@ CLIENTS = 9600
 CLOSE = 0.01
 ERRORS = 3.0
 
-COINS = ((1.0, 0.1, 60, 1e-5), (0.6, 0.01, 500, 1e-6), (2.0, 0.3, 200, 1e-5), (0.8, 0.5, 10, 1e-3))
+COINS = (
+    (1.0, 0.1, 60, 1e-5),
+    (0.6, 0.01, 500, 1e-6),
+    (2.0, 0.3, 200, 1e-5),
+    (0.8, 0.5, 10, 1e-3),
+)
 BANDED_COINS = (
     (64, 2, 16, 0.5, 1.0, 1e-5),
     (96, 3, 8, 0.75, 0.7, 1e-6),
@@ -82,12 +87,21 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
     for z, rate, rounds, delta in COINS:
         event = accounting.dpsgd_event(z, rounds, sampling_prob=rate)
         ours = poisson_epsilon(z, rate, rounds, delta)
-        yield f"coins {rate:g}, T = {rounds}, z = {z:g}", epsilon(event, delta), 0, ours, 0, 0
+        yield (
+            f"coins {rate:g}, T = {rounds}, z = {z:g}",
+            epsilon(event, delta),
+            0,
+            ours,
+            0,
+            0,
+        )
     for rounds, often, bands, rate, z, delta in BANDED_COINS:
         event = accounting.amplified_bandmf_event(
             z, rounds, num_bands=bands, sampling_prob=1 - rate
         )
-        law = make_schedule(f"drop-out:of=cyclic,rate={rate}", rounds, often).law(CLIENTS)
+        law = make_schedule(f"drop-out:of=cyclic,rate={rate}", rounds, often).law(
+            CLIENTS
+        )
         found = strategy_bounds(law, strategy_of(bands, rounds), z, delta)
         ours = tightest(found, rounds_known=False).epsilon
         name = f"cyclic coins {1 - rate:g}, T = {rounds}, {bands} bands, z = {z:g}"
@@ -108,7 +122,9 @@ def by_distribution(accounting: Any, dp_accounting: Any) -> Iterator[Setting]:
 def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]:
     """Settings in which theirs is drawn."""
 
-    def theirs(strategy: Any, z: float, bands: int, delta: float) -> tuple[float, float]:
+    def theirs(
+        strategy: Any, z: float, bands: int, delta: float
+    ) -> tuple[float, float]:
         losses = [
             np.concatenate(
                 [
@@ -124,7 +140,9 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         ]
         return max(epsilon_of(each, delta) for each in losses)
 
-    def ours(law: ParticipationLaw, z: float, bands: int, delta: float) -> tuple[float, ...]:
+    def ours(
+        law: ParticipationLaw, z: float, bands: int, delta: float
+    ) -> tuple[float, ...]:
         strategy = strategy_of(bands, law.rounds)
         chain = secret_rounds(law, strategy, z)
         assert chain is not None
@@ -145,8 +163,12 @@ def by_drawing(selection: Any, generation: Any, draws: int) -> Iterator[Setting]
         strategy = selection.BMinSepSampling(
             sampling_prob=coin, iterations=rounds, min_sep=separation
         )
-        law = make_schedule(f"b-min-sep:separation={separation}", rounds, often).law(CLIENTS)
-        name = f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
+        law = make_schedule(f"b-min-sep:separation={separation}", rounds, often).law(
+            CLIENTS
+        )
+        name = (
+            f"b-min-sep {separation}, {often:g} of {rounds}, {bands} bands, z = {z:g}"
+        )
         given = z, bands, delta
         yield (name, *theirs(strategy, *given), *ours(law, *given))  # type: ignore[misc]
 
@@ -173,9 +195,13 @@ def main() -> None:
     count = 0
     for name, their, their_error, our, our_error, bound in settings:
         count += 1
-        alike = abs(our - their) <= max(CLOSE * their, ERRORS * math.hypot(their_error, our_error))
+        alike = abs(our - their) <= max(
+            CLOSE * their, ERRORS * math.hypot(their_error, our_error)
+        )
         agree += alike
-        spread = [f" ± {error:.3f}" if error else "" for error in (their_error, our_error)]
+        spread = [
+            f" ± {error:.3f}" if error else "" for error in (their_error, our_error)
+        ]
         limit = f"{bound:.3f}" if bound else "–"
         print(
             f"| {name} | {their:.3f}{spread[0]} | {our:.3f}{spread[1]} | {limit} |"

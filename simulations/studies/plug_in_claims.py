@@ -39,7 +39,12 @@ from fl_epe.auditing import (
 )
 from fl_epe.flower import CanaryAudit, InProcessGrid
 
-CELLS = [Cell(3, 1, 60, 1), Cell(5, 1, 120, 1), Cell(10, 1, 120, 1), Cell(20, 1, 120, 1)]
+CELLS = [
+    Cell(3, 1, 60, 1),
+    Cell(5, 1, 120, 1),
+    Cell(10, 1, 120, 1),
+    Cell(20, 1, 120, 1),
+]
 
 
 def run(cell: Cell, seed: int) -> AuditRecord:
@@ -48,7 +53,10 @@ def run(cell: Cell, seed: int) -> AuditRecord:
     np.random.seed(7**10 + seed)  # noqa: NPY002
     audit = CanaryAudit(strategy(cell), delta=DELTA, seed=seed)
     silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
-    with silent, InProcessGrid(app(seed), cell.nodes) as grid:  # ε during the run is not looked at
+    with (
+        silent,
+        InProcessGrid(app(seed), cell.nodes) as grid,
+    ):  # ε during the run is not looked at
         start = ArrayRecord({"w": Array(np.zeros(DIM, np.float32))})
         audit.start(grid, start, num_rounds=cell.rounds)
     return audit.record()
@@ -60,7 +68,9 @@ def with_noise(share: float) -> Any:
     def less(arrays: Any, deviation: float) -> None:
         add_gaussian_noise_inplace(arrays, deviation * share)
 
-    return unittest.mock.patch.object(dp_fixed_clipping, "add_gaussian_noise_inplace", less)
+    return unittest.mock.patch.object(
+        dp_fixed_clipping, "add_gaussian_noise_inplace", less
+    )
 
 
 def allowed(record: AuditRecord) -> float:
@@ -72,7 +82,9 @@ def allowed(record: AuditRecord) -> float:
     return epsilon
 
 
-def verdicts(cell: Cell, runs: int, true: float) -> tuple[list[Verdict], list[Verdict], float]:
+def verdicts(
+    cell: Cell, runs: int, true: float
+) -> tuple[list[Verdict], list[Verdict], float]:
     """Verdicts on half of the true ε and on what theory allows, and the median stated power."""
     half, theory, powers = list[Verdict](), list[Verdict](), list[float]()
     for seed in range(runs):
@@ -86,14 +98,18 @@ def verdicts(cell: Cell, runs: int, true: float) -> tuple[list[Verdict], list[Ve
 
 def counted(found: Sequence[Verdict]) -> str:
     """Such as "19 violated, 1 undecided"."""
-    return ", ".join(f"{n} {verdict}" for verdict, n in collections.Counter(found).items())
+    return ", ".join(
+        f"{n} {verdict}" for verdict, n in collections.Counter(found).items()
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--cells", nargs="*", help="such as 10:120:1, nodes, rounds and z")
+    parser.add_argument(
+        "--cells", nargs="*", help="such as 10:120:1, nodes, rounds and z"
+    )
     options = parser.parse_args(argv)
     cells = CELLS
     if options.cells is not None:

@@ -27,7 +27,11 @@ import logging
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    Strategy,
+)
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
@@ -54,7 +58,9 @@ class Digits:
         @app.train()
         def train(message: Message, context: Context) -> Message:
             inputs, targets = self.examples_of(int(context.node_config["partition-id"]))
-            weight = message.content.array_records["arrays"]["weight"].numpy().astype(float)
+            weight = (
+                message.content.array_records["arrays"]["weight"].numpy().astype(float)
+            )
             for _ in range(STEPS):
                 slope = chances(weight, inputs)
                 slope[np.arange(len(targets)), targets] -= 1
@@ -95,7 +101,9 @@ def chances(weight: Floats, inputs: Floats) -> Floats:
 
 def strategy_for(clients: int, noise: float) -> Strategy:
     """FedAvg on all nodes, in a DP wrapper if there is noise."""
-    everyone = FedAvg(min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0)
+    everyone = FedAvg(
+        min_train_nodes=clients, min_available_nodes=clients, fraction_evaluate=0.0
+    )
     if not noise:
         return everyone
     return DifferentialPrivacyServerSideFixedClipping(everyone, noise, 0.5, clients)
@@ -138,7 +146,9 @@ def main() -> None:
         error = np.std(found, axis=0, ddof=1)[2] / np.sqrt(len(found))
         name = f"{clients} clients" + (f", z = {noise:g}" if noise else "")
         harm = f"{difference:+6.2%} ± {error:.2%}"
-        print(f"{name:22}{plain:7.2%}  {audited:7.2%}  {harm}  {share:7.1%}", flush=True)
+        print(
+            f"{name:22}{plain:7.2%}  {audited:7.2%}  {harm}  {share:7.1%}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def exact(rounds: int, count: int, noise: float, draws: int) -> tuple[float, flo
     scores = rng.standard_normal((draws, rounds))
     chosen = np.argsort(rng.random((draws, rounds)), axis=1)[:, :count]
     present = scores.copy()
-    np.put_along_axis(present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1)
+    np.put_along_axis(
+        present, chosen, np.take_along_axis(present, chosen, 1) + 1 / noise, 1
+    )
     losses = log_ratio(present, 1 / noise, count), -log_ratio(scores, 1 / noise, count)
     return max(epsilon_of(each, DELTA) for each in losses)
 

@@ -252,7 +252,9 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
         "ε, fitted (the paper)": epsilon_from_cosines(
             observed, dim, DELTA, variance="fitted"
         ).epsilon,
-        "ε, together": epsilon_together(Scores.from_cosines(observed, dim), DELTA).epsilon,
+        "ε, together": epsilon_together(
+            Scores.from_cosines(observed, dim), DELTA
+        ).epsilon,
         "ε, two fitted": epsilon_of(Scores(scores, null), DELTA).epsilon,
         **{f"bound: {name}": lower_bound(exact, DELTA, method=name) for name in bounds},
         "null: mean": float(null.mean()),
@@ -262,7 +264,9 @@ def of_cosines(found: Floats, dim: int, bounds: Sequence[str] = BOUNDS) -> Stati
     }
 
 
-def products(canaries: CanarySet, taking_part: int, hidden: NDArray[np.float32]) -> Floats:
+def products(
+    canaries: CanarySet, taking_part: int, hidden: NDArray[np.float32]
+) -> Floats:
     """Inner products of all canaries with the sum of the first ones, and with the residual.
 
     Shape ``(2, count)``, and two columns more for the products of the two vectors themselves.
@@ -293,7 +297,9 @@ def independent_products(
 def cosines(found: Floats, scale: float) -> Floats:
     """Of all canaries with the release: their sum plus ``scale`` times the residual."""
     weights = np.array([1.0, scale])
-    return np.asarray(weights @ found[:, :-2] / np.sqrt(weights @ found[:, -2:] @ weights))
+    return np.asarray(
+        weights @ found[:, :-2] / np.sqrt(weights @ found[:, -2:] @ weights)
+    )
 
 
 def release(kind: int, dim: int, count: int, seed: int, hidden: Hidden) -> Floats:
@@ -303,7 +309,9 @@ def release(kind: int, dim: int, count: int, seed: int, hidden: Hidden) -> Float
         vector_length = float(np.linalg.norm(hidden(rng)))
         return independent_products(rng, dim, 2 * count, count, vector_length)
     canary_seed = int(rng.integers(1 << 62))
-    return products(CanarySet(dim, 2 * count, canary_seed, KINDS[kind]), count, hidden(rng))
+    return products(
+        CanarySet(dim, 2 * count, canary_seed, KINDS[kind]), count, hidden(rng)
+    )
 
 
 def mechanism(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
@@ -335,7 +343,9 @@ def of_record(record: AuditRecord) -> Statistics:
         scores = seen_by(record, adversary).scores(statistic)
         name = "final" if adversary.sees == "final" else statistic
         if scores.unobserved is None:
-            raise ValueError(f"Expected unobserved canaries in the record, got {scores}.")
+            raise ValueError(
+                f"Expected unobserved canaries in the record, got {scores}."
+            )
         found[f"{name}: mean"] = float(scores.observed.mean())
         found[f"{name}: deviation"] = float(scores.observed.std(ddof=1))
         found[f"{name}: null's mean"] = float(scores.unobserved.mean())
@@ -366,13 +376,20 @@ def _scale(record: AuditRecord, adversary: Adversary = FINAL_MODEL) -> float:
 
 
 def noisy_run(
-    kind: CanaryKind, dim: int, schedule: ShuffledEpochs, momentum: float, count: int, seed: int
+    kind: CanaryKind,
+    dim: int,
+    schedule: ShuffledEpochs,
+    momentum: float,
+    count: int,
+    seed: int,
 ) -> AuditRecord:
     """A run of noise of deviation 1 and canaries, through `RunAuditor`."""
     rng = generator(seed, KINDS.index(kind), dim)
     server = ServerSGD(1.0, momentum)
     canary_seed = int(rng.integers(1 << 62))
-    auditor = RunAuditor(count, count, seed=canary_seed, delta=1e-5, server=server, kind=kind)
+    auditor = RunAuditor(
+        count, count, seed=canary_seed, delta=1e-5, server=server, kind=kind
+    )
     theta = np.zeros(dim, np.float32)
     auditor.begin(theta)
     velocity, cohorts = np.zeros(dim, np.float32), schedule.cohorts(count, rng)
@@ -420,7 +437,9 @@ def limit(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
             for seed in range(2 * seeds)
         ]
         for run in limits:  # cosines in another dimension
-            for name in [name for name in run if name.startswith("maximum: ") and "ε" not in name]:
+            for name in [
+                name for name in run if name.startswith("maximum: ") and "ε" not in name
+            ]:
                 run[name] *= np.sqrt(10**9 / dim)
         what = f"d = {dim:,}, {participations} participations, momentum {momentum:g}"
         yield f"{what}: rotation, sphere", compared(runs["rotation"], runs["sphere"])
@@ -476,13 +495,19 @@ def training(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
             both.append(
                 [
                     of_record(
-                        simulate(Job(task, config, Seeds.derive(2 * seed + stream), 10), workers=1)
+                        simulate(
+                            Job(task, config, Seeds.derive(2 * seed + stream), 10),
+                            workers=1,
+                        )
                     )
                     for seed in range(seeds)
                 ]
             )
         alike = [
-            [{n: v for n, v in one.items() if not n.startswith(_UNLIKE)} for one in kind]
+            [
+                {n: v for n, v in one.items() if not n.startswith(_UNLIKE)}
+                for one in kind
+            ]
             for kind in both
         ]
         yield f"digits, d = 7,850, z = {z:g}", compared(*alike)
@@ -500,7 +525,9 @@ def embedding_update(clients: int) -> NDArray[np.float32]:
     size = next(task.model().parameters()).numel()
     total = np.zeros(size, np.float32)
     for client in range(clients):
-        update, _ = trainer.train(start, task.client(client), local, generator(1, 0, client))
+        update, _ = trainer.train(
+            start, task.client(client), local, generator(1, 0, client)
+        )
         total += update[:size].numpy()
     return total
 
@@ -511,7 +538,9 @@ def embedding(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
     for clients in (1,) if quick else (10,):
         update = embedding_update(clients)
         dim, share = len(update), np.count_nonzero(update) / len(update)
-        update *= np.float32(np.sqrt(dim) / 4 / np.linalg.norm(update))  # scores of mean 4
+        update *= np.float32(
+            np.sqrt(dim) / 4 / np.linalg.norm(update)
+        )  # scores of mean 4
 
         def hidden(
             _: np.random.Generator, update: NDArray[np.float32] = update
@@ -526,15 +555,26 @@ def embedding(seeds: int, *, quick: bool) -> Iterator[tuple[str, list[Row]]]:
         yield what, compared(*both)
 
 
-PARTS = {"mechanism": mechanism, "limit": limit, "training": training, "embedding": embedding}
+PARTS = {
+    "mechanism": mechanism,
+    "limit": limit,
+    "training": training,
+    "embedding": embedding,
+}
 
 
-def main(arguments: list[str] | None = None, say: Callable[[str], object] = print) -> None:
+def main(
+    arguments: list[str] | None = None, say: Callable[[str], object] = print
+) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument(
+        "parts", nargs="*", help=f"of {', '.join(PARTS)}; all by default"
+    )
     parser.add_argument("--quick", action="store_true", help="few seeds, small")
-    parser.add_argument("--seeds", type=int, default=200, help="runs of each kind (default: 200)")
+    parser.add_argument(
+        "--seeds", type=int, default=200, help="runs of each kind (default: 200)"
+    )
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", message=".*precision loss.*")  # of constants
     for part in options.parts or PARTS:

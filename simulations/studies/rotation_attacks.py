@@ -99,7 +99,8 @@ def blind(dim: int, runs: int) -> list[str]:
     for kind in kinds:
         drawn = (released(dim, kind, seed) for seed in range(runs))
         statistics = [
-            blind_statistics(x, np.random.default_rng(seed)) for seed, x in enumerate(drawn)
+            blind_statistics(x, np.random.default_rng(seed))
+            for seed, x in enumerate(drawn)
         ]
         found[kind] = np.array(statistics)
     names = ("transform", "of squares", "own signs", "fourth moment")
@@ -177,7 +178,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     say(f"{'statistic':16}{'r / s':>8}{'r / no':>8}{'s / no':>8}")
     for row in blind(1 << 16, runs):
         say(row)
-    say("\nTable 2: one canary known, 19 others in the release with score 8; share of families")
+    say(
+        "\nTable 2: one canary known, 19 others in the release with score 8; share of families"
+    )
     say(f"{'d':>8}{'noise':>7}{'broken':>8}{'found':>8}{'score':>7}")
     for dim in (1 << 16, 40_000) if quick else (1 << 16, 40_000, 1_000_000):
         for noise in (0.0, 0.03):
@@ -186,7 +189,9 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
             broken = [one for one in results if one[0]]
             found = np.mean([one[1] for one in broken]) if broken else 0.0
             score = np.mean([one[2] for one in broken]) if broken else 0.0
-            say(f"{dim:>8}{noise:>7g}{len(broken) / seeds:>8.0%}{found:>8.0%}{score:>7.2f}")
+            say(
+                f"{dim:>8}{noise:>7g}{len(broken) / seeds:>8.0%}{found:>8.0%}{score:>7.2f}"
+            )
 
 
 if __name__ == "__main__":

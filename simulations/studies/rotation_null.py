@@ -178,7 +178,10 @@ def null_row(name: str, dim: int, count: int, seed: int) -> str:
     scores = np.sqrt(dim) * CanarySet(dim, count, seed).dot(x, threads=1)
     kurtosis = float(scipy.stats.kurtosis(scores))
     p_value = float(scipy.stats.kstest(scores, "norm").pvalue)
-    tails = [np.mean(np.abs(scores) > edge) / (2 * scipy.special.ndtr(-edge)) for edge in TAILS]
+    tails = [
+        np.mean(np.abs(scores) > edge) / (2 * scipy.special.ndtr(-edge))
+        for edge in TAILS
+    ]
     q, largest = dependence(Rotation(dim, seed), x)
     return (
         f"{name:22}{scores.std():>8.4f}{kurtosis:>+9.4f}{p_value:>7.3f}{anderson(scores):>7.2f}"
@@ -271,7 +274,9 @@ def share_row(dim: int, share: float, seeds: int, taking_part: int = 200) -> str
             noise /= np.linalg.norm(noise)
             mixed = np.sqrt(share) * released + np.sqrt(1 - share) * noise
             others = range(taking_part, taking_part + 400)
-            cosines = canaries.dot(mixed, numbers=others, threads=1) / np.linalg.norm(mixed)
+            cosines = canaries.dot(mixed, numbers=others, threads=1) / np.linalg.norm(
+                mixed
+            )
             squares.append(dim * np.mean(cosines**2))
         widths.append(float(np.sqrt(np.mean(squares))))
     size = Rotation(dim, 0).size
@@ -289,7 +294,9 @@ def shift_row(dim: int, taking_part: int, share: float, seeds: int) -> str:
         weights = np.ones((1, taking_part), np.float32)
         total = canaries.combine(weights, numbers=range(taking_part))[0]
         noise = rng.standard_normal(dim, np.float32)
-        noise *= np.sqrt((1 - share) / share) * np.linalg.norm(total) / np.linalg.norm(noise)
+        noise *= (
+            np.sqrt((1 - share) / share) * np.linalg.norm(total) / np.linalg.norm(noise)
+        )
         products = canaries.dot(total + noise, threads=1)
         observed, unobserved = products[:taking_part], products[taking_part:]
         truth = 1 / (observed - 1).std()  # without the canary itself
@@ -308,13 +315,17 @@ def groups(seeds: int, count: int = 316, dim: int = 100_000) -> list[str]:
         noise = rng.standard_normal(dim, np.float32)
         canaries = CanarySet(dim, 50 * count, 1_000_000 + seed)
         scores = canaries.dot(noise, threads=1) * np.sqrt(dim) / np.linalg.norm(noise)
-        for values, drawn in zip(found, (scores, rng.standard_normal(50 * count)), strict=True):
+        for values, drawn in zip(
+            found, (scores, rng.standard_normal(50 * count)), strict=True
+        ):
             for group in drawn.reshape(50, count):
                 fit = anderson_darling(group)
                 values.append([group.mean(), group.std(ddof=1), fit, group.max()])
     rows = []
     both = [np.array(values).T for values in found]
-    for name, one, other in zip(("mean", "deviation", "A²", "largest"), *both, strict=True):
+    for name, one, other in zip(
+        ("mean", "deviation", "A²", "largest"), *both, strict=True
+    ):
         p_mean = scipy.stats.ttest_ind(one, other, equal_var=False).pvalue
         p_spread = scipy.stats.levene(one, other, center="median").pvalue
         cells = "".join(f"{x.mean():>9.4f} ± {x.std(ddof=1):.4f}" for x in (one, other))
@@ -333,28 +344,47 @@ def main(quick: bool, say: Callable[[str], object] = print) -> None:
     for name in FAMILIES:
         say(null_row(name, dim, dim, 1))
     say("\nTable 2: k canaries, over seeds")
-    say(f"{'x':22}{'d':>7}{'k':>7}{'mean':>8}{'square':>8}{'theory':>8}{'KS':>7}{'AD':>7}")
+    say(
+        f"{'x':22}{'d':>7}{'k':>7}{'mean':>8}{'square':>8}{'theory':>8}{'KS':>7}{'AD':>7}"
+    )
     seeds = 10 if quick else 100
     for name in ("Gaussian", "one entry", "two equal neighbours", "300 entries"):
         for size in (1 << 16,) if quick else (1 << 16, 40_000):
             for count in (1000, 60_000):
                 say(sample_row(name, size, count, seeds))
-    say("\nTable 3: pairs with one difference: mean and variance, shuffled and random; expected")
+    say(
+        "\nTable 3: pairs with one difference: mean and variance, shuffled and random; expected"
+    )
     for difference in (1, 0x10, 0x100, 0x8080, 0x5555, 0xFFFF):
         say(pairs_row(difference, 20 if quick else 400))
-    say("all differences: mean of variance / mean, its largest, where, how many above 1.6")
+    say(
+        "all differences: mean of variance / mean, its largest, where, how many above 1.6"
+    )
     for row in all_differences(10 if quick else 600):
         say(row)
-    say(f"differences of successive canaries: p = {neighbours(5 if quick else 100):.2f}")
-    say("\nTable 4: canaries that are a share of the release; deviation of unobserved scores")
+    say(
+        f"differences of successive canaries: p = {neighbours(5 if quick else 100):.2f}"
+    )
+    say(
+        "\nTable 4: canaries that are a share of the release; deviation of unobserved scores"
+    )
     say(f"{'d':>8}{'d/D':>6}{'share':>7}{'rotation':>10}{'theory':>10}{'sphere':>8}")
     for size in (7_850, 40_000, 1 << 16):
         for share in (0.05, 0.5):
             say(share_row(size, share, 4 if quick else 25))
-    say("\nShifts: of one canary in its residual; by the fitted null, and by the known one")
-    for size, count in ((65_536, 200), (65_536, 60_000), (40_000, 200), (40_000, 36_000)):
+    say(
+        "\nShifts: of one canary in its residual; by the fitted null, and by the known one"
+    )
+    for size, count in (
+        (65_536, 200),
+        (65_536, 60_000),
+        (40_000, 200),
+        (40_000, 36_000),
+    ):
         say(shift_row(size, count, 0.5, 2 if quick else 10))
-    say("\nTable 5: statistics of 316 scores, rotated and normal draws; p of means and spreads")
+    say(
+        "\nTable 5: statistics of 316 scores, rotated and normal draws; p of means and spreads"
+    )
     for row in groups(2 if quick else 40):
         say(row)
 

@@ -36,7 +36,14 @@ SCHEDULES = (
     "b-min-sep:separation=2",
     "drop-out:of=cyclic,rate=0.5",
 )
-MECHANISMS = ("independent", "banded:bands=2", "toeplitz:bands=4", "tree", "toeplitz", "blt")
+MECHANISMS = (
+    "independent",
+    "banded:bands=2",
+    "toeplitz:bands=4",
+    "tree",
+    "toeplitz",
+    "blt",
+)
 NOISES = (0.5, 1.0, 2.0)
 PARTICIPATIONS = 2
 CLIENTS = 840
@@ -68,7 +75,9 @@ def _of_type(events: Events) -> Iterator[tuple[tuple[int, ...], float]]:
     assert events.keep == 1
     last = int(events.events.max(initial=-1)) + 1
 
-    def follow(event: int, chosen: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], float]]:
+    def follow(
+        event: int, chosen: tuple[int, ...]
+    ) -> Iterator[tuple[tuple[int, ...], float]]:
         if event >= last:
             yield chosen, 1.0
             return
@@ -79,7 +88,9 @@ def _of_type(events: Events) -> Iterator[tuple[tuple[int, ...], float]]:
         for row in rows[events.chances[rows] > 0]:
             chance = float(events.chances[row])
             after = (*chosen, int(events.rounds[row]))
-            yield from ((found, chance * p) for found, p in follow(event + events.rest, after))
+            yield from (
+                (found, chance * p) for found, p in follow(event + events.rest, after)
+            )
 
     yield from follow(0, ())
 
@@ -107,7 +118,9 @@ def mixture_epsilon(
     return max(epsilon_of(np.concatenate(each), DELTA) for each in losses)
 
 
-def bounds(law: ParticipationLaw, strategy: Floats | None, noise: float) -> tuple[float, float]:
+def bounds(
+    law: ParticipationLaw, strategy: Floats | None, noise: float
+) -> tuple[float, float]:
     """The smallest bound of theory, and the drawn one; NaN if there is none."""
     found = strategy_bounds(law, strategy, noise, DELTA)
     drawn = drawn_epsilon(law, strategy, noise, DELTA, draws=100_000, seed=1)

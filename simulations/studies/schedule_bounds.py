@@ -41,7 +41,11 @@ def schedules(participations: int, rounds: int, folder: Path) -> tuple[str, ...]
     """One specification of each of the 12 kinds; a log with the same participations."""
     path = folder / f"log-{participations}-{rounds}.csv"
     rng = np.random.default_rng(1)
-    share = rng.permutation(np.linspace(0.5, 1.5, CLIENTS)) if rounds > participations else 1.0
+    share = (
+        rng.permutation(np.linspace(0.5, 1.5, CLIENTS))
+        if rounds > participations
+        else 1.0
+    )
     seen = rng.random((rounds, CLIENTS)) < share * participations / rounds
     seen[0, ~seen.any(axis=0)] = True
     rows = "".join(f"{t},{client}\n" for t, client in np.argwhere(seen).tolist())
@@ -61,7 +65,15 @@ def measure(spec: str, participations: int, rounds: int) -> list[Row]:
     if (log := log_of(spec)) is not None:
         rounds, mean = log[0].rounds, log[1]
     return list(
-        rows_of((spec,), NOISES, mean, rounds, clients=CLIENTS, delta=DELTA, momentum=MOMENTUM)
+        rows_of(
+            (spec,),
+            NOISES,
+            mean,
+            rounds,
+            clients=CLIENTS,
+            delta=DELTA,
+            momentum=MOMENTUM,
+        )
     )
 
 
@@ -79,8 +91,13 @@ def deviations(row: Row, rounds: int, runs: int) -> list[float]:
         (row.every_round, np.sqrt(np.tensordot(all_rounds, seen, (0, 1)))),
     ):
         assert value is not None
-        for epsilon, side in ((value.epsilon, 1), (0.999 * value.epsilon, -1)):  # rounded up
-            means = np.asarray(delta_two_gaussians(0, 1, sizes, 1, epsilon)).mean(axis=1)
+        for epsilon, side in (
+            (value.epsilon, 1),
+            (0.999 * value.epsilon, -1),
+        ):  # rounded up
+            means = np.asarray(delta_two_gaussians(0, 1, sizes, 1, epsilon)).mean(
+                axis=1
+            )
             error = max(float(means.std(ddof=1)) / np.sqrt(runs), 1e-9 * DELTA)
             if value.epsilon > 0 or side > 0:
                 found.append(max(side * float(means.mean() - DELTA) / error, 0.0))
@@ -91,7 +108,8 @@ def below(row: Row) -> int:
     """How many analytical ε of a row are below the exact one of the same adversary."""
     parts: list[Epsilon | None] = [row.final, row.every_round, row.unknown_rounds]
     return sum(
-        part is not None and part.analytical.epsilon < part.epsilon * (1 - 1e-7) for part in parts
+        part is not None and part.analytical.epsilon < part.epsilon * (1 - 1e-7)
+        for part in parts
     )
 
 
@@ -102,7 +120,9 @@ def main(
     say: Callable[[str], object] = print,
 ) -> int:
     """Print the table; the number of cells in which something is wrong."""
-    say(f"{'P':<5}{'T':<6}{'cells':>5}{'impossible':>12}{'below exact':>13}{'beyond 3 errors':>17}")
+    say(
+        f"{'P':<5}{'T':<6}{'cells':>5}{'impossible':>12}{'below exact':>13}{'beyond 3 errors':>17}"
+    )
     wrong = 0
     for times in participations:
         for factor in more:
@@ -126,5 +146,7 @@ def main(
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=200, help="populations that are drawn")
+    parser.add_argument(
+        "--runs", type=int, default=200, help="populations that are drawn"
+    )
     main(runs=parser.parse_args().runs)

@@ -59,7 +59,9 @@ def measure(specs: Sequence[str], noises: Sequence[float] = (Z,)) -> list[Row]:
 
 def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rule = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in (header, rule, *lines)
+    )
 
 
 def known(value: Epsilon | None) -> Epsilon:
@@ -103,7 +105,12 @@ def by_schedule() -> Section:
     loudest = max(rows, key=lambda row: exposed(row.final))
     assert loudest.schedule.startswith("device-classes")
     calm = [row for row in rows if row.most_participations == R]
-    assert {row.schedule for row in calm} == {"epochs", "cyclic", "balls-in-bins", "k-out-of-t"}
+    assert {row.schedule for row in calm} == {
+        "epochs",
+        "cyclic",
+        "balls-in-bins",
+        "k-out-of-t",
+    }
     for row in calm:
         assert abs(exposed(row.every_round) / bound(row.every_round) - 1) < 1e-6
     lines = [
@@ -121,9 +128,18 @@ def by_schedule() -> Section:
         ]
         for row in rows
     ]
-    header = ["schedule", "most often", "final, average-case client", "final, rounds unknown"]
+    header = [
+        "schedule",
+        "most often",
+        "final, average-case client",
+        "final, rounds unknown",
+    ]
     header += ["final, mean", "final, worst case"]
-    header += ["every round, average-case client", "every round, mean", "every round, worst case"]
+    header += [
+        "every round, average-case client",
+        "every round, mean",
+        "every round, worst case",
+    ]
     header += ["analytical, rounds known"]
     most = exposed(loudest.final)
     poisson = next(row for row in rows if row.schedule == "poisson")
@@ -160,12 +176,17 @@ def unknown_rounds() -> Section:
     for z in NOISES:  # Poisson meets its accountant
         row = found["poisson", z]
         assert known(row.unknown_rounds).epsilon <= bound(row.unknown_rounds) * 1.02
-    poisson, epochs = (known(found[name, 0.5].unknown_rounds) for name in ("poisson", "epochs"))
+    poisson, epochs = (
+        known(found[name, 0.5].unknown_rounds) for name in ("poisson", "epochs")
+    )
     assert poisson.epsilon > epochs.epsilon
     lines = [
         [f"{z:g}"]
         + [f"{bound(found['epochs', z].every_round):.2f}"]
-        + [interval(found[name, z].unknown_rounds) for name in ("epochs", "balls-in-bins")]
+        + [
+            interval(found[name, z].unknown_rounds)
+            for name in ("epochs", "balls-in-bins")
+        ]
         + [
             interval(found["poisson", z].unknown_rounds),
             f"{bound(found['poisson', z].unknown_rounds):.2f}",
@@ -204,7 +225,12 @@ def caps() -> Section:
         ]
         for name, row, count in zip(names, rows, takes_part, strict=True)
     ]
-    header = ["cap", "participations refused", "final, average-case client", "final, mean"]
+    header = [
+        "cap",
+        "participations refused",
+        "final, average-case client",
+        "final, mean",
+    ]
     header += ["final, worst case"]
     header += ["every round, worst case", "analytical, rounds known"]
     eight = names.index("8")
@@ -251,9 +277,8 @@ def late() -> Section:
         "mean expected score",
         "first half's share",
     ]
-    phrase = (
-        f"With a factor of 0.98 a round, a client of the first rounds leaves {lines[-1][1]} times"
-    )
+    times = lines[-1][1]
+    phrase = f"With a factor of 0.98 a round, a client of the first rounds leaves {times} times"
     return Section(table(header, lines), (phrase,), [])
 
 
@@ -332,7 +357,9 @@ def draw_unknown_rounds(figure: Figure, rows: list[Row]) -> None:
                 color=color,
                 label=f"{name}, best theorem",
             )
-    axes.set(xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε, every round")
+    axes.set(
+        xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε, every round"
+    )
     axes.set_xticks(NOISES, [f"{z:g}" for z in NOISES])
     axes.set_xticks([], minor=True)
     axes.grid(alpha=0.3)
@@ -371,15 +398,22 @@ def draw_caps(figure: Figure, rows: list[Row]) -> None:
 def draw_trained(figure: Figure, text: str) -> None:
     """ε of trained runs with its interval, beside theory, from the table in the text."""
     _, _, table = text.partition("| trained |")
-    lines = [line.strip("| ").split(" | ") for line in table.split("\n\n")[0].splitlines()[2:]]
+    lines = [
+        line.strip("| ").split(" | ")
+        for line in table.split("\n\n")[0].splitlines()[2:]
+    ]
     axes = figure.subplots()
     for column, color, label, shift in (
         (3, "#c2410c", "final model", 0.1),
         (4, "#1d4ed8", "every round", -0.1),
     ):
-        values = np.array([re.findall(r"\d+\.?\d*", line[column]) for line in lines], float)
+        values = np.array(
+            [re.findall(r"\d+\.?\d*", line[column]) for line in lines], float
+        )
         places = np.arange(len(lines)) + shift
-        axes.plot(values[:, 0], places, "o", color=color, label=f"{label}, measured with 95%")
+        axes.plot(
+            values[:, 0], places, "o", color=color, label=f"{label}, measured with 95%"
+        )
         axes.hlines(places, values[:, 1], values[:, 2], color=color)
     theory = [float(line[5]) for line in lines]
     axes.plot(theory, range(len(lines)), "k|", ms=16, label="theory, every round")
@@ -411,7 +445,9 @@ def with_table(text: str, table: str) -> str:
     place = re.compile(re.escape(header) + r"(?:\n\|.*)+")
     filled, found = place.subn(lambda _: table, text)
     if found != 1:
-        raise ValueError(f"Expected one table with this header, found {found}: {header}")
+        raise ValueError(
+            f"Expected one table with this header, found {found}: {header}"
+        )
     return filled
 
 
@@ -424,7 +460,10 @@ def missing(text: str, phrases: Sequence[str]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--output", type=Path, default=PAGE.parent, help="of page and pictures (default: docs)"
+        "--output",
+        type=Path,
+        default=PAGE.parent,
+        help="of page and pictures (default: docs)",
     )
     options = parser.parse_args()
     text, absent = PAGE.read_text(encoding="utf-8"), []

@@ -93,12 +93,22 @@ CELLS = (
     Cell("coins, 0.3 to 3", "poisson", 3, np.geomspace(0.3, 3, 12), np.eye(12)),
     Cell("coins, 4 once", "poisson", 1.2, np.append(np.ones(11), 4.0), np.eye(12)),
     Cell("coins, 0.5 or 2", "poisson", 5, np.tile([0.5, 2.0], 5), np.eye(10)),
-    Cell("two epochs, 0.5 to 3", "balls-in-bins", 2, np.geomspace(0.5, 3, 12), np.eye(12)),
-    Cell("three epochs, 1 or 2", "balls-in-bins", 3, np.tile([1.0, 2.0], 6), np.eye(12)),
+    Cell(
+        "two epochs, 0.5 to 3", "balls-in-bins", 2, np.geomspace(0.5, 3, 12), np.eye(12)
+    ),
+    Cell(
+        "three epochs, 1 or 2", "balls-in-bins", 3, np.tile([1.0, 2.0], 6), np.eye(12)
+    ),
     Cell("coins, half shared", "poisson", 4, np.ones(8), shared(8, 0.5)),
     Cell("coins, 10% shared", "poisson", 3, np.ones(12), shared(12, 0.1)),
     Cell("rare, 10% shared", "poisson", 1, np.full(12, 2.0), shared(12, 0.1)),
-    Cell("rare and unequal, 1% shared", "poisson", 1, np.geomspace(1, 3, 12), shared(12, 0.01)),
+    Cell(
+        "rare and unequal, 1% shared",
+        "poisson",
+        1,
+        np.geomspace(1, 3, 12),
+        shared(12, 0.01),
+    ),
     Cell("coins, neighbours", "poisson", 3, np.ones(12), neighbours(12, 0.5)),
     Cell("rare, neighbours", "poisson", 1, np.full(12, 2.0), neighbours(12, 0.2)),
 )
@@ -140,7 +150,9 @@ def exact_epsilon(cell: Cell, draws: int = 100_000, seed: int = 0) -> float:
         added = np.maximum(np.exp(-proposed) - np.exp(epsilon + ratio - proposed), 0)
         return float(max(removed.mean(), added.mean()))
 
-    return float(scipy.optimize.brentq(lambda e: delta(e) - DELTA, 0.0, 400.0, xtol=1e-4))
+    return float(
+        scipy.optimize.brentq(lambda e: delta(e) - DELTA, 0.0, 400.0, xtol=1e-4)
+    )
 
 
 def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
@@ -156,9 +168,12 @@ def audited(cell: Cell, seed: int) -> tuple[float, float, float] | None:
     auditor.begin(theta)
     for signal, row, rest in zip(cell.signals, here, hidden, strict=True):
         theta = np.asarray(theta + rest + signal * (row @ vectors), np.float32)
-        auditor.observe(theta, RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1))
+        auditor.observe(
+            theta, RoundFacts(np.flatnonzero(row).tolist(), signal, signal, replies=1)
+        )
     record = auditor.record(
-        participation=schedule.law(CANARIES), canary_participations=schedule.participations()
+        participation=schedule.law(CANARIES),
+        canary_participations=schedule.participations(),
     )
     found = answer(record, Adversary("all", knows_rounds=False)).estimate
     return None if found is None else (found.epsilon, found.low, found.high)
@@ -169,7 +184,9 @@ def line(cell: Cell, runs: int, draws: int = 100_000) -> str:
     truth = exact_epsilon(cell, draws)
     signals = np.full(len(cell.signals), np.sqrt(np.mean(cell.signals**2)))
     inverse = np.sqrt(np.mean(np.diag(np.linalg.inv(cell.cosines))))
-    square = dataclasses.replace(cell, signals=signals * inverse, cosines=np.eye(len(cell.signals)))
+    square = dataclasses.replace(
+        cell, signals=signals * inverse, cosines=np.eye(len(cell.signals))
+    )
     before = exact_epsilon(square, draws)
     found = [each for seed in range(runs) if (each := audited(cell, seed)) is not None]
     start = f"{cell.name:28} {truth:6.2f} {before:6.2f} {len(found):8d}"
@@ -183,10 +200,14 @@ def line(cell: Cell, runs: int, draws: int = 100_000) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=100, help="of each cell (default: 100)")
+    parser.add_argument(
+        "--runs", type=int, default=100, help="of each cell (default: 100)"
+    )
     parser.add_argument("--draws", type=int, default=100_000, help="for the truth")
     args = parser.parse_args()
-    print(f"{'rounds':28} {'truth':>6} {'square':>6} {'measured':>8} {'covered':>8} {'mean':>6}")
+    print(
+        f"{'rounds':28} {'truth':>6} {'square':>6} {'measured':>8} {'covered':>8} {'mean':>6}"
+    )
     for cell in CELLS:
         print(line(cell, args.runs, args.draws), flush=True)
 

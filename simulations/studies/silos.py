@@ -95,7 +95,9 @@ SETTINGS = {
         20,
         (
             Silo(40, 0.02, noise=0.7, clip_norm=2.0, step_size=0.5, batch=50),
-            Silo(10, 0.05, noise=1.2, clip_norm=1.0, step_size=1.0, batch=100, weight=2.0),
+            Silo(
+                10, 0.05, noise=1.2, clip_norm=1.0, step_size=1.0, batch=100, weight=2.0
+            ),
         ),
         (0, 1),
     ),
@@ -118,7 +120,9 @@ def deviation(silos: tuple[Silo, ...], audited: int, adversary: str) -> float:
         case "outsider" | "public":
             hiding = others
         case _:
-            raise ValueError(f"Expected adversary={adversary!r} to be one of {ADVERSARIES}.")
+            raise ValueError(
+                f"Expected adversary={adversary!r} to be one of {ADVERSARIES}."
+            )
     return math.hypot(own.deviation, *hiding) / own.contribution
 
 
@@ -146,7 +150,9 @@ def measured(
 ) -> Answer:
     """The answer of one federation against one adversary, with a ``proof`` or without."""
     rounds, silo = setting.rounds, setting.silos[audited]
-    law = ParticipationLaw.of_records([np.ones(silo.steps)] * rounds, [silo.rate] * rounds)
+    law = ParticipationLaw.of_records(
+        [np.ones(silo.steps)] * rounds, [silo.rate] * rounds
+    )
     rng = np.random.default_rng((seed, 42))
     auditor = RunAuditor(canaries, 2, seed=seed, delta=DELTA, client=law, window=1)
     hidden = deviation(setting.silos, audited, adversary)
@@ -160,7 +166,9 @@ def measured(
         model = model + weights @ vectors[present] + hidden * rng.standard_normal(dim)
         facts = RoundFacts(present.tolist(), contribution=1.0, weights=weights.tolist())
         auditor.observe(model, facts, vectors[present])
-    record = auditor.record(noise_multiplier=silo.noise, sum_noise_multiplier=silo.noise)
+    record = auditor.record(
+        noise_multiplier=silo.noise, sum_noise_multiplier=silo.noise
+    )
     if proof:  # the rounds are known to be independent, so that the null is exact
         fresh = RoundCorrelation(np.ones((rounds, 1)))
         record = dataclasses.replace(record, correlation=fresh)
@@ -182,7 +190,9 @@ def lines(
         setting = SETTINGS[name]
         for audited in setting.audited:
             for adversary in ADVERSARIES:
-                run = functools.partial(measured, setting, audited, adversary, canaries, dim)
+                run = functools.partial(
+                    measured, setting, audited, adversary, canaries, dim
+                )
                 exact = exact_epsilon(setting, audited, adversary)
                 found = [run(seed) for seed in range(runs)]
                 proved = [run(seed, proof=True).proved or 0.0 for seed in range(proofs)]
@@ -208,13 +218,23 @@ def _row(exact: float, found: list[Answer], proved: list[float]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=200, help="federations for each line")
-    parser.add_argument("--proofs", type=int, default=40, help="those with a proof, which is slow")
-    parser.add_argument("--canaries", type=int, default=200, help="canary records in one silo")
+    parser.add_argument(
+        "--runs", type=int, default=200, help="federations for each line"
+    )
+    parser.add_argument(
+        "--proofs", type=int, default=40, help="those with a proof, which is slow"
+    )
+    parser.add_argument(
+        "--canaries", type=int, default=200, help="canary records in one silo"
+    )
     parser.add_argument("--dim", type=int, default=4000, help="parameters of the model")
-    parser.add_argument("--setting", choices=SETTINGS, nargs="+", default=list(SETTINGS))
+    parser.add_argument(
+        "--setting", choices=SETTINGS, nargs="+", default=list(SETTINGS)
+    )
     options = parser.parse_args()
-    for line in lines(options.setting, options.runs, options.proofs, options.canaries, options.dim):
+    for line in lines(
+        options.setting, options.runs, options.proofs, options.canaries, options.dim
+    ):
         print(line, flush=True)
 
 

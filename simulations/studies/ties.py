@@ -81,7 +81,9 @@ def geometric() -> Pair:
 def votes() -> Pair:
     """The number of five votes, of which the canary's is one; ε = 1 or less."""
     others = scipy.stats.binom.pmf(np.arange(5), 4, 0.5)
-    with_canary, without = (np.convolve(others, law) for law in randomised_response(1.0))
+    with_canary, without = (
+        np.convolve(others, law) for law in randomised_response(1.0)
+    )
     return with_canary, without
 
 
@@ -90,7 +92,8 @@ def rounded(low: float, high: float) -> Pair:
     cuts = np.arange(low, high) + 0.25
     cuts = np.sort(np.append(cuts, cuts + 0.5))[:-1]
     one, two = (
-        np.diff(scipy.special.ndtr(cuts - mean), prepend=0.0, append=1.0) for mean in (1, 0)
+        np.diff(scipy.special.ndtr(cuts - mean), prepend=0.0, append=1.0)
+        for mean in (1, 0)
     )
     return one, two
 
@@ -115,7 +118,11 @@ def cells() -> Iterator[tuple[str, str, float, float]]:
     for mechanism, pair in MECHANISMS.items():
         gaussian = mechanism.endswith("Gaussian")
         delta = DELTA if gaussian else 0.0
-        truth = float(epsilon_two_gaussians(0, 1, 1, 1, DELTA)) if gaussian else pure_epsilon(pair)
+        truth = (
+            float(epsilon_two_gaussians(0, 1, 1, 1, DELTA))
+            if gaussian
+            else pure_epsilon(pair)
+        )
         for method, bound in BOUNDS.items():
             if bound.valid and bound.gaussian == gaussian:
                 yield method, mechanism, delta, truth
@@ -126,7 +133,9 @@ def draw(pair: Pair, count: int, coins: bool, rng: np.random.Generator) -> Pair:
     here = int(rng.binomial(2 * count, 0.5)) if coins else count
     sizes = here, 2 * count - here
     observed, unobserved = (
-        np.searchsorted(np.cumsum(law)[:-1], rng.random(size), side="right").astype(float)
+        np.searchsorted(np.cumsum(law)[:-1], rng.random(size), side="right").astype(
+            float
+        )
         for law, size in zip(pair, sizes, strict=True)
     )
     return observed, unobserved
@@ -154,7 +163,9 @@ def laplace(method: str, count: int, runs: int) -> tuple[float, float]:
     found = []
     for run in range(runs):
         rng = np.random.default_rng((count, run))
-        here = int(rng.binomial(2 * count, 0.5)) if BOUNDS[method].needs_coins else count
+        here = (
+            int(rng.binomial(2 * count, 0.5)) if BOUNDS[method].needs_coins else count
+        )
         scores = Scores(rng.laplace(1, 1, here), rng.laplace(0, 1, 2 * count - here))
         evidence = find_evidence(scores, 1.0, DELTA, method=method)
         found.append([evidence.lower_bound > 1, evidence.violated])
@@ -171,28 +182,39 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", help="one method")
     asked = parser.parse_args(arguments)
     sizes = np.random.default_rng(1).integers(50, 4001, 2 if asked.quick else 40)
-    print(f"{'method':17}{'mechanism':21}{'true ε':>7}{'above':>8}{'allowed':>9}{'worst':>7}")
+    print(
+        f"{'method':17}{'mechanism':21}{'true ε':>7}{'above':>8}{'allowed':>9}{'worst':>7}"
+    )
     for method, mechanism, delta, truth in cells():
         if asked.only not in (None, method):
             continue
         runs = 5 if asked.quick else asked.slow_runs if method in SLOW else asked.runs
         found, moved = zip(
-            *(failures(method, mechanism, delta, truth, int(n), runs) for n in sizes), strict=True
+            *(failures(method, mechanism, delta, truth, int(n), runs) for n in sizes),
+            strict=True,
         )
         error, trials = math.sqrt(ALPHA * (1 - ALPHA) / runs), runs * len(sizes)
         allowed = ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
-        worst, name = (max(found) / runs - ALPHA) / error, method + "*" * (method in SLOW)
+        worst, name = (
+            (max(found) / runs - ALPHA) / error,
+            method + "*" * (method in SLOW),
+        )
         print(
             f"{name:17}{mechanism:21}{truth:>7.3f}{sum(found) / trials:>8.2%}{allowed:>9.2%}"
             f"{worst:>7.1f}{'  ORDER MATTERS' if any(moved) else ''}",
             flush=True,
         )
     counts, runs = (20, 50, 100, 200, 1000), 3 if asked.quick else 150
-    print(f"\n{'method':17}" + "".join(f"{f'{count} + {count}':>16}" for count in counts))
+    print(
+        f"\n{'method':17}" + "".join(f"{f'{count} + {count}':>16}" for count in counts)
+    )
     for method in [name for name, bound in BOUNDS.items() if bound.valid]:
         if asked.only in (None, method):
             shares = (laplace(method, count, runs) for count in counts)
-            print(f"{method:17}" + "".join(f"{a:>9.1%}{b:>7.1%}" for a, b in shares), flush=True)
+            print(
+                f"{method:17}" + "".join(f"{a:>9.1%}{b:>7.1%}" for a, b in shares),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

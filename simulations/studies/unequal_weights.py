@@ -42,7 +42,9 @@ NOISES = (0.3, 1.0, 3.0)
 def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     """What an audited run says, of the final model and of every round's, and theory."""
     np.random.seed(seed)  # noqa: NPY002 - Flower's noise is the global generator's
-    inner = flower.FedAvg(fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES)
+    inner = flower.FedAvg(
+        fraction_evaluate=0.0, min_train_nodes=NODES, min_available_nodes=NODES
+    )
     strategy = flower.DifferentialPrivacyServerSideFixedClipping(inner, z, CLIP, NODES)
     audit = CanaryAudit(strategy, delta=DELTA, seed=seed)
     silent = unittest.mock.patch("fl_epe.flower.canary_audit.epsilons", return_value={})
@@ -55,7 +57,9 @@ def measure(law: str, z: float, seed: int) -> tuple[list[Measured], float]:
     own = client.patterns[:, 0] * record.mechanism.added / (CLIP * share)
     found = []
     for answer, timing in zip(
-        answers(record), (float(own.sum()) / ROUNDS, math.sqrt(np.mean(own**2))), strict=True
+        answers(record),
+        (float(own.sum()) / ROUNDS, math.sqrt(np.mean(own**2))),
+        strict=True,
     ):
         proved = math.nan if answer.proved is None else answer.proved
         told = answer.estimate
@@ -72,7 +76,9 @@ def median_size(law: str) -> float:
     return float(np.sort(LAWS[law])[NODES // 2 - 1])
 
 
-def play(law: str, z: float, pair: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def play(
+    law: str, z: float, pair: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What the median client adds along its direction in each round, and the means without it."""
     rng = np.random.default_rng((97, pair))
     u = rng.standard_normal(DIM)
@@ -87,7 +93,9 @@ def play(law: str, z: float, pair: int) -> tuple[NDArray[np.float64], NDArray[np
         for t in range(ROUNDS):
             real = [updates(1, node, t + 1, theta) for node in range(NODES)]
             real[mine] = plays * CLIP * u
-            clipped = [x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real]
+            clipped = [
+                x * min(1.0, CLIP / max(float(np.linalg.norm(x)), 1e-9)) for x in real
+            ]
             means.append(shares @ np.array(clipped) + noise[t])
             theta = theta + means[-1]
         runs.append(np.array(means))
@@ -112,7 +120,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="at once")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
-    print("| sizes | z | seen | measured | true ε | ε | covered | proof above | theory, ± |")
+    print(
+        "| sizes | z | seen | measured | true ε | ε | covered | proof above | theory, ± |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     cells = list(itertools.product(LAWS, NOISES))
     with ProcessPoolExecutor(arguments.processes) as pool:
@@ -121,14 +131,23 @@ def main() -> None:
             asked = itertools.repeat(law), itertools.repeat(z), range(arguments.runs)
             runs = list(pool.map(measure, *asked, chunksize=5))
             theories = [theory for _, theory in runs]
-            spread = f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
+            spread = (
+                f"{statistics.mean(theories):.3g} ± {statistics.stdev(theories):.2g}"
+            )
             for place, sees in enumerate(("final model", "every round")):
-                told = [found[place] for found, _ in runs if math.isfinite(found[place].epsilon)]
+                told = [
+                    found[place]
+                    for found, _ in runs
+                    if math.isfinite(found[place].epsilon)
+                ]
                 start = f"| {law} | {z:g} | {sees} | {len(told) / len(runs):.0%} |"
                 if not told:
                     print(start, " | | | | |", flush=True)
                     continue
-                true = [float(epsilon_of_shift(shifts[place] * m.timing, DELTA)) for m in told]
+                true = [
+                    float(epsilon_of_shift(shifts[place] * m.timing, DELTA))
+                    for m in told
+                ]
                 pairs = list(zip(told, true, strict=True))
                 covered = statistics.mean(m.low <= t <= m.high for m, t in pairs)
                 above = statistics.mean(m.proved > t for m, t in pairs)

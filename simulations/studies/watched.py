@@ -98,7 +98,9 @@ def shift(epsilon: float) -> float:
     """The μ whose ε at δ is ``epsilon``."""
     return float(
         scipy.optimize.brentq(
-            lambda mu: float(epsilon_two_gaussians(0, 1, mu, 1, DELTA)) - epsilon, 1e-3, 100
+            lambda mu: float(epsilon_two_gaussians(0, 1, mu, 1, DELTA)) - epsilon,
+            1e-3,
+            100,
         )
     )
 
@@ -107,7 +109,11 @@ def halves(rounds: int, confidence: float = 0.95) -> dict[str, Floats]:
     """Half the width of each kind of interval after 1 … ``rounds`` scores."""
     seen = np.arange(1, rounds + 1)
     out = {"fixed-time": scipy.special.ndtri((1 + confidence) / 2) / np.sqrt(seen)}
-    for name, horizon in (("planned", rounds), ("plan 10% off", 1.1 * rounds), ("no plan", None)):
+    for name, horizon in (
+        ("planned", rounds),
+        ("plan 10% off", 1.1 * rounds),
+        ("no plan", None),
+    ):
         error, end = (1 - confidence) / 2, horizon or UNPLANNED
         out[name] = boundary(seen, error, end, horizon is not None) / seen
     return out
@@ -135,7 +141,11 @@ def widths(rounds: int) -> dict[str, float]:
     out = {}
     for name, half in halves(rounds).items():
         low, high = (
-            float(epsilon_two_gaussians(0, 1, max(shift(TRUTH) + side * half[-1], 0), 1, DELTA))
+            float(
+                epsilon_two_gaussians(
+                    0, 1, max(shift(TRUTH) + side * half[-1], 0), 1, DELTA
+                )
+            )
             for side in (-1, 1)
         )
         out[name] = high - low
@@ -208,8 +218,12 @@ UNEVEN = {
     "capped at 6": Uneven(Capped(Poisson(PERIOD, 5 / PERIOD), per_run=6)),
     "most rounds empty": Uneven(Poisson(PERIOD, 1 / PERIOD), canaries=8),
     "30% of rounds lost": Uneven(Poisson(PERIOD, 3 / PERIOD), lost=0.3),
-    "scores fall to a tenth": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=10),
-    "scores rise tenfold": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=0.1),
+    "scores fall to a tenth": Uneven(
+        DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=10
+    ),
+    "scores rise tenfold": Uneven(
+        DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), falls=0.1
+    ),
     "κ falls": Uneven(DeviceClasses(PERIOD, (0.5, 0.02), (0.1, 0.9)), drifts=True),
 }
 
@@ -236,7 +250,9 @@ def uneven(setting: Uneven, runs: int, seed: int = 3) -> dict[str, float]:
         unit = signal[np.flatnonzero(count)[0]] ** 2
         half = boundary(gained[some], 0.025, 1.1 * planned * unit)
         truth = mean * true[some] / gained[some]
-        low, high = (mean * (shown[some] + side * half) / gained[some] for side in (-1, 1))
+        low, high = (
+            mean * (shown[some] + side * half) / gained[some] for side in (-1, 1)
+        )
         wrong["ever"] += bool(np.any(low > truth))
         wrong["end"] += bool(np.any(low > truth[-1]))
         wrong["above"] += bool(np.any(high < truth))
@@ -256,12 +272,17 @@ def main(runs: int, rounds: int) -> None:
     for confidence, power in ((0.975, 0.95), (0.99, 0.95), (0.975, 0.9)):
         for claim in CLAIMS:
             count, share, declared = stopping(claim, confidence, power, runs)
-            print(f"   {confidence:10} {power:6} {claim:6} {count:9} {share:13.1%} {declared:9.1%}")
-    print("4. exponents of the boundary\n         Δ      c  width  power 95%  power 90%")
+            print(
+                f"   {confidence:10} {power:6} {claim:6} {count:9} {share:13.1%} {declared:9.1%}"
+            )
+    print(
+        "4. exponents of the boundary\n         Δ      c  width  power 95%  power 90%"
+    )
     once = float(scipy.special.ndtri(0.975))
     for exponent, height in heights():
         early = [
-            (height / (once + float(scipy.special.ndtri(power)))) ** (1 / (1 - exponent))
+            (height / (once + float(scipy.special.ndtri(power))))
+            ** (1 / (1 - exponent))
             for power in (0.95, 0.9)
         ]
         times = f"{early[0]:10.1%} {early[1]:10.1%}"

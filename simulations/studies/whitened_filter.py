@@ -210,7 +210,14 @@ from fl_epe.schedules import make_schedule, presence
 Floats = NDArray[np.float64]
 
 NOISE = 0.25
-MECHANISMS = ("independent", "tree", "banded:bands=8", "banded:bands=64", "toeplitz", "blt")
+MECHANISMS = (
+    "independent",
+    "tree",
+    "banded:bands=8",
+    "banded:bands=64",
+    "toeplitz",
+    "blt",
+)
 SCHEDULES = {  # with participations
     "once": ("epochs", 1),
     "epochs": ("epochs", 4),
@@ -259,7 +266,9 @@ def measure(
 ) -> Iterator[tuple[float, float, float, float, float]]:
     """For each schedule: score and μ over theory, null; score and null of the filter apart."""
     rounds = len(factor)
-    reach = rounds - np.flatnonzero([np.any(np.diag(factor, t - rounds)) for t in range(1, rounds)])
+    reach = rounds - np.flatnonzero(
+        [np.any(np.diag(factor, t - rounds)) for t in range(1, rounds)]
+    )
     window = asked.window or max(WINDOW, reach.max(initial=1))
     correlation = estimated(factor, seed, asked.parts, window)
     precision = Precision.of(reach_of(rounds, correlation.window), _MANY, asked.parts)
@@ -267,7 +276,9 @@ def measure(
     lengths = np.linalg.norm(spread, axis=1)[:, None]
     here = [participations(name, rounds, asked.canaries, seed) for name in SCHEDULES]
     both = correlation.whiten(np.concatenate([spread, *here], axis=1) / lengths)
-    found, *signals = np.split(both, np.cumsum([rounds, *(part.shape[1] for part in here)])[:-1], 1)
+    found, *signals = np.split(
+        both, np.cumsum([rounds, *(part.shape[1] for part in here)])[:-1], 1
+    )
     for presence_, signal in zip(here, signals, strict=True):
         theory = np.linalg.norm(factor @ presence_, axis=0).mean() / NOISE
         whole, null = filtered(signal, found)
@@ -302,7 +313,9 @@ def main() -> None:
     parser.add_argument("--mechanisms", nargs="+", default=list(MECHANISMS))
     parser.add_argument("--canaries", type=int, default=300)
     parser.add_argument("--parts", type=int, default=SKETCH_PARTS)
-    parser.add_argument("--window", type=int, help="by default as far as noise is correlated")
+    parser.add_argument(
+        "--window", type=int, help="by default as far as noise is correlated"
+    )
     parser.add_argument("--time", action="store_true", help="of `RunAuditor` only")
     asked = parser.parse_args()
     cells: dict[str, Floats] = {}
@@ -317,7 +330,9 @@ def main() -> None:
     print_time(2048, 2000)
 
 
-def print_rows(rounds: int, mechanism: str, asked: argparse.Namespace) -> dict[str, Floats]:
+def print_rows(
+    rounds: int, mechanism: str, asked: argparse.Namespace
+) -> dict[str, Floats]:
     """A row for each schedule; what is in it, by its name."""
     factor = matrix_of(mechanism, rounds)
     seeds = asked.seeds or SEEDS.get(rounds, 4)
@@ -325,7 +340,9 @@ def print_rows(rounds: int, mechanism: str, asked: argparse.Namespace) -> dict[s
     centres, errors = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(seeds)
     rows = {}
     for name, centre, error in zip(SCHEDULES, centres, errors, strict=True):
-        shown = " ".join(f"{c:.4f}±{e:.4f}" for c, e in zip(centre[:3], error[:3], strict=True))
+        shown = " ".join(
+            f"{c:.4f}±{e:.4f}" for c, e in zip(centre[:3], error[:3], strict=True)
+        )
         start = f"{rounds:6} {mechanism:15} {name:12}"
         print(f"{start} | {shown} | {centre[3]:.3f} {centre[4]:.3f}", flush=True)
         rows[start] = centre
@@ -336,7 +353,9 @@ def print_worst(cells: dict[str, Floats]) -> None:
     """The cells that are farthest from 1."""
     for i, name in enumerate(("score", "μ", "null")):
         worst = max(cells, key=lambda cell: abs(cells[cell][i] - 1))
-        print(f"farthest from 1: {name} {cells[worst][i]:.4f} in {' '.join(worst.split())}")
+        print(
+            f"farthest from 1: {name} {cells[worst][i]:.4f} in {' '.join(worst.split())}"
+        )
 
 
 def print_time(rounds: int, count: int) -> None:

@@ -83,7 +83,12 @@ from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
 from fl_epe.auditing.ladder_fit import ladder_fit
 from fl_epe.auditing.record_parts import RunningScores
 from fl_epe.auditing.scores import hidden_norm, shift_scores
-from fl_epe.auditing.whitening import SKETCH_PARTS, RoundCorrelation, Whitener, whitened_row
+from fl_epe.auditing.whitening import (
+    SKETCH_PARTS,
+    RoundCorrelation,
+    Whitener,
+    whitened_row,
+)
 from fl_epe.canaries import CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw
@@ -135,7 +140,11 @@ def noises(rng: np.random.Generator, size: int, shared: float) -> Iterator[Float
 
 
 def by_vectors(
-    rng: np.random.Generator, here: NDArray[np.bool_], dim: int, shared: float, momentum: float
+    rng: np.random.Generator,
+    here: NDArray[np.bool_],
+    dim: int,
+    shared: float,
+    momentum: float,
 ) -> tuple[AuditRecord, Shown]:
     """The record of a run, and what was shown during it."""
     auditor = RunAuditor(
@@ -170,7 +179,9 @@ def by_law(
     undone exactly, and so it is not there. The rounds' lengths are those on average.
     """
     count = len(here)
-    dots = np.array(list(noises(rng, count + UNOBSERVED, shared)))  # in units of coordinates
+    dots = np.array(
+        list(noises(rng, count + UNOBSERVED, shared))
+    )  # in units of coordinates
     dots[:, :count] += here.T
     lengths = np.sqrt(NOISE**2 * dim + here.sum(axis=0))
     signals = np.sqrt(dim) / hidden_norm(lengths, here.any(axis=0))[:, None] * here.T
@@ -216,17 +227,29 @@ def by_law(
 
 def mean_delta(sizes: Floats, epsilon: float) -> float:
     """δ of a client drawn from those with these expected scores."""
-    return float(np.mean([delta_two_gaussians(0.0, 1.0, size, 1.0, epsilon) for size in sizes]))
+    return float(
+        np.mean([delta_two_gaussians(0.0, 1.0, size, 1.0, epsilon) for size in sizes])
+    )
 
 
 def run(
-    seed: int, dim: int, canaries: int, often: int, shared: float, momentum: float, law: bool
+    seed: int,
+    dim: int,
+    canaries: int,
+    often: int,
+    shared: float,
+    momentum: float,
+    law: bool,
 ) -> tuple[float, ...]:
     """Mean over theory, squared deviation of the null, covered, ever above, proved above."""
-    rng = np.random.default_rng((seed, dim, often, round(100 * shared), round(100 * momentum)))
+    rng = np.random.default_rng(
+        (seed, dim, often, round(100 * shared), round(100 * momentum))
+    )
     here = np.array([rng.permutation(ROUNDS) < often for _ in range(canaries)])
     record, shown = (
-        by_law(rng, here, dim, shared) if law else by_vectors(rng, here, dim, shared, momentum)
+        by_law(rng, here, dim, shared)
+        if law
+        else by_vectors(rng, here, dim, shared, momentum)
     )
     above = False
     for after, estimate in shown:
@@ -267,7 +290,9 @@ def main() -> None:
     parser.add_argument("--vectors", action="store_true", help="in every dimension")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
-    print("    dim  R shared momentum |  mean        null          covers  so far  proved     gdp")
+    print(
+        "    dim  R shared momentum |  mean        null          covers  so far  proved     gdp"
+    )
     covered, failed = [], 0
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
         for dim in asked.dims:
@@ -296,7 +321,9 @@ def main() -> None:
                         f" {null:.4f}±{wide:.4f}{listed}{' !' if bad else ''}",
                         flush=True,
                     )
-    print(f"{asked.runs} runs a cell; cells with more than chance: {failed} of {len(covered)}")
+    print(
+        f"{asked.runs} runs a cell; cells with more than chance: {failed} of {len(covered)}"
+    )
     error = error_of(LEVEL, asked.runs * len(covered))
     print(f"covered, all together: {np.mean(covered):.2%}, 95% ± {error:.2%}")
 

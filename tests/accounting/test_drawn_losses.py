@@ -26,7 +26,9 @@ def sets_of(spec, rounds, often):
     schedule = make_schedule(spec, rounds, often)
     found = {}
     if kind == "balls-in-bins":
-        for each in itertools.product(*(range(*block) for block in schedule.law(1).blocks)):
+        for each in itertools.product(
+            *(range(*block) for block in schedule.law(1).blocks)
+        ):
             found[each] = 1.0
     else:
         separation = int(options[0]) if options else 1
@@ -66,7 +68,9 @@ def sets_of(spec, rounds, often):
         ("poisson", 8, 3, "banded:bands=2"),
     ],
 )
-def test_the_recursion_has_the_ratio_of_the_mixture_of_all_sets(spec, rounds, often, mechanism):
+def test_the_recursion_has_the_ratio_of_the_mixture_of_all_sets(
+    spec, rounds, often, mechanism
+):
     z = 0.7
     members, shares = sets_of(spec, rounds, often)
     strategy = strategy_matrix(mechanism, rounds)
@@ -126,7 +130,9 @@ def test_correlated_noise_amplifies_more_than_the_reduction_says():
         make_schedule("balls-in-bins", 64, 2).law(CLIENTS),
         strategy_matrix("banded:bands=4", 64),
     )
-    theorem = tightest(strategy_bounds(law, strategy, 1.0, 1e-2), rounds_known=False).epsilon
+    theorem = tightest(
+        strategy_bounds(law, strategy, 1.0, 1e-2), rounds_known=False
+    ).epsilon
     assert drawn(law, strategy, 1.0, 1e-2, draws=30_000, seed=0) < 0.6 * theorem
 
 
@@ -163,7 +169,12 @@ def test_other_laws_have_no_drawn_epsilon(spec, bands):
 )
 def test_what_cannot_be_bounded_is_refused(changed, message):
     law = make_schedule("poisson", 12, 3).law(CLIENTS)
-    values = {"noise_multiplier": 1.0, "delta": 1e-2, "draws": 10_000, "seed": 0} | changed
+    values = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-2,
+        "draws": 10_000,
+        "seed": 0,
+    } | changed
     with pytest.raises(ValueError, match=message):
         drawn_epsilon(law, np.eye(12), **values)
 

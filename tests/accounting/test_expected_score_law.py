@@ -8,7 +8,12 @@ from every_schedule import CLIENTS, EVERY, RUNS, T, runs_of
 
 from fl_epe.accounting import clients_law, expected_score_law
 from fl_epe.schedules import Capped, Poisson, ShuffledEpochs, Trace
-from fl_epe.schedules.sampled import BallsInBins, BMinSep, MinSeparation, RandomAllocation
+from fl_epe.schedules.sampled import (
+    BallsInBins,
+    BMinSep,
+    MinSeparation,
+    RandomAllocation,
+)
 
 WEIGHTS = {"equal": np.ones(T), "unequal": np.linspace(0.3, 2.0, T) ** 2}
 WITHOUT_LAW = [
@@ -18,7 +23,9 @@ WITHOUT_LAW = [
     and (
         schedule.per_window is not None
         or schedule.per_run is None
-        or isinstance(schedule.schedule, BMinSep | RandomAllocation)  # rounds depend on each other
+        or isinstance(
+            schedule.schedule, BMinSep | RandomAllocation
+        )  # rounds depend on each other
     )
 ]
 
@@ -45,7 +52,9 @@ def test_simulated_runs_follow_the_law(schedule, weights):
         above = (sums > level + slack).mean(axis=1)
         below = (sums > level - slack).mean(axis=1)
         least, most = above.mean(), below.mean()
-        error = 4.5 * max(above.std(), below.std()) / np.sqrt(RUNS) + 1.5 / RUNS / CLIENTS
+        error = (
+            4.5 * max(above.std(), below.std()) / np.sqrt(RUNS) + 1.5 / RUNS / CLIENTS
+        )
         expected = law.shares[law.expected_scores > level].sum()
         assert least - error <= expected <= most + error
     means = sums.mean(axis=1)
@@ -56,7 +65,9 @@ def test_simulated_runs_follow_the_law(schedule, weights):
 def test_equal_weights_give_the_binomial():
     law = expected_score_law(Poisson(60, 0.05).law(1000).events, np.full(60, 0.7))
     exact = scipy.stats.binom.pmf(np.arange(len(law.shares)), 60, 0.05)
-    np.testing.assert_allclose(law.expected_scores, 0.7 * np.arange(len(exact)), rtol=1e-12)
+    np.testing.assert_allclose(
+        law.expected_scores, 0.7 * np.arange(len(exact)), rtol=1e-12
+    )
     np.testing.assert_allclose(law.shares[:-1], exact[:-1], rtol=1e-9)
 
 
@@ -64,7 +75,10 @@ def test_unequal_weights_against_every_subset():
     added = np.array([1.0, 0.37, 2.2, 0.05, 1.4, 0.8])
     law = expected_score_law(Poisson(6, 0.3).law(100).events, added)
     subsets = (np.arange(64)[:, None] >> np.arange(6)) & 1
-    sums, shares = subsets @ added, 0.3 ** subsets.sum(axis=1) * 0.7 ** (6 - subsets.sum(axis=1))
+    sums, shares = (
+        subsets @ added,
+        0.3 ** subsets.sum(axis=1) * 0.7 ** (6 - subsets.sum(axis=1)),
+    )
     for level in np.linspace(0, 6, 40):
         exact = shares[sums > level].sum()
         rounded = shares[sums > level - 6 * 0.002].sum()
@@ -80,9 +94,9 @@ def test_blocks_against_every_choice():
     assert _mean(law) == pytest.approx(sums.mean(), rel=3e-3)
     assert sums.mean() <= _mean(law)
     assert law.expected_scores[-1] == pytest.approx(4.0)
-    assert _mean(expected_score_law(ShuffledEpochs(6, 2).law(100).events, added)) == pytest.approx(
-        _mean(law)
-    )
+    assert _mean(
+        expected_score_law(ShuffledEpochs(6, 2).law(100).events, added)
+    ) == pytest.approx(_mean(law))
 
 
 @pytest.mark.parametrize("clients", [1, 100, 10**7])
@@ -95,14 +109,18 @@ def test_the_largest_of_many_is_the_quantile_of_the_union(clients):
 
 
 def test_the_largest_of_a_schedule_with_a_limit_is_the_limit():
-    law = expected_score_law(Capped(Poisson(40, 0.5), per_run=3).law(10**6).events, np.ones(40))
+    law = expected_score_law(
+        Capped(Poisson(40, 0.5), per_run=3).law(10**6).events, np.ones(40)
+    )
     assert law.largest(10**6) == 3
     law = expected_score_law(MinSeparation(40, 0.1, 5).law(1000).events, np.ones(40))
     assert law.largest(10**9) == 8
 
 
 def test_a_trace_is_its_own_law():
-    law = expected_score_law(Trace([0, 1, 1], ["a", "a", "b"]).law(2).events, [1.0, 2.0])
+    law = expected_score_law(
+        Trace([0, 1, 1], ["a", "a", "b"]).law(2).events, [1.0, 2.0]
+    )
     np.testing.assert_array_equal(law.expected_scores, [2.0, 3.0])
     assert law.largest(2) == 3
 
@@ -132,4 +150,7 @@ def test_without_a_law_populations_are_simulated():
     found = clients_law(schedule, np.ones(20), 10**7)
     assert found is not None
     assert (found.whole, found.largest(10**7)) == (False, None)
-    assert expected_score_law(Poisson(20, 0.2).law(200).events, np.ones(20)).largest(200) == 11.0
+    assert (
+        expected_score_law(Poisson(20, 0.2).law(200).events, np.ones(20)).largest(200)
+        == 11.0
+    )

@@ -36,7 +36,9 @@ def _unknown_delta(sizes, epsilon, *, weights):
     """δ of the mixture, of both directions the larger, at the scores with this log ratio."""
     clients = _Clients.of(sizes, weights)
     removed = clients.log_delta_removed(clients.score_of(epsilon))
-    if clients.log_silent >= -epsilon:  # the likelihood ratio is nowhere as small as e^-ε
+    if (
+        clients.log_silent >= -epsilon
+    ):  # the likelihood ratio is nowhere as small as e^-ε
         return math.exp(removed)
     return math.exp(max(removed, clients.log_delta_added(clients.score_of(-epsilon))))
 
@@ -50,7 +52,9 @@ def _integrated(sizes, shares, epsilon):
     scale = step / np.sqrt(2 * np.pi)
 
     def excess(first, second):
-        return scale * np.sum(np.exp(first) * -np.expm1(np.minimum(second + epsilon - first, 0)))
+        return scale * np.sum(
+            np.exp(first) * -np.expm1(np.minimum(second + epsilon - first, 0))
+        )
 
     return max(excess(p, q), excess(q, p))
 
@@ -60,7 +64,9 @@ def test_unknown_expected_scores_against_integration(name):
     sizes, shares = MIXTURES[name]
     for epsilon in (0.0, 0.3, 2.0, 8.0):
         found = _unknown_delta(sizes, epsilon, weights=shares)
-        assert found == pytest.approx(_integrated(sizes, shares, epsilon), rel=1e-5, abs=1e-12)
+        assert found == pytest.approx(
+            _integrated(sizes, shares, epsilon), rel=1e-5, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -99,7 +105,9 @@ def test_known_expected_scores_with_many_digits(epsilon):
 def test_unknown_expected_scores_with_many_digits(epsilon):
     sizes, shares = [5.0, 20.0, 44.0], [0.7, 0.2, 0.1]
     with mpmath.workdps(60):
-        pairs = [(mpmath.mpf(m), mpmath.mpf(w)) for m, w in zip(sizes, shares, strict=True)]
+        pairs = [
+            (mpmath.mpf(m), mpmath.mpf(w)) for m, w in zip(sizes, shares, strict=True)
+        ]
 
         def ratio(x):
             return mpmath.log(sum(w * mpmath.exp(m * x - m * m / 2) for m, w in pairs))
@@ -113,8 +121,12 @@ def test_unknown_expected_scores_with_many_digits(epsilon):
 
         up, down = root(epsilon), root(-epsilon)
         scale = mpmath.exp(epsilon)
-        removed = sum(w * mpmath.ncdf(m - up) for m, w in pairs) - scale * mpmath.ncdf(-up)
-        added = mpmath.ncdf(down) - scale * sum(w * mpmath.ncdf(down - m) for m, w in pairs)
+        removed = sum(w * mpmath.ncdf(m - up) for m, w in pairs) - scale * mpmath.ncdf(
+            -up
+        )
+        added = mpmath.ncdf(down) - scale * sum(
+            w * mpmath.ncdf(down - m) for m, w in pairs
+        )
         exact = float(max(removed, added))
     found = _unknown_delta(sizes, epsilon, weights=shares)
     assert found == pytest.approx(exact, rel=1e-9)
@@ -148,7 +160,9 @@ def test_order_repetition_and_the_scale_of_weights_do_not_matter():
     sizes, shares = [0.5, 3.0, 0.0, 3.0], [2.0, 1.0, 4.0, 1.0]
     for epsilon_of in (known_expected_score_epsilon, unknown_expected_score_epsilon):
         expected = epsilon_of([0.0, 0.5, 3.0], DELTA, weights=[0.5, 0.25, 0.25])
-        assert epsilon_of(sizes, DELTA, weights=shares) == pytest.approx(expected, rel=1e-12)
+        assert epsilon_of(sizes, DELTA, weights=shares) == pytest.approx(
+            expected, rel=1e-12
+        )
         repeated = [0.0, 0.0, 0.5, 3.0]
         assert epsilon_of(repeated, DELTA) == pytest.approx(expected, rel=1e-12)
 

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.accounting import expected_score_law, poisson_epsilon, tightest, upper_bounds
+from fl_epe.accounting import (
+    expected_score_law,
+    poisson_epsilon,
+    tightest,
+    upper_bounds,
+)
 from fl_epe.auditing import answers
 from fl_epe.limit import limit_record
 from fl_epe.schedules import make_schedule, presence
@@ -28,7 +33,9 @@ def test_every_subset_is_as_likely():
 
 
 @pytest.mark.parametrize(("rounds", "count"), [(7, 1), (7, 3), (7, 7), (40, 5)])
-def test_the_number_of_rounds_is_certain_and_their_weights_are_those_of_all_subsets(rounds, count):
+def test_the_number_of_rounds_is_certain_and_their_weights_are_those_of_all_subsets(
+    rounds, count
+):
     events = make_schedule("k-out-of-t", rounds, count).law(10).events
     law = expected_score_law(events, np.ones(rounds))
     assert law.expected_scores.tolist() == [count]
@@ -39,7 +46,9 @@ def test_the_number_of_rounds_is_certain_and_their_weights_are_those_of_all_subs
         values, numbers = np.unique(sums, return_counts=True)
         assert law.expected_scores == pytest.approx(values, rel=1e-3)
         assert law.shares == pytest.approx(numbers / len(sums))
-    assert law.expected_scores @ law.shares == pytest.approx(weights.mean() * count, rel=1e-3)
+    assert law.expected_scores @ law.shares == pytest.approx(
+        weights.mean() * count, rel=1e-3
+    )
 
 
 def test_a_run_that_ends_early_has_a_hypergeometric_number():
@@ -66,7 +75,9 @@ def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
 
     found = theory("k-out-of-t", rounds, count, noise)
     assert (found.adjacency, found.rounds_known) == ("zero-out", False)
-    assert found.epsilon == pytest.approx(theory("balls-in-bins", rounds, count, noise).epsilon)
+    assert found.epsilon == pytest.approx(
+        theory("balls-in-bins", rounds, count, noise).epsilon
+    )
     assert found.epsilon < poisson_epsilon(noise, count / rounds, rounds, DELTA)
     for losses in (ratio(present), -ratio(scores)):
         excess = -np.expm1(np.minimum(found.epsilon - losses, 0))
@@ -74,12 +85,16 @@ def test_theory_is_above_the_exact_ratio_and_below_coins(noise):
 
 
 @pytest.mark.parametrize(
-    ("spec", "count"), [("k-out-of-t", 4), ("b-min-sep:separation=4", 3)], ids=["k", "b"]
+    ("spec", "count"),
+    [("k-out-of-t", 4), ("b-min-sep:separation=4", 3)],
+    ids=["k", "b"],
 )
 def test_canaries_measure_it(spec, count):
     """Of schedules whose rounds depend on each other, by events that lose at least as much."""
     schedule = make_schedule(spec, 24, count)
-    record = limit_record(schedule, 1.0, num_canaries=200, unobserved=2, delta=1e-5, seed=3)
+    record = limit_record(
+        schedule, 1.0, num_canaries=200, unobserved=2, delta=1e-5, seed=3
+    )
     _, every = answers(record)
     assert not every.adversary.knows_rounds
     assert every.reason == ""

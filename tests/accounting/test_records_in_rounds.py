@@ -52,7 +52,9 @@ def accounted(deviation, steps, rate, rounds, delta):
     ],
     ids=["three", "less-noise", "long", "ten"],
 )
-def test_the_linear_limit_of_silos(silos, steps, rounds, rate, z, upload, partner, average, last):
+def test_the_linear_limit_of_silos(
+    silos, steps, rounds, rate, z, upload, partner, average, last
+):
     for others, expected in ((1, upload), (silos - 1, partner), (silos, average)):
         deviation = z * np.sqrt(steps * others)
         signals = np.full(rounds, 1 / deviation)
@@ -60,7 +62,9 @@ def test_the_linear_limit_of_silos(silos, steps, rounds, rate, z, upload, partne
             Events.steps(*equal_steps(rounds, steps, rate)), signals, 1e-5
         )
         assert found == pytest.approx(expected, abs=6e-4)
-        assert found == pytest.approx(accounted(deviation, steps, rate, rounds, 1e-5), rel=1e-3)
+        assert found == pytest.approx(
+            accounted(deviation, steps, rate, rounds, 1e-5), rel=1e-3
+        )
     whole = np.array([1 / (z * np.sqrt(steps * rounds * silos))])
     events = Events.steps(*equal_steps(1, steps * rounds, rate))
     assert hidden_rounds_epsilon(events, whole, 1e-5) == pytest.approx(last, abs=6e-4)
@@ -68,14 +72,19 @@ def test_the_linear_limit_of_silos(silos, steps, rounds, rate, z, upload, partne
 
 @pytest.mark.parametrize(("rate", "rounds", "signal"), [(0.3, 5, 1.0), (0.01, 40, 3.0)])
 def test_one_step_a_round_is_a_coin(rate, rounds, signal):
-    coins, steps = Events.coins(np.full(rounds, rate)), Events.steps(*equal_steps(rounds, 1, rate))
+    coins, steps = (
+        Events.coins(np.full(rounds, rate)),
+        Events.steps(*equal_steps(rounds, 1, rate)),
+    )
     signals = np.full(rounds, signal)
     exact = hidden_rounds_epsilon(coins, signals, 1e-4)
     assert hidden_rounds_epsilon(steps, signals, 1e-4) == pytest.approx(exact, rel=1e-9)
 
 
 def test_who_is_in_every_step_is_known():
-    found = hidden_rounds_epsilon(Events.steps(*equal_steps(4, 3, 1.0)), np.full(4, 0.5), 1e-5)
+    found = hidden_rounds_epsilon(
+        Events.steps(*equal_steps(4, 3, 1.0)), np.full(4, 0.5), 1e-5
+    )
     assert found == pytest.approx(gaussian_epsilon(1 / (3 * 0.5), 1e-5, 4), rel=1e-3)
 
 
@@ -84,8 +93,12 @@ def test_who_is_in_every_step_is_known():
 def test_it_is_between_one_step_and_all_of_them(signal, delta):
     """Rounded upwards, and finite whatever the signal."""
     signals = np.full(3, signal)
-    found = hidden_rounds_epsilon(Events.steps(*equal_steps(3, 4, 0.25)), signals, delta)
-    fewer = hidden_rounds_epsilon(Events.steps(*equal_steps(3, 1, 0.25)), signals, delta)
+    found = hidden_rounds_epsilon(
+        Events.steps(*equal_steps(3, 4, 0.25)), signals, delta
+    )
+    fewer = hidden_rounds_epsilon(
+        Events.steps(*equal_steps(3, 1, 0.25)), signals, delta
+    )
     most = gaussian_epsilon(1 / (4 * signal), delta, 3)
     assert fewer * (1 - 1e-6) <= found <= most * (1 + 1e-9)
     if 0.01 < signal < 10:
@@ -102,7 +115,9 @@ def test_the_likelihood_ratio_of_counts():
     for row, a in zip(scores, signal[:, 0], strict=True):
         parts = chances * np.exp(counts * a * row[:, None] - (counts * a) ** 2 / 2)
         exact += np.log(parts.sum(axis=1))
-    np.testing.assert_allclose(mixture_ratios(scores, events, signal), exact, rtol=1e-10)
+    np.testing.assert_allclose(
+        mixture_ratios(scores, events, signal), exact, rtol=1e-10
+    )
 
 
 def test_what_an_event_is():
@@ -114,8 +129,14 @@ def test_what_an_event_is():
     assert (block.is_coin, block.in_one_round, block.is_uniform) == (False, False, True)
     assert block.chance == 1
     (unequal,) = Events.blocks([(0, np.array([0.1, 0.3]))]).independent
-    assert (unequal.is_coin, unequal.is_spread, unequal.is_uniform) == (False, True, False)
-    several = dataclasses.replace(Events.blocks([(0, np.ones(2) / 2)]), counts=np.array([1.0, 2.0]))
+    assert (unequal.is_coin, unequal.is_spread, unequal.is_uniform) == (
+        False,
+        True,
+        False,
+    )
+    several = dataclasses.replace(
+        Events.blocks([(0, np.ones(2) / 2)]), counts=np.array([1.0, 2.0])
+    )
     assert several.independent == ()
 
 
@@ -184,12 +205,17 @@ def test_nearly_equal_steps_are_as_equal_ones():
     steps[0] = 1 - 1e-9
     signals = np.full(3, 0.2)
     found = hidden_rounds_epsilon(Events.steps([steps] * 3, [0.02] * 3), signals, 1e-5)
-    exact = hidden_rounds_epsilon(Events.steps(*equal_steps(3, 100, 0.02)), signals, 1e-5)
+    exact = hidden_rounds_epsilon(
+        Events.steps(*equal_steps(3, 100, 0.02)), signals, 1e-5
+    )
     assert found == pytest.approx(exact, rel=2e-3)
 
 
 def test_releases_of_their_own_steps_and_rates():
-    steps, rates = [np.ones(4), np.empty(0), 2 * np.ones(3), np.array([0.5, 1.0])], [0.1, 0, 1, 0.3]
+    steps, rates = (
+        [np.ones(4), np.empty(0), 2 * np.ones(3), np.array([0.5, 1.0])],
+        [0.1, 0, 1, 0.3],
+    )
     law = ParticipationLaw.of_records(steps, rates)
     assert (law.rounds, law.most, law.hidden) == (4, 9, True)
     assert law.participations == pytest.approx(4 * 0.1 + 3 + 2 * 0.3)
@@ -204,7 +230,9 @@ def test_releases_of_their_own_steps_and_rates():
 
 
 def test_theory_composes_the_rates_of_all_steps():
-    law = ParticipationLaw.of_records([np.ones(20)] * 4 + [np.ones(5)] * 8, [0.02] * 4 + [0.1] * 8)
+    law = ParticipationLaw.of_records(
+        [np.ones(20)] * 4 + [np.ones(5)] * 8, [0.02] * 4 + [0.1] * 8
+    )
     found = tightest(upper_bounds(law, 1.0, 1e-5), rounds_known=False).epsilon
     assert found < poisson_epsilon(1.0, 0.1, 120, 1e-5)
     assert found > poisson_epsilon(1.0, 0.1, 40, 1e-5)
@@ -225,9 +253,13 @@ def test_a_person_of_several_records():
     assert one < unknown.epsilon < known.epsilon
     # In a step two or three records at once are more than as many steps.
     assert unknown.epsilon > poisson_epsilon(1.5, 0.05, 90, 1e-5)
-    uploads = hidden_rounds_epsilon(law.events, np.full(6, 1 / (1.5 * np.sqrt(5))), 1e-5)
+    uploads = hidden_rounds_epsilon(
+        law.events, np.full(6, 1 / (1.5 * np.sqrt(5))), 1e-5
+    )
     assert uploads < unknown.epsilon
-    assert law.first(2) == ParticipationLaw.of_records(*equal_steps(2, 5, 0.05, records=3))
+    assert law.first(2) == ParticipationLaw.of_records(
+        *equal_steps(2, 5, 0.05, records=3)
+    )
 
 
 def test_theory_of_a_person_is_a_mixture_of_gaussians():
@@ -242,7 +274,9 @@ def test_theory_of_a_person_is_a_mixture_of_gaussians():
 def test_a_person_of_unequal_steps():
     weights = np.array([1.0, 0.5])
     signals = np.full(2, 0.5)
-    found = hidden_rounds_epsilon(Events.steps([weights] * 2, [0.2] * 2, 3), signals, 1e-5)
+    found = hidden_rounds_epsilon(
+        Events.steps([weights] * 2, [0.2] * 2, 3), signals, 1e-5
+    )
     steps = np.repeat(weights, 3)  # a coin for each record in each step
     exact = hidden_rounds_epsilon(every_subset(steps, 0.2, 2), signals, 1e-5)
     assert exact <= found <= exact * 1.005
@@ -284,7 +318,9 @@ def once_a_round(law, seed=3):
     return auditor.record(noise_multiplier=0.8, sum_noise_multiplier=0.8)
 
 
-@pytest.mark.parametrize("may_be_twice", [False, True], ids=["one-step", "a-second-step"])
+@pytest.mark.parametrize(
+    "may_be_twice", [False, True], ids=["one-step", "a-second-step"]
+)
 def test_canaries_that_were_once_in_each_of_their_rounds_have_an_answer(may_be_twice):
     """Also where the law would have allowed them to be in two steps of a round."""
     steps = [np.ones(1)] * 29 + [np.ones(1 + may_be_twice)]

@@ -38,7 +38,9 @@ def test_a_sum_exceeds_its_bound_as_seldom_as_asked():
     losses, masses = of_a_gaussian(1.0)
     mean, deviation = 10 * 0.5, math.sqrt(10)
     bound = largest_sum([(losses, masses, 10)], 1e-20)
-    assert bound == pytest.approx(mean + deviation * math.sqrt(2 * math.log(1e20)), rel=1e-2)
+    assert bound == pytest.approx(
+        mean + deviation * math.sqrt(2 * math.log(1e20)), rel=1e-2
+    )
 
 
 class TestTinyDeltas:
@@ -46,11 +48,15 @@ class TestTinyDeltas:
     @pytest.mark.parametrize("delta", TINY)
     def test_sampled_rounds_meet_renyis(self, rate, delta):
         theirs = RdpAccountant(orders=range(2, 300))
-        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(2.0))
+        event = dp_accounting.PoissonSampledDpEvent(
+            rate, dp_accounting.GaussianDpEvent(2.0)
+        )
         theirs.compose(event, 100)
         expected = theirs.get_epsilon(delta)
         # Theirs has to count a tail that ours adds to δ.
-        assert 0.7 * expected < poisson_epsilon(2.0, rate, 100, delta) < 1.005 * expected
+        assert (
+            0.7 * expected < poisson_epsilon(2.0, rate, 100, delta) < 1.005 * expected
+        )
         events = Events.coins(np.full(100, rate))
         hidden = hidden_rounds_epsilon(events, np.full(100, 0.5), delta)
         assert 0.7 * expected < hidden < 1.005 * expected
@@ -59,7 +65,9 @@ class TestTinyDeltas:
         closely = poisson_epsilon(2.0, 0.1, 100, 1e-10)
         monkeypatch.setattr(composed_gaussians, "LEAST_DELTA", 1.0)
         monkeypatch.setattr(
-            composed_gaussians, "_pld_epsilon", composed_gaussians._pld_epsilon.__wrapped__
+            composed_gaussians,
+            "_pld_epsilon",
+            composed_gaussians._pld_epsilon.__wrapped__,
         )
         assert closely < poisson_epsilon(2.0, 0.1, 100, 1e-10) < 1.1 * closely
 
@@ -68,12 +76,17 @@ class TestTinyDeltas:
         [
             pytest.param(lambda d: poisson_epsilon(1.0, 0.02, 50, d), id="coins"),
             pytest.param(
-                lambda d: poisson_epsilon(1.0, 0.02, 50, d, replace_one=True), id="replaced"
+                lambda d: poisson_epsilon(1.0, 0.02, 50, d, replace_one=True),
+                id="replaced",
             ),
-            pytest.param(lambda d: fixed_size_epsilon(1.0, 1000, 20, 50, d), id="fixed-size"),
+            pytest.param(
+                lambda d: fixed_size_epsilon(1.0, 1000, 20, 50, d), id="fixed-size"
+            ),
             pytest.param(
                 lambda d: hidden_rounds_epsilon(
-                    make_schedule("balls-in-bins", rounds=40, participations=4).law(1000).events,
+                    make_schedule("balls-in-bins", rounds=40, participations=4)
+                    .law(1000)
+                    .events,
                     np.full(40, 0.5),
                     d,
                 ),

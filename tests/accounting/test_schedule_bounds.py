@@ -17,7 +17,14 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.accounting.composed_gaussians import random_participations_epsilon
-from fl_epe.schedules import Capped, Poisson, Trace, make_schedule, parse_schedule, presence
+from fl_epe.schedules import (
+    Capped,
+    Poisson,
+    Trace,
+    make_schedule,
+    parse_schedule,
+    presence,
+)
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import FixedSize
 
@@ -42,7 +49,9 @@ class TestRandomParticipations:
     def test_a_certain_number_is_the_gaussian_mechanism(self):
         for count in (1, 3):
             epsilon = random_participations_epsilon(0.7, DELTA, np.eye(5)[count])
-            assert epsilon == pytest.approx(gaussian_epsilon(0.7, DELTA, count), rel=1e-8)
+            assert epsilon == pytest.approx(
+                gaussian_epsilon(0.7, DELTA, count), rel=1e-8
+            )
 
     def test_delta_is_the_mean_of_deltas(self):
         weights = np.array([0.2, 0.5, 0.3])
@@ -94,7 +103,9 @@ class TestGuarantees:
         )
 
     def test_drop_out_of_coins_is_coins(self):
-        assert _bounds("drop-out:of=poisson,rate=0.2") == pytest.approx(_bounds("poisson"))
+        assert _bounds("drop-out:of=poisson,rate=0.2") == pytest.approx(
+            _bounds("poisson")
+        )
 
     def test_device_classes_are_for_the_busiest(self):
         spec = 'device-classes:{"rates": [4, 1], "shares": [0.25, 0.75]}'
@@ -112,14 +123,18 @@ class TestGuarantees:
         narrow = _bounds("time-of-day:rounds_per_day=8,hours=6")  # 10 rounds, 2 a day
         wide = _bounds("time-of-day:rounds_per_day=8,hours=24")
         pmf = stats.binom.pmf(np.arange(11), 10, 0.4)
-        assert narrow["known"] == pytest.approx(random_participations_epsilon(0.5, DELTA, pmf))
+        assert narrow["known"] == pytest.approx(
+            random_participations_epsilon(0.5, DELTA, pmf)
+        )
         assert wide["known"] == pytest.approx(_bounds("fixed-size")["known"], rel=1e-6)
 
     def test_a_trace_is_limited_by_its_busiest_client(self):
         trace = Trace([0, 1, 2, 2], ["a", "a", "a", "b"])
         busiest, random = upper_bounds(trace.law(2), 0.5, DELTA)
         assert busiest.epsilon == gaussian_epsilon(0.5, DELTA, 3)
-        assert random.epsilon == random_participations_epsilon(0.5, DELTA, [0, 0.5, 0, 0.5])
+        assert random.epsilon == random_participations_epsilon(
+            0.5, DELTA, [0, 0.5, 0, 0.5]
+        )
 
     def test_where_nothing_limits_there_are_the_rounds(self):
         bounds = _bounds("min-separation:separation=1")
@@ -142,7 +157,9 @@ class TestGuarantees:
                 make_schedule(kind, rounds, rounds, **options).law(CLIENTS), z, DELTA
             )
             for known in (True, False):
-                assert tightest(found, rounds_known=known).epsilon == pytest.approx(exact, rel=1e-9)
+                assert tightest(found, rounds_known=known).epsilon == pytest.approx(
+                    exact, rel=1e-9
+                )
 
     @pytest.mark.parametrize(
         "cap", [{"per_run": 39}, {"per_run": T}, {"per_window": 9, "window": 10}]
@@ -162,7 +179,9 @@ class TestGuarantees:
         """Whoever is refused takes part in a part of the rounds that the coins gave it."""
         inner, z = Poisson(3, 0.4), 1.0
         schedule = Capped(inner, per_run=1)
-        bound = tightest(upper_bounds(schedule.law(CLIENTS), z, 0.01), rounds_known=False)
+        bound = tightest(
+            upper_bounds(schedule.law(CLIENTS), z, 0.01), rounds_known=False
+        )
         rng = np.random.default_rng(5)
         patterns = presence(schedule, 4000, rng).T.astype(float)
         patterns, shares = np.unique(patterns, axis=0, return_counts=True)
@@ -170,7 +189,9 @@ class TestGuarantees:
         epsilon = bound.epsilon
         for scores in (noise, noise + presence(schedule, 200_000, rng).T):
             ratio = np.exp(scores @ patterns.T / z**2 - patterns.sum(axis=1) / 2 / z**2)
-            loss = np.log(ratio @ shares / shares.sum()) * (1 if scores is not noise else -1)
+            loss = np.log(ratio @ shares / shares.sum()) * (
+                1 if scores is not noise else -1
+            )
             gains = np.maximum(-np.expm1(epsilon - loss), 0)
             error = gains.std() / math.sqrt(len(gains))
             assert gains.mean() <= 0.01 + 3 * error
@@ -178,7 +199,9 @@ class TestGuarantees:
     def test_known_rounds_hold_for_unknown_ones(self):
         found = upper_bounds(_schedule("poisson").law(CLIENTS), 0.5, DELTA)
         assert tightest(found, rounds_known=True).rounds_known
-        assert tightest(found, rounds_known=False).epsilon == min(bound.epsilon for bound in found)
+        assert tightest(found, rounds_known=False).epsilon == min(
+            bound.epsilon for bound in found
+        )
 
     def test_counts_cover_what_a_simulation_does(self):
         # Everybody's rounds known: δ(ε) of an average-case client, from simulated participations.
@@ -187,7 +210,10 @@ class TestGuarantees:
             rng = np.random.default_rng(3)
             counts = np.concatenate(
                 [
-                    np.bincount(np.concatenate(list(schedule.cohorts(CLIENTS, rng))), minlength=1)
+                    np.bincount(
+                        np.concatenate(list(schedule.cohorts(CLIENTS, rng))),
+                        minlength=1,
+                    )
                     for _ in range(20)
                 ]
             )

@@ -5,7 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from fl_epe.accounting import gaussian_epsilon, sensitivity, strategy_bounds, upper_bounds
+from fl_epe.accounting import (
+    gaussian_epsilon,
+    sensitivity,
+    strategy_bounds,
+    upper_bounds,
+)
 from fl_epe.mechanism.strategies import banded, toeplitz, tree
 from fl_epe.schedules import ParticipationLaw, make_schedule
 
@@ -23,16 +28,20 @@ def allowed(pattern):
     """All sets of rounds that a pattern allows, up to the largest ones."""
     if pattern.blocks:
         return {
-            tuple(sorted(set(s))) for s in itertools.product(*(range(*b) for b in pattern.blocks))
+            tuple(sorted(set(s)))
+            for s in itertools.product(*(range(*b) for b in pattern.blocks))
         }
     sets = itertools.chain.from_iterable(
-        itertools.combinations(range(ROUNDS), count) for count in range(1, pattern.most + 1)
+        itertools.combinations(range(ROUNDS), count)
+        for count in range(1, pattern.most + 1)
     )
     return {
         rounds
         for rounds in sets
         if all(
-            b - a == pattern.separation if pattern.regular else b - a >= pattern.separation
+            b - a == pattern.separation
+            if pattern.regular
+            else b - a >= pattern.separation
             for a, b in itertools.pairwise(rounds)
         )
     }
@@ -40,7 +49,9 @@ def allowed(pattern):
 
 def largest(matrix, pattern):
     products = np.abs(matrix.T @ matrix)
-    return max(np.sqrt(products[np.ix_(s, s)].sum()) for s in map(list, allowed(pattern)))
+    return max(
+        np.sqrt(products[np.ix_(s, s)].sum()) for s in map(list, allowed(pattern))
+    )
 
 
 PATTERNS = {
@@ -77,13 +88,21 @@ def test_nobody_adds_more(name, pattern):
         # get_sensitivity_banded and toeplitz.minsep_sensitivity_squared.
         (tree(64), ParticipationLaw(64, most=4, separation=16), 2.507132682112035),
         (tree(64), ParticipationLaw(64, most=3, separation=4), 2.4494897427831788),
-        (tree(64), ParticipationLaw(64, most=4, separation=16, regular=True), 2.507132682112035),
+        (
+            tree(64),
+            ParticipationLaw(64, most=4, separation=16, regular=True),
+            2.507132682112035,
+        ),
         (banded(64, 8), ParticipationLaw(64, most=3, separation=4), 2.2208183411528055),
         (banded(64, 16), ParticipationLaw(64, most=4, separation=16), 2.0),
         (banded(64, 16), ParticipationLaw(64, most=3, separation=4), 2.361853027958799),
         (toeplitz(64), ParticipationLaw(64, most=4, separation=16), 2.5625298752160837),
         (toeplitz(64), ParticipationLaw(64, most=4, separation=8), 2.8988920288665003),
-        (toeplitz(64, 8), ParticipationLaw(64, most=64, separation=5), 4.356105187198697),
+        (
+            toeplitz(64, 8),
+            ParticipationLaw(64, most=64, separation=5),
+            4.356105187198697,
+        ),
     ],
 )
 def test_values_of_jax_privacy(matrix, pattern, expected):
@@ -117,7 +136,10 @@ def test_a_pattern_has_all_rounds_that_a_schedule_draws(spec):
             if pattern.regular:
                 assert np.all(np.diff(rounds) == pattern.separation)
             if pattern.blocks:
-                taken = [a <= r < b for r, (a, b) in zip(rounds, pattern.blocks, strict=False)]
+                taken = [
+                    a <= r < b
+                    for r, (a, b) in zip(rounds, pattern.blocks, strict=False)
+                ]
                 assert all(taken)
 
 
@@ -127,5 +149,7 @@ def test_independent_noise_has_the_known_bound(spec):
     bound, *_ = strategy_bounds(schedule.law(30), np.eye(20), 0.7, 1e-5)
     most = schedule.most_participations()
     assert bound.epsilon == pytest.approx(gaussian_epsilon(0.7, 1e-5, most))
-    assert bound.epsilon >= min(b.epsilon for b in upper_bounds(schedule.law(30), 0.7, 1e-5))
+    assert bound.epsilon >= min(
+        b.epsilon for b in upper_bounds(schedule.law(30), 0.7, 1e-5)
+    )
     assert strategy_bounds(schedule.law(30), np.eye(20), 0.0, 1e-5)[0].epsilon == np.inf

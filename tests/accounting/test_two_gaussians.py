@@ -102,14 +102,18 @@ def _pair_for(ratio, epsilon, score):
 
 
 VARIANCE_RATIOS = [1.0, 1.5, 1 / 3, 1e2, 1e-2, 1e4, 1e-4]
-VARIANCE_RATIOS += [1 + sign * gap for gap in (1e-3, 1e-6, 1e-9, 1e-12) for sign in (-1, 1)]
+VARIANCE_RATIOS += [
+    1 + sign * gap for gap in (1e-3, 1e-6, 1e-9, 1e-12) for sign in (-1, 1)
+]
 EPSILONS = [1e-3, 0.1, 1.0, 10.0, 1e3, 1e6]
 SCORES = [-0.5, 0.0, 0.5, 1.0, 2.0, 4.0, 6.5]
 
 
 def _corners():
     """(pair, ε, δ(ε)) over the grid, where δ lies in [1e-12, 0.5]."""
-    for variance_ratio, epsilon, score in itertools.product(VARIANCE_RATIOS, EPSILONS, SCORES):
+    for variance_ratio, epsilon, score in itertools.product(
+        VARIANCE_RATIOS, EPSILONS, SCORES
+    ):
         pair = _pair_for(np.sqrt(variance_ratio), epsilon, score)
         if pair is not None:
             delta = float(_exact_delta(pair, epsilon))
@@ -126,7 +130,9 @@ def _random_cases(count, seed=20240501):
         np.arange(count) % 3, [np.ones(count), 1 + gap, 10 ** rng.uniform(-2, 2, count)]
     )
     mean0 = std0 * rng.normal(size=count)
-    mean1 = mean0 + std0 * ratio * rng.choice([-1, 1], count) * 10 ** rng.uniform(-6, 3, count)
+    mean1 = mean0 + std0 * ratio * rng.choice([-1, 1], count) * 10 ** rng.uniform(
+        -6, 3, count
+    )
     delta = 10 ** rng.uniform(-12, np.log10(0.5), count)
     return np.array([mean0, std0, mean1, std0 * ratio]), delta
 
@@ -158,7 +164,9 @@ def test_epsilon_of_random_pairs_matches_the_oracle():
 
 
 def test_epsilon_of_two_gaussians_with_one_mean_matches_the_oracle():
-    for variance_ratio, delta in itertools.product([1e-4, 0.9, 1.1, 30.0], [1e-12, 1e-6, 1e-3]):
+    for variance_ratio, delta in itertools.product(
+        [1e-4, 0.9, 1.1, 30.0], [1e-12, 1e-6, 1e-3]
+    ):
         pair = (5.0, 1.0, 5.0, np.sqrt(variance_ratio))
         _check_rounded_up(_epsilon(pair, delta), _exact_epsilon(pair, delta))
 
@@ -172,7 +180,9 @@ def test_epsilon_matches_the_oracle_down_to_the_smallest_delta():
 def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     cases = [
         (pair, at)
-        for ratio, epsilon, score in itertools.product(VARIANCE_RATIOS, EPSILONS, (-2, 3, 9, 36))
+        for ratio, epsilon, score in itertools.product(
+            VARIANCE_RATIOS, EPSILONS, (-2, 3, 9, 36)
+        )
         if (pair := _pair_for(np.sqrt(ratio), epsilon, score)) is not None
         for at in (0.0, 1e-9, epsilon)
     ]
@@ -181,7 +191,9 @@ def test_delta_matches_the_oracle_at_every_corner_and_down_to_1e_300():
     for delta, (pair, epsilon) in zip(_delta(pairs.T, epsilons), cases, strict=True):
         exact = _exact_delta(pair, epsilon)
         assert exact > 1e-300
-        assert abs(delta / exact - 1) < 1e-10  # the last bit of ε = 1e6 is worth 1e-11 of δ
+        assert (
+            abs(delta / exact - 1) < 1e-10
+        )  # the last bit of ε = 1e6 is worth 1e-11 of δ
 
 
 def test_exchanging_the_gaussians_never_gives_more_than_the_wide_against_the_narrow():
@@ -226,7 +238,9 @@ def test_delta_of_epsilon_of_delta_is_delta_or_a_little_less():
         (0.2317, 341_000**-1.1, 29.3, 0.05),
     ],
 )
-def test_published_values_of_the_gaussian_mechanism(noise_multiplier, delta, epsilon, tolerance):
+def test_published_values_of_the_gaussian_mechanism(
+    noise_multiplier, delta, epsilon, tolerance
+):
     found = epsilon_two_gaussians(0, noise_multiplier, 1, noise_multiplier, delta)
     assert found == pytest.approx(epsilon, abs=tolerance)
 
@@ -241,16 +255,25 @@ def test_epsilon_agrees_with_dp_accounting(noise_multiplier, delta):
 
 def test_delta_of_equal_variances_is_the_formula_of_gaussian_differential_privacy():
     mu, epsilon = np.meshgrid([0.3, 1.0, 3.0], [0.0, 0.5, 2.0])
-    expected = norm.cdf(-epsilon / mu + mu / 2) - np.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+    expected = norm.cdf(-epsilon / mu + mu / 2) - np.exp(epsilon) * norm.cdf(
+        -epsilon / mu - mu / 2
+    )
     found = delta_two_gaussians(7.0, 2.0, 7.0 - 2.0 * mu, 2.0, epsilon)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_exchange_reflection_shift_and_scale_change_nothing():
     pairs, deltas = _random_cases(300, seed=11)
-    m0, s0, m1, s1 = np.round(pairs * 2**20) / 2**20 + [[0], [2.0**-20], [0], [2.0**-20]]
+    m0, s0, m1, s1 = np.round(pairs * 2**20) / 2**20 + [
+        [0],
+        [2.0**-20],
+        [0],
+        [2.0**-20],
+    ]
     epsilons = epsilon_two_gaussians(m0, s0, m1, s1, deltas)
-    unit = 2.0**-60  # a power of two, and a shift by a whole number: both without rounding
+    unit = (
+        2.0**-60
+    )  # a power of two, and a shift by a whole number: both without rounding
     for changed in [
         (m1, s1, m0, s0),
         (-m0, s0, -m1, s1),
@@ -259,7 +282,8 @@ def test_exchange_reflection_shift_and_scale_change_nothing():
     ]:
         np.testing.assert_array_equal(_epsilon(changed, deltas), epsilons)
     np.testing.assert_array_equal(
-        delta_two_gaussians(m1, s1, m0, s0, epsilons), delta_two_gaussians(m0, s0, m1, s1, epsilons)
+        delta_two_gaussians(m1, s1, m0, s0, epsilons),
+        delta_two_gaussians(m0, s0, m1, s1, epsilons),
     )
 
 
@@ -270,7 +294,9 @@ def test_epsilon_grows_with_the_distance_and_the_spread_and_falls_with_delta():
     assert np.all(np.diff(epsilon_two_gaussians(0, 1, distance, 1.3, 1e-6)) > 0)
     assert np.all(np.diff(epsilon_two_gaussians(0, 1, 0.5, spread, 1e-6)) > 0)
     assert np.all(np.diff(epsilon_two_gaussians(0, 1, 3, 1.3, delta)) < 0)
-    assert np.all(np.diff(delta_two_gaussians(0, 1, 3, 1.3, np.linspace(0, 30, 200))) < 0)
+    assert np.all(
+        np.diff(delta_two_gaussians(0, 1, 3, 1.3, np.linspace(0, 30, 200))) < 0
+    )
 
 
 def test_epsilon_is_continuous_where_the_variances_meet():
@@ -282,7 +308,9 @@ def test_epsilon_is_continuous_where_the_variances_meet():
 def test_arrays_give_what_scalars_give():
     pairs, deltas = _random_cases(60, seed=5)
     epsilons = _epsilon(pairs, deltas)
-    one_by_one = [epsilon_two_gaussians(*case) for case in zip(*pairs, deltas, strict=True)]
+    one_by_one = [
+        epsilon_two_gaussians(*case) for case in zip(*pairs, deltas, strict=True)
+    ]
     np.testing.assert_allclose(epsilons, one_by_one, rtol=1e-12)
     back = [delta_two_gaussians(*case) for case in zip(*pairs, epsilons, strict=True)]
     np.testing.assert_allclose(_delta(pairs, epsilons), back, rtol=1e-12)
@@ -351,12 +379,24 @@ def test_extreme_pairs_give_ordered_finite_values_without_a_warning():
 )
 @pytest.mark.parametrize("array", [False, True])
 def test_a_bad_argument_is_named_with_its_value(name, value, where, array):
-    arguments: dict[str, Any] = {"null_mean": 0.0, "null_std": 1.0, "alt_mean": 1.0, "alt_std": 2.0}
+    arguments: dict[str, Any] = {
+        "null_mean": 0.0,
+        "null_std": 1.0,
+        "alt_mean": 1.0,
+        "alt_std": 2.0,
+    }
     arguments[name] = [0.5, value, 0.5] if array else value
-    functions: list[Callable[..., object]] = [epsilon_two_gaussians, delta_two_gaussians]
-    for function in {"delta": functions[:1], "epsilon": functions[1:]}.get(name, functions):
+    functions: list[Callable[..., object]] = [
+        epsilon_two_gaussians,
+        delta_two_gaussians,
+    ]
+    for function in {"delta": functions[:1], "epsilon": functions[1:]}.get(
+        name, functions
+    ):
         target = {"delta" if function is epsilon_two_gaussians else "epsilon": 0.5}
-        with pytest.raises(ValueError, match=re.escape(f"Expected {name}={value} {where}.")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"Expected {name}={value} {where}.")
+        ):
             function(**(target | arguments))
 
 

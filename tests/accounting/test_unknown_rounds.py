@@ -23,18 +23,24 @@ def unknown_rounds_epsilon(epochs, delta):
 
 def secret_coins_epsilon(signals, rate, delta):
     """ε of a coin in each round, of these signals."""
-    return hidden_rounds_epsilon(Events.coins(np.full(len(signals), rate)), signals, delta)
+    return hidden_rounds_epsilon(
+        Events.coins(np.full(len(signals), rate)), signals, delta
+    )
 
 
 class TestSecretRounds:
     @pytest.mark.parametrize("signal", [0.3, 1.0, 4.0, 20.0, 300.0])
     def test_one_round_is_known(self, signal):
         exact = epsilon_two_gaussians(0, 1, signal, 1, 1e-3)
-        assert unknown_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(exact, rel=1e-4)
+        assert unknown_rounds_epsilon([np.array([signal])], 1e-3) == pytest.approx(
+            exact, rel=1e-4
+        )
 
     def test_epochs_of_one_round_compose(self):
         exact = epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
-        assert unknown_rounds_epsilon([np.ones(1)] * 4, 1e-3) == pytest.approx(exact, rel=1e-4)
+        assert unknown_rounds_epsilon([np.ones(1)] * 4, 1e-3) == pytest.approx(
+            exact, rel=1e-4
+        )
 
     @pytest.mark.parametrize(
         ("rounds", "signal", "delta", "exact"),
@@ -52,7 +58,10 @@ class TestSecretRounds:
 
     @pytest.mark.parametrize(
         ("rounds", "signal", "delta"),
-        [pytest.param(60, 1.0, 1e-6, id="60-rounds"), pytest.param(8, 3.0, 1e-9, id="8-rounds")],
+        [
+            pytest.param(60, 1.0, 1e-6, id="60-rounds"),
+            pytest.param(8, 3.0, 1e-9, id="8-rounds"),
+        ],
     )
     def test_equals_a_simulation(self, rounds, signal, delta):
         """δ at that ε from importance sampling, with no formula but the likelihood ratio.
@@ -75,16 +84,22 @@ class TestSecretRounds:
         assert error < 0.03 * delta
         assert abs(found.mean() - delta) < 4 * error
 
-    @pytest.mark.parametrize(("rounds", "delta"), [(60, 1e-6), (500, 1e-6), (2048, 1e-5)])
+    @pytest.mark.parametrize(
+        ("rounds", "delta"), [(60, 1e-6), (500, 1e-6), (2048, 1e-5)]
+    )
     def test_equals_a_power_of_a_transform(self, rounds, delta):
         """δ at that ε from a plain grid of 2^18 values of the sum, for a signal of 1."""
         epsilon = unknown_rounds_epsilon([np.ones(rounds)], delta)
-        values = 0.03 * np.arange(2**18)  # up to 7,864, which a sum exceeds by chance of 1e-12
+        values = 0.03 * np.arange(
+            2**18
+        )  # up to 7,864, which a sum exceeds by chance of 1e-12
         edges = ndtr(np.log(np.append(values[1:] - 0.015, np.inf)) + 0.5)
         transform = np.fft.rfft(np.diff(edges, prepend=0.0)) ** rounds
         total = np.maximum(np.fft.irfft(transform, len(values)), 0)
         removed = total @ np.maximum(values / rounds - np.exp(epsilon), 0)
-        assert 0.97 * delta < removed < 1.001 * delta  # ε is rounded up by 0.15% at most
+        assert (
+            0.97 * delta < removed < 1.001 * delta
+        )  # ε is rounded up by 0.15% at most
 
     def test_two_rounds_equal_an_integral(self):
         """δ at that ε from the two scores' densities on a fine grid."""
@@ -103,7 +118,9 @@ class TestSecretRounds:
         epsilon = unknown_rounds_epsilon([np.full(rounds, signal)] * 2, 0.02)
         scores = rng.standard_normal((2, draws, rounds))
         scores[:, :, 0] += signal
-        losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=2)).sum(axis=0)
+        losses = np.log(np.mean(np.exp(signal * scores - signal**2 / 2), axis=2)).sum(
+            axis=0
+        )
         excess = np.maximum(-np.expm1(epsilon - losses), 0)
         assert abs(excess.mean() - 0.02) < 4 * excess.std() / np.sqrt(draws)
 
@@ -117,7 +134,9 @@ class TestSecretRounds:
     def test_grouped_signals(self, signals, monkeypatch):
         """Signals that are told apart and signals that are not: less than 0.5% of ε."""
         exact = unknown_rounds_epsilon([signals * (1 + 1e-9)], 1e-6)
-        monkeypatch.setattr(unknown_rounds, "_SHORT", 0 if len(np.unique(signals)) < 5 else 20)
+        monkeypatch.setattr(
+            unknown_rounds, "_SHORT", 0 if len(np.unique(signals)) < 5 else 20
+        )
         monkeypatch.setattr(unknown_rounds, "_MOST_GROUPS", 0)
         assert unknown_rounds_epsilon([signals], 1e-6) == pytest.approx(exact, rel=5e-3)
 
@@ -135,7 +154,11 @@ class TestSecretRounds:
     @pytest.mark.parametrize("delta", [1e-300, 5e-324])
     def test_a_delta_below_what_the_grid_leaves_out(self, delta):
         known = epsilon_two_gaussians(0, 1, 1.0, 1, delta)
-        assert known - np.log(30) - 0.1 < unknown_rounds_epsilon([np.ones(30)], delta) <= known
+        assert (
+            known - np.log(30) - 0.1
+            < unknown_rounds_epsilon([np.ones(30)], delta)
+            <= known
+        )
 
     def test_rounds_without_a_signal_take_no_memory(self):
         """A round that releases no model has the signal 1e-9 in a report; it asked for 72 GiB."""
@@ -157,21 +180,27 @@ class TestSecretRounds:
 
     def test_from_a_record(self):
         record = limit_record(ShuffledEpochs(60, 1), 0.5, 1e-3)
-        estimate = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
+        estimate = epsilon_from_record(
+            record, adversary=Adversary("all", knows_rounds=False)
+        )
         exact = unknown_rounds_epsilon([np.full(60, 2.0)], 1e-3)
         assert estimate.low < exact < estimate.high
         assert estimate.high < epsilon_from_record(record, adversary=EVERY_ROUND).low
 
     def test_poisson_meets_its_accountant(self):
         record = limit_record(Poisson(60, 0.1), 0.8, 1e-3)
-        estimate = epsilon_from_record(record, adversary=Adversary("all", knows_rounds=False))
+        estimate = epsilon_from_record(
+            record, adversary=Adversary("all", knows_rounds=False)
+        )
         assert estimate.low < poisson_epsilon(0.8, 0.1, 60, 1e-3) < estimate.high
 
     @pytest.mark.parametrize(
         ("epochs", "delta", "message"),
         [
             pytest.param([], 1e-3, "at least one", id="empty"),
-            pytest.param([np.array([1.0, np.nan])], 1e-3, "positive and finite", id="nan"),
+            pytest.param(
+                [np.array([1.0, np.nan])], 1e-3, "positive and finite", id="nan"
+            ),
             pytest.param([np.array([0.0])], 1e-3, "positive and finite", id="zero"),
             pytest.param([np.ones(2)], 0.0, r"delta=0\.0 in \(0, 1\)", id="delta=0"),
         ],
@@ -192,7 +221,9 @@ class TestSecretCoins:
             pytest.param(2.0, 0.999, 10, 1e-5, id="nearly-always"),
         ],
     )
-    def test_equal_signals_meet_the_accountant(self, signal, rate, rounds, delta, monkeypatch):
+    def test_equal_signals_meet_the_accountant(
+        self, signal, rate, rounds, delta, monkeypatch
+    ):
         theirs = poisson_epsilon(1 / signal, rate, rounds, delta)
         assert secret_coins_epsilon(np.full(rounds, signal), rate, delta) <= theirs
         monkeypatch.setattr(unknown_rounds, "poisson_epsilon", lambda *_: np.inf)
@@ -200,7 +231,9 @@ class TestSecretCoins:
         assert ours == pytest.approx(theirs, rel=4e-4)
 
     def test_large_signals_do_not_overflow(self):
-        assert secret_coins_epsilon(np.full(40, 8.0), 0.25, 1e-5) == pytest.approx(718.0, rel=1e-4)
+        assert secret_coins_epsilon(np.full(40, 8.0), 0.25, 1e-5) == pytest.approx(
+            718.0, rel=1e-4
+        )
 
     def test_unequal_signals_equal_a_simulation(self):
         """δ at that ε by importance sampling, with no formula but the likelihood ratio.
@@ -210,7 +243,9 @@ class TestSecretCoins:
         signals, rate = np.array([0.4, 0.6, 0.8, 1.1, 1.6, 2.2, 3.0, 3.9]), 0.5
         epsilon = secret_coins_epsilon(signals, rate, 1e-5)
         rng, drawn, often = np.random.default_rng(0), 200_000, 0.9
-        scores = rng.standard_normal((drawn, 8)) + 1.6 * signals * (rng.random((drawn, 8)) < often)
+        scores = rng.standard_normal((drawn, 8)) + 1.6 * signals * (
+            rng.random((drawn, 8)) < often
+        )
         losses, proposed = (
             np.log(1 - q + q * np.exp(a * scores - a**2 / 2)).sum(axis=1)
             for a, q in ((signals, rate), (1.6 * signals, often))
@@ -223,7 +258,9 @@ class TestSecretCoins:
     def test_bounds(self):
         assert secret_coins_epsilon(np.full(3, 1e-9), 0.5, 1e-3) == 0
         known = epsilon_two_gaussians(0, 1, 5.0, 1, 1e-3)
-        assert secret_coins_epsilon(np.array([3.0, 4.0]), 1.0, 1e-3) == pytest.approx(known)
+        assert secret_coins_epsilon(np.array([3.0, 4.0]), 1.0, 1e-3) == pytest.approx(
+            known
+        )
         assert secret_coins_epsilon(np.array([3.0, 4.0]), 0.9, 1e-3) < known
 
     @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from dp_accounting.rdp import RdpAccountant
 
 from fl_epe import delta_two_gaussians
 from fl_epe.accounting import fixed_size_epsilon, gaussian_epsilon, poisson_epsilon
-from fl_epe.accounting.composed_gaussians import epsilon_of_losses, random_participations_epsilon
+from fl_epe.accounting.composed_gaussians import (
+    epsilon_of_losses,
+    random_participations_epsilon,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,9 @@ from fl_epe.accounting.composed_gaussians import epsilon_of_losses, random_parti
     ],
 )
 def test_gaussian_facts(noise_multiplier, delta, epsilon):
-    assert gaussian_epsilon(noise_multiplier, delta) == pytest.approx(epsilon, rel=0.005)
+    assert gaussian_epsilon(noise_multiplier, delta) == pytest.approx(
+        epsilon, rel=0.005
+    )
 
 
 @pytest.mark.parametrize("participations", [1, 4, 15])
@@ -41,7 +46,9 @@ def test_gaussian_is_dp_accountings(noise_multiplier, participations):
 
 def test_gaussian_round_trip():
     epsilon = gaussian_epsilon(0.8, 1e-7, 3)
-    assert delta_two_gaussians(0, 1, math.sqrt(3) / 0.8, 1, epsilon) == pytest.approx(1e-7)
+    assert delta_two_gaussians(0, 1, math.sqrt(3) / 0.8, 1, epsilon) == pytest.approx(
+        1e-7
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,9 @@ def test_gaussian_round_trip():
     [
         pytest.param(lambda z: gaussian_epsilon(z, 1e-6, 2), id="gaussian"),
         pytest.param(lambda z: poisson_epsilon(z, 0.1, 10, 1e-6), id="poisson"),
-        pytest.param(lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6), id="fixed-size"),
+        pytest.param(
+            lambda z: fixed_size_epsilon(z, 1000, 100, 10, 1e-6), id="fixed-size"
+        ),
     ],
 )
 def test_no_noise_no_privacy_and_more_noise_more(epsilon_of):
@@ -96,17 +105,23 @@ def test_poisson_amplifies():
 def test_poisson_without_much_noise_ends(noise_multiplier):
     """Losses of millions of nats must not be cut into steps of a hundredth."""
     epsilon = poisson_epsilon(noise_multiplier, 0.0005, 2048, 1e-6)
-    once, ever = (gaussian_epsilon(noise_multiplier, 1e-6, times) for times in (1, 2048))
+    once, ever = (
+        gaussian_epsilon(noise_multiplier, 1e-6, times) for times in (1, 2048)
+    )
     assert once < epsilon <= ever  # some clients are drawn more than once in a run
     assert (epsilon < ever / 100) == (noise_multiplier > 0.01)
 
 
 @pytest.mark.parametrize("replace_one", [False, True])
 @pytest.mark.parametrize(("rate", "rounds"), [(0.25, 40), (0.01, 300)])
-def test_poisson_falls_with_noise_also_where_losses_are_large(rate, rounds, replace_one):
+def test_poisson_falls_with_noise_also_where_losses_are_large(
+    rate, rounds, replace_one
+):
     """Losses around 745 nats, whose e^−loss vanishes, are those of z between 0.1 and 0.2."""
     noise = np.geomspace(0.03, 0.4, 24)
-    values = [poisson_epsilon(z, rate, rounds, 1e-5, replace_one=replace_one) for z in noise]
+    values = [
+        poisson_epsilon(z, rate, rounds, 1e-5, replace_one=replace_one) for z in noise
+    ]
     assert values == sorted(values, reverse=True)
     assert values[0] > 1000 > values[-1]
 
@@ -125,7 +140,9 @@ def test_poisson_with_little_noise_is_slightly_below_known_rounds(noise_multipli
 
 def test_losses_are_read_as_dp_accounting_reads_them():
     make = dp_accounting.pld.privacy_loss_distribution.from_gaussian_mechanism
-    losses = make(0.8, sampling_prob=0.2, value_discretization_interval=1e-3).self_compose(20)
+    losses = make(
+        0.8, sampling_prob=0.2, value_discretization_interval=1e-3
+    ).self_compose(20)
     for delta in (1e-9, 1e-5, 0.1, 0.9):
         theirs = losses.get_epsilon_for_delta(delta)
         assert epsilon_of_losses(losses, delta) == pytest.approx(theirs, rel=1e-6)
@@ -143,7 +160,10 @@ def test_losses_that_are_infinite_too_often_have_no_epsilon():
 def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
     """By the divergence of a round, on a grid; δ is chosen, and ε is then below the bound."""
     line = np.linspace(-12 - 2 / noise, 12 + 2 / noise, 200_001)
-    masses = [scipy.stats.norm.pdf(line - x / noise) * (line[1] - line[0]) for x in (1, 0, other)]
+    masses = [
+        scipy.stats.norm.pdf(line - x / noise) * (line[1] - line[0])
+        for x in (1, 0, other)
+    ]
     present, absent = (rate * mass + (1 - rate) * masses[2] for mass in masses[:2])
     bound = fixed_size_epsilon(noise, 1000, round(1000 * rate), 1, 1e-4)
     deltas = [
@@ -159,7 +179,9 @@ def test_fixed_size_holds_whatever_the_others_send(rate, noise, other):
     ("given", "message"),
     [
         pytest.param((-1.0, 100, 10, 5, 1e-5), "noise_multiplier=-1.0", id="noise"),
-        pytest.param((1.0, 100, 200, 5, 1e-5), "cohort=200 from 1 to 100", id="too-large"),
+        pytest.param(
+            (1.0, 100, 200, 5, 1e-5), "cohort=200 from 1 to 100", id="too-large"
+        ),
         pytest.param((1.0, 100, 0, 5, 1e-5), "cohort=0 from 1 to 100", id="empty"),
         pytest.param((1.0, 100, 10, 5, 1.5), "delta=1.5", id="delta"),
     ],
@@ -177,7 +199,9 @@ def test_fixed_size_composes(noise):
     scores = shifts + rng.standard_normal(shifts.shape)
     here, there = (sign * scores / noise - 0.5 / noise**2 for sign in (1, -1))
     rest = math.log(1 - rate) + there
-    ratio = np.logaddexp(math.log(rate) + here, rest) - np.logaddexp(math.log(rate), rest)
+    ratio = np.logaddexp(math.log(rate) + here, rest) - np.logaddexp(
+        math.log(rate), rest
+    )
     bound = fixed_size_epsilon(noise, 1000, 100, rounds, 1e-2)
     excess = -np.expm1(np.minimum(bound - ratio.sum(axis=1), 0))
     error = excess.std() / math.sqrt(len(excess))
@@ -190,7 +214,11 @@ def test_fixed_size_is_above_coins_and_below_what_renyi_allows():
         1000, 20, dp_accounting.GaussianDpEvent(0.5)
     )
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    renyi = RdpAccountant(neighboring_relation=relation).compose(event, 50).get_epsilon(1e-6)
+    renyi = (
+        RdpAccountant(neighboring_relation=relation)
+        .compose(event, 50)
+        .get_epsilon(1e-6)
+    )
     found = fixed_size_epsilon(1.0, 1000, 20, 50, 1e-6)
     assert poisson_epsilon(1.0, 0.02, 50, 1e-6) < found < 0.6 * renyi
 
@@ -201,7 +229,9 @@ def test_fixed_size_is_never_worse_than_without_sampling():
     assert fixed_size_epsilon(1.0, 100, 90, 10, 1e-6) <= whole
 
 
-@pytest.mark.parametrize("noise_multiplier", [5e-324, 1e-300, 1e-160, 1e-140, 1e-100, 1e-20])
+@pytest.mark.parametrize(
+    "noise_multiplier", [5e-324, 1e-300, 1e-160, 1e-140, 1e-100, 1e-20]
+)
 def test_hardly_any_noise(noise_multiplier):
     """A defined answer: above that of one participation, or infinite where it would overflow."""
     epsilon = random_participations_epsilon(noise_multiplier, 1e-5, [0.5, 0.25, 0.25])

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 from app_case import AppCase
 from digits_task import accuracy, as_weights, setting, share, train_and_reply
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
@@ -51,7 +58,9 @@ class BestOnDisk(FedAvg):
     def _store(self, tag: str, metrics: MetricRecord | None, server_round: int) -> None:
         if metrics is None:
             return
-        self.history.setdefault(tag, []).append({"round": server_round, **dict(metrics)})
+        self.history.setdefault(tag, []).append(
+            {"round": server_round, **dict(metrics)}
+        )
         (self.folder / "results.json").write_text(json.dumps(self.history))
 
     def _keep_best(self, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
@@ -97,7 +106,9 @@ class BestOnDisk(FedAvg):
                 result.train_metrics_clientapp[server_round] = train_metrics
             self._store("train", train_metrics, server_round)
             replies = grid.send_and_receive(
-                messages=self.configure_evaluate(server_round, arrays, evaluate_config, grid),
+                messages=self.configure_evaluate(
+                    server_round, arrays, evaluate_config, grid
+                ),
                 timeout=timeout,
             )
             metrics = self.aggregate_evaluate(server_round, replies)
@@ -122,7 +133,10 @@ def make(folder: Path) -> BestOnDisk:
 CASE = AppCase(
     strategy=make,
     client_app=app,
-    arguments=lambda folder: {"train_config": ConfigRecord({"lr": 0.2}), "evaluate_fn": central},
+    arguments=lambda folder: {
+        "train_config": ConfigRecord({"lr": 0.2}),
+        "evaluate_fn": central,
+    },
     recorded=lambda strategy: (
         strategy.best,
         {tag: len(rows) for tag, rows in strategy.history.items()},

@@ -68,7 +68,10 @@ class AppCase:
         whole, done = Result(arrays=self.initial()), 0
         for rounds in self.starts or (self.rounds,):
             result = strategy.start(
-                grid=grid, initial_arrays=whole.arrays, num_rounds=rounds, **self.arguments(folder)
+                grid=grid,
+                initial_arrays=whole.arrays,
+                num_rounds=rounds,
+                **self.arguments(folder),
             )
             whole.arrays = result.arrays or whole.arrays
             for kind in ("train", "evaluate"):

@@ -26,7 +26,9 @@ class TakesBiasOut(KnowsItsClients):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = answered(replies)
-        biases = [message.content.array_records["arrays"].pop("bias") for message in replies]
+        biases = [
+            message.content.array_records["arrays"].pop("bias") for message in replies
+        ]
         for message in replies:
             self.losses[message.metadata.src_node_id].append(len(biases))
         for message, bias in zip(replies, biases, strict=True):

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 import numpy as np
 from app_case import AppCase
-from digits_task import EVERYBODY, as_record, as_weights, initial, received, reply, train_locally
+from digits_task import (
+    EVERYBODY,
+    as_record,
+    as_weights,
+    initial,
+    received,
+    reply,
+    train_locally,
+)
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid

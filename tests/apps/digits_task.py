@@ -36,13 +36,17 @@ def digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 def share(context: Context) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """A client's images and digits; a client with an odd number holds half as many."""
     inputs, targets = digits()
-    number, of = (int(context.node_config[f"{x}"]) for x in ("partition-id", "num-partitions"))
+    number, of = (
+        int(context.node_config[f"{x}"]) for x in ("partition-id", "num-partitions")
+    )
     mine = slice(number, None, of if number % 2 == 0 else 2 * of)
     return inputs[mine], targets[mine]
 
 
 def as_record(weights: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in weights.items()})
+    return ArrayRecord(
+        {name: Array(np.asarray(value)) for name, value in weights.items()}
+    )
 
 
 def as_weights(record: ArrayRecord) -> Weights:
@@ -80,7 +84,11 @@ def chances(
 
 
 def train_locally(
-    weights: Weights, context: Context, rate: float = RATE, steps: int = 3, pull: float = 0.0
+    weights: Weights,
+    context: Context,
+    rate: float = RATE,
+    steps: int = 3,
+    pull: float = 0.0,
 ) -> tuple[Weights, float, int]:
     """Gradient descent on a client's own digits.
 
@@ -104,7 +112,9 @@ def train_locally(
     for _ in range(steps):
         slope = chances(weight, bias, inputs)
         slope[rows, targets] -= 1
-        weight -= rate * (inputs.T @ slope / len(targets) + pull * (weight - start_weight))
+        weight -= rate * (
+            inputs.T @ slope / len(targets) + pull * (weight - start_weight)
+        )
         bias -= rate * (slope.mean(axis=0) + pull * (bias - start_bias))
     new = {
         name: value.astype(weights[name].dtype)

@@ -20,7 +20,10 @@ def train(message: Message, context: Context) -> Message:
 # the models that they start from.
 CASE = AppCase(
     strategy=lambda folder: DifferentialPrivacyClientSideFixedClipping(
-        FedAvg(**EVERYBODY), noise_multiplier=0.1, clipping_norm=0.2, num_sampled_clients=NODES
+        FedAvg(**EVERYBODY),
+        noise_multiplier=0.1,
+        clipping_norm=0.2,
+        num_sampled_clients=NODES,
     ),
     client_app=app,
     growth=3,

@@ -35,4 +35,6 @@ class OnlyTrained(FedAvg):
         return super().aggregate_train(server_round, kept)
 
 
-CASE = AppCase(strategy=lambda folder: OnlyTrained(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: OnlyTrained(**EVERYBODY), client_app=app, faulty=True
+)

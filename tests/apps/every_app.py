@@ -9,7 +9,9 @@ from app_case import AppCase
 
 _NO_APPS = {"app_case", "digits_task", "every_app"}
 _BESIDE_THEM = {"app_runs", "app_server", "no_harm"}  # in a folder made for a SuperLink
-NAMES = sorted({path.stem for path in Path(__file__).parent.glob("*.py")} - _NO_APPS - _BESIDE_THEM)
+NAMES = sorted(
+    {path.stem for path in Path(__file__).parent.glob("*.py")} - _NO_APPS - _BESIDE_THEM
+)
 CASES: dict[str, AppCase] = {
     name + suffix: case
     for name in NAMES

@@ -31,4 +31,6 @@ def train(message: Message, context: Context) -> Message:
     return reply(message, {**model, **head}, loss=loss, num_examples=examples)
 
 
-CASE = AppCase(strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, initial=initial)
+CASE = AppCase(
+    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, initial=initial
+)

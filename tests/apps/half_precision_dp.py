@@ -18,7 +18,10 @@ def train(message: Message, context: Context) -> Message:
 
 CASE = AppCase(
     strategy=lambda folder: DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(**EVERYBODY), noise_multiplier=0.1, clipping_norm=1.0, num_sampled_clients=NODES
+        FedAvg(**EVERYBODY),
+        noise_multiplier=0.1,
+        clipping_norm=1.0,
+        num_sampled_clients=NODES,
     ),
     client_app=app,
     initial=initial,

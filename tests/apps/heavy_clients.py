@@ -22,7 +22,10 @@ def train(message: Message, context: Context) -> Message:
 # the models that they start from.
 CASE = AppCase(
     strategy=lambda folder: DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(**EVERYBODY), noise_multiplier=1.0, clipping_norm=0.2, num_sampled_clients=NODES + 2
+        FedAvg(**EVERYBODY),
+        noise_multiplier=1.0,
+        clipping_norm=0.2,
+        num_sampled_clients=NODES + 2,
     ),
     client_app=app,
     growth=3,

@@ -51,7 +51,9 @@ def train(message: Message, context: Context) -> Message:
         "norm.running_var": (0.9 * var + 0.1 * inputs.var(axis=0)).astype("f4"),
         "norm.num_batches_tracked": np.asarray(model["norm.num_batches_tracked"] + 1),
     }
-    return reply(message, {**model, **new, **statistics}, loss=loss, num_examples=examples)
+    return reply(
+        message, {**model, **new, **statistics}, loss=loss, num_examples=examples
+    )
 
 
 class RoundsCounters(FedAvg):
@@ -69,4 +71,6 @@ class RoundsCounters(FedAvg):
         return as_record(weights), metrics
 
 
-CASE = AppCase(strategy=lambda folder: RoundsCounters(**EVERYBODY), client_app=app, initial=initial)
+CASE = AppCase(
+    strategy=lambda folder: RoundsCounters(**EVERYBODY), client_app=app, initial=initial
+)

@@ -32,7 +32,9 @@ def by_cluster(records: list[RecordDict], key: str) -> MetricRecord:
     for record in records:
         metrics: dict[str, Any] = dict(record.metric_records["metrics"].items())
         losses[CLUSTERS[metrics["cluster"]]].append(metrics["loss"])
-    return MetricRecord({f"loss-{name}": float(np.mean(found)) for name, found in losses.items()})
+    return MetricRecord(
+        {f"loss-{name}": float(np.mean(found)) for name, found in losses.items()}
+    )
 
 
 class Clustered(FedAvg):

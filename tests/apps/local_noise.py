@@ -18,13 +18,22 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     new, loss, examples = train_locally(received(message), context)
-    seed = int(context.node_config["partition-id"]), int(setting(message, "server-round"))
+    seed = (
+        int(context.node_config["partition-id"]),
+        int(setting(message, "server-round")),
+    )
     rng = np.random.default_rng(seed)
-    noisy = {name: value + NOISE * rng.standard_normal(value.shape) for name, value in new.items()}
+    noisy = {
+        name: value + NOISE * rng.standard_normal(value.shape)
+        for name, value in new.items()
+    }
     answer = {name: value.astype("f4") for name, value in noisy.items()}
     return reply(message, answer, loss=loss, num_examples=examples)
 
 
 CASE = AppCase(
-    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, measurable=False, faulty=True
+    strategy=lambda folder: FedAvg(**EVERYBODY),
+    client_app=app,
+    measurable=False,
+    faulty=True,
 )

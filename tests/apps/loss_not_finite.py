@@ -16,7 +16,10 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     new, loss, examples = train_locally(received(message), context)
-    if int(context.node_config["partition-id"]) == 2 and setting(message, "server-round") == 2:
+    if (
+        int(context.node_config["partition-id"]) == 2
+        and setting(message, "server-round") == 2
+    ):
         loss = math.nan
     return reply(message, new, loss=loss, num_examples=examples)
 

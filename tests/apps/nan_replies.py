@@ -32,10 +32,14 @@ class OnlyFinite(FedAvg):
             for message in answered(replies)
             if all(
                 np.isfinite(value).all()
-                for value in as_weights(message.content.array_records["arrays"]).values()
+                for value in as_weights(
+                    message.content.array_records["arrays"]
+                ).values()
             )
         ]
         return super().aggregate_train(server_round, kept)
 
 
-CASE = AppCase(strategy=lambda folder: OnlyFinite(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: OnlyFinite(**EVERYBODY), client_app=app, faulty=True
+)

@@ -27,4 +27,6 @@ class Skips(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-CASE = AppCase(strategy=lambda folder: Skips(**EVERYBODY), client_app=app, rounds=4, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: Skips(**EVERYBODY), client_app=app, rounds=4, faulty=True
+)

@@ -34,4 +34,6 @@ class SameShapes(FedAvg):
         return super().aggregate_train(server_round, kept)
 
 
-CASE = AppCase(strategy=lambda folder: SameShapes(**EVERYBODY), client_app=app, faulty=True)
+CASE = AppCase(
+    strategy=lambda folder: SameShapes(**EVERYBODY), client_app=app, faulty=True
+)

@@ -42,5 +42,7 @@ class SaveModel(FedAvg):
 CASE = AppCase(
     strategy=lambda folder: SaveModel(folder, **EVERYBODY),
     client_app=app,
-    recorded=lambda strategy: sorted(path.name for path in strategy.folder.glob("*.npz")),
+    recorded=lambda strategy: sorted(
+        path.name for path in strategy.folder.glob("*.npz")
+    ),
 )

@@ -58,4 +58,6 @@ class ByArray(FedAvg):
         return as_record(model), MetricRecord({"loss": loss})
 
 
-CASE = AppCase(strategy=lambda folder: ByArray(**EVERYBODY), client_app=app, measurable=False)
+CASE = AppCase(
+    strategy=lambda folder: ByArray(**EVERYBODY), client_app=app, measurable=False
+)

@@ -11,7 +11,12 @@ from app_case import AppCase
 from digits_task import EVERYBODY, NODES, received, reply, train_locally
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 app = ClientApp()
@@ -25,7 +30,10 @@ def train(message: Message, context: Context) -> Message:
 
 def make(folder: Path) -> DifferentialPrivacyServerSideFixedClipping:
     config = PrivacyConfig(
-        1e-3, NODES, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+        1e-3,
+        NODES,
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        SamplingMethod.NO_AMPLIFICATION,
     )
     return DifferentialPrivacyServerSideFixedClipping(
         FedAvg(**EVERYBODY),

@@ -16,4 +16,6 @@ def train(message: Message, context: Context) -> Message:
     return reply(message, new, loss=loss, num_examples=examples)
 
 
-CASE = AppCase(strategy=lambda folder: FedProx(**EVERYBODY, proximal_mu=0.1), client_app=app)
+CASE = AppCase(
+    strategy=lambda folder: FedProx(**EVERYBODY, proximal_mu=0.1), client_app=app
+)

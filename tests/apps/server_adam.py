@@ -17,5 +17,7 @@ def train(message: Message, context: Context) -> Message:
 # τ is far above every coordinate of an update, so that a step is at most 0.8 times a weighted mean
 # of the updates so far.
 CASE = AppCase(
-    strategy=lambda folder: FedAdam(**EVERYBODY, eta=5.0, tau=1.0), client_app=app, growth=1.5
+    strategy=lambda folder: FedAdam(**EVERYBODY, eta=5.0, tau=1.0),
+    client_app=app,
+    growth=1.5,
 )

@@ -16,7 +16,9 @@ def train(message: Message, context: Context) -> Message:
 
 # With momentum 1/2 differences of e in every round leave e, 2.5·e and 5.25·e after them.
 CASE = AppCase(
-    strategy=lambda folder: FedAvgM(**EVERYBODY, server_learning_rate=1.0, server_momentum=0.5),
+    strategy=lambda folder: FedAvgM(
+        **EVERYBODY, server_learning_rate=1.0, server_momentum=0.5
+    ),
     client_app=app,
     growth=1.7,
 )

@@ -27,7 +27,9 @@ class Prepared(FedAvg):
         self.folder = folder
         self.losses: dict[int, float] = {}
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **more: Any) -> Result:
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **more: Any
+    ) -> Result:
         results = self.folder / "results"
         results.mkdir(parents=True)
         result = super().start(grid, initial_arrays, *args, **more)

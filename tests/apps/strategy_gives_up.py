@@ -19,7 +19,10 @@ class TooFewError(Exception):
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    if int(context.node_config["partition-id"]) == 1 and setting(message, "server-round") == 2:
+    if (
+        int(context.node_config["partition-id"]) == 1
+        and setting(message, "server-round") == 2
+    ):
         raise RuntimeError("the disk is full")
     return train_and_reply(message, context)
 

@@ -46,9 +46,12 @@ class WithControl(FedAvg):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         good = answered(replies)
-        controls = [as_weights(message.content.array_records["control"]) for message in good]
+        controls = [
+            as_weights(message.content.array_records["control"]) for message in good
+        ]
         self.control = {
-            name: np.mean([control[name] for control in controls], axis=0) for name in controls[0]
+            name: np.mean([control[name] for control in controls], axis=0)
+            for name in controls[0]
         }
         for message in good:
             del message.content["control"]

@@ -25,5 +25,8 @@ CASE = AppCase(
     growth=3.0,
 )
 UNANNOUNCED = AppCase(
-    strategy=lambda folder: FedAvg(**EVERYBODY), client_app=app, starts=(2, 1), faulty=True
+    strategy=lambda folder: FedAvg(**EVERYBODY),
+    client_app=app,
+    starts=(2, 1),
+    faulty=True,
 )

@@ -24,11 +24,16 @@ def train(message: Message, context: Context) -> Message:
 
 def last_loss(records: list[RecordDict], key: str) -> MetricRecord:
     """The mean of what the clients' losses ended with."""
-    found: list[Any] = [record.metric_records["metrics"]["losses"] for record in records]
+    found: list[Any] = [
+        record.metric_records["metrics"]["losses"] for record in records
+    ]
     last = [float(losses[-1]) for losses in found]
-    return MetricRecord({"last-loss": sum(last) / len(last), "longest": max(map(len, found))})
+    return MetricRecord(
+        {"last-loss": sum(last) / len(last), "longest": max(map(len, found))}
+    )
 
 
 CASE = AppCase(
-    strategy=lambda folder: FedAvg(**EVERYBODY, train_metrics_aggr_fn=last_loss), client_app=app
+    strategy=lambda folder: FedAvg(**EVERYBODY, train_metrics_aggr_fn=last_loss),
+    client_app=app,
 )

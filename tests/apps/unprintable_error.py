@@ -18,7 +18,10 @@ class NoTextError(Exception):
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    if int(context.node_config["partition-id"]) == 1 and setting(message, "server-round") == 2:
+    if (
+        int(context.node_config["partition-id"]) == 1
+        and setting(message, "server-round") == 2
+    ):
         raise NoTextError
     return train_and_reply(message, context)
 

@@ -14,7 +14,9 @@ from fl_epe.schedules import make_schedule
 
 def theory(kind, participations=6, z=1.0, adversary=None, **changes):
     schedule = make_schedule(kind, 60, participations)
-    record = limit_record(schedule, z, 1e-5, num_canaries=11, beside=60).with_values(**changes)
+    record = limit_record(schedule, z, 1e-5, num_canaries=11, beside=60).with_values(
+        **changes
+    )
     return analytical(record.mechanism, AuditedClient.of(record, adversary), 1e-5)
 
 
@@ -43,7 +45,11 @@ def test_secret_rounds_have_the_theorem_of_their_schedule():
     [
         ({"noise_multiplier": None}, None, "noise is not known"),
         ({"noise_multiplier": 0.0}, math.inf, "no noise"),
-        ({"contributions": np.full(60, np.nan), "noise_is_for": 10.0}, None, "what a client adds"),
+        (
+            {"contributions": np.full(60, np.nan), "noise_is_for": 10.0},
+            None,
+            "what a client adds",
+        ),
     ],
     ids=["unknown", "none", "share"],
 )
@@ -55,10 +61,14 @@ def test_what_is_not_known_has_no_epsilon(changes, epsilon, words):
 
 def test_heavier_shares_have_less_noise():
     """Fewer replies came than the noise is for: each is twice the part of the mean."""
-    record = limit_record(make_schedule("epochs", 60, 4), 1.0, 1e-5, num_canaries=11, beside=60)
+    record = limit_record(
+        make_schedule("epochs", 60, 4), 1.0, 1e-5, num_canaries=11, beside=60
+    )
     cohort = record.mechanism.cohort_size
     heavy = record.with_values(
-        contributions=np.full(60, 2 / cohort), noise_is_for=cohort, clip_norms=np.ones(60)
+        contributions=np.full(60, 2 / cohort),
+        noise_is_for=cohort,
+        clip_norms=np.ones(60),
     )
     found = analytical(heavy.mechanism, AuditedClient.of(heavy), 1e-5)
     assert found.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(4 * 4), 1e-5))
@@ -66,7 +76,9 @@ def test_heavier_shares_have_less_noise():
 
 def test_correlated_noise_is_the_sum_over_pairs_of_rounds():
     strategy = toeplitz(60, 4).matrix()
-    record = limit_record(make_schedule("epochs", 60, 3), 1.0, 1e-5, num_canaries=11, beside=60)
+    record = limit_record(
+        make_schedule("epochs", 60, 3), 1.0, 1e-5, num_canaries=11, beside=60
+    )
     record = record.with_values(strategy=strategy)
     client = AuditedClient.of(record)
     gram = np.abs(strategy.T @ strategy)

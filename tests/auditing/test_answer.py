@@ -70,10 +70,14 @@ def test_the_truth_is_what_theory_says():
     final, every = answers(record)
     assert final.analytical.epsilon == every.analytical.epsilon == pytest.approx(truth)
     assert (
-        client_epsilon(view, client, 0.0, DELTA) == client_epsilon(view, client, -1.0, DELTA) == 0
+        client_epsilon(view, client, 0.0, DELTA)
+        == client_epsilon(view, client, -1.0, DELTA)
+        == 0
     )
     secret = record_of("poisson", 6)
-    found = client_epsilon(seen_by(secret, EVERY_ROUND), AuditedClient.of(secret), 1.0, DELTA)
+    found = client_epsilon(
+        seen_by(secret, EVERY_ROUND), AuditedClient.of(secret), 1.0, DELTA
+    )
     assert found == pytest.approx(poisson_epsilon(1.0, 0.1, 60, DELTA))
 
 
@@ -97,7 +101,9 @@ def test_an_adversary_who_does_not_know_the_rounds_of_an_epoch():
     assert found.estimate.epsilon < known.estimate.epsilon
     assert not found.analytical.knows_rounds
     odd = record.with_values(participation=ShuffledEpochs(60, 4.5).law(60))
-    assert answer(odd, SECRET).reason == "the law of a client's secret rounds is not known"
+    assert (
+        answer(odd, SECRET).reason == "the law of a client's secret rounds is not known"
+    )
 
 
 def test_one_divided_place_is_extrapolated():
@@ -105,7 +111,8 @@ def test_one_divided_place_is_extrapolated():
     assert few.extrapolated
     assert not answer(record_of(), EVERY_ROUND).extrapolated
     wide, narrow = (
-        a.estimate.high - a.estimate.low for a in (few, answer(record_of(), EVERY_ROUND))
+        a.estimate.high - a.estimate.low
+        for a in (few, answer(record_of(), EVERY_ROUND))
     )
     assert wide > 2 * narrow
 
@@ -138,7 +145,9 @@ def test_what_was_not_measured_has_a_reason_and_its_theory():
     found = answer(nobody, EVERY_ROUND)
     assert found.reason == "no canary took part in 60 rounds"
     assert (found.estimate, found.proved, found.scores) == (None, None, None)
-    assert found.analytical.epsilon == pytest.approx(gaussian_epsilon(1 / math.sqrt(12), DELTA))
+    assert found.analytical.epsilon == pytest.approx(
+        gaussian_epsilon(1 / math.sqrt(12), DELTA)
+    )
     assert not found.contradicted
     assert not found.exceeds_theory
     silent = record_of().with_values(**{"observed.means": np.zeros((60, 14))})
@@ -152,7 +161,9 @@ def test_weights_of_canaries_count():
     record = record_of("epochs", 4)
     light = record.with_values(canary_weights=np.full(record.presence.shape, 0.5))
     plain, found = answer(record, EVERY_ROUND), answer(light, EVERY_ROUND)
-    assert found.fit.scale == pytest.approx(2 * plain.fit.scale, rel=1e-6)  # expected half as much
+    assert found.fit.scale == pytest.approx(
+        2 * plain.fit.scale, rel=1e-6
+    )  # expected half as much
     # The client's weight is not theirs: its score is twice what it would be at their κ of 1.
     assert found.estimate.epsilon == pytest.approx(
         float(epsilon_of_shift(2 * plain.fit.scale * 2.0, DELTA)), rel=1e-6
@@ -164,7 +175,9 @@ def test_lost_replies_leave_fewer_rounds():
     record = record_of()
     presence = record.presence.copy()
     presence[30:] = False
-    means = record.observed.means - (record.presence & ~presence) / math.sqrt(record.dim)
+    means = record.observed.means - (record.presence & ~presence) / math.sqrt(
+        record.dim
+    )
     lost = record.with_values(**{"presence": presence, "observed.means": means})
     found = answer(lost, EVERY_ROUND)
     truth = gaussian_epsilon(1 / math.sqrt(12), DELTA)
@@ -191,7 +204,9 @@ def test_secret_rounds_of_unequal_signals(kind):
     signals = np.array([0.4, 0.6, 0.8, 1.1, 1.6, 2.2, 3.0, 3.9])
     real = RealUpdates(1 / signals**2 - 0.01, 0.0)
     schedule = make_schedule(kind, 8, 4)
-    record = limit_record(schedule, 0.1, DELTA, num_canaries=200, unobserved=2, real=real)
+    record = limit_record(
+        schedule, 0.1, DELTA, num_canaries=200, unobserved=2, real=real
+    )
     estimate = answer(record, SECRET).estimate
     truth = hidden_rounds_epsilon(schedule.law(200).events, signals, DELTA)
     assert estimate.low < truth < estimate.high
@@ -222,7 +237,10 @@ def test_secret_rounds_that_are_correlated(share, rounds, participations, measur
 
 def test_arguments():
     record = make_record()
-    for name, options in {"delta=2": {"delta": 2}, "confidence=1": {"confidence": 1}}.items():
+    for name, options in {
+        "delta=2": {"delta": 2},
+        "confidence=1": {"confidence": 1},
+    }.items():
         with pytest.raises(ValueError, match=name):
             answers(record, **options)
     with pytest.raises(ValueError, match="name a statistic"):
@@ -232,10 +250,15 @@ def test_arguments():
 def test_a_law_that_would_take_minutes_is_not_measured():
     """Of records in hundreds of steps of rounds that weigh differently."""
     rounds = 200
-    record = limit_record(make_schedule("poisson", rounds, 20), 1.0, DELTA, momentum=0.9)
+    record = limit_record(
+        make_schedule("poisson", rounds, 20), 1.0, DELTA, momentum=0.9
+    )
     record = record.with_values(
         participation=ParticipationLaw(
-            rounds, 20.0, hidden=True, events=Events.steps([np.ones(300)] * rounds, [0.01] * rounds)
+            rounds,
+            20.0,
+            hidden=True,
+            events=Events.steps([np.ones(300)] * rounds, [0.01] * rounds),
         ),
         canary_weights=np.ones(record.presence.shape),
     )

@@ -53,7 +53,8 @@ def test_a_few_scores_are_not_tested():
 
 
 @pytest.mark.parametrize(
-    ("law", "exact"), [("response", 1 + np.log1p(-0.01 / special.expit(1.0))), ("Laplace", 0.98)]
+    ("law", "exact"),
+    [("response", 1 + np.log1p(-0.01 / special.expit(1.0))), ("Laplace", 0.98)],
 )
 def test_enough_scores_need_no_law(law, exact):
     """At δ = 0.01, with 5,000 scores of each side."""
@@ -84,8 +85,13 @@ def test_thresholds_are_their_formula():
             )
         ]
         rates = [(missed + 0.5) / 401, (alarms + 0.5) / 301]
-        ends = [_epsilon(*each) for each in (rates, upper[:2], [1 - one for one in upper[2:]])]
-        value, low, high = (max(a, b) for a, b in zip((value, low, high), ends, strict=True))
+        ends = [
+            _epsilon(*each)
+            for each in (rates, upper[:2], [1 - one for one in upper[2:]])
+        ]
+        value, low, high = (
+            max(a, b) for a, b in zip((value, low, high), ends, strict=True)
+        )
     assert (found.epsilon, found.low, found.high) == pytest.approx((value, low, high))
 
 
@@ -111,7 +117,9 @@ def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     np.savez(path, observed=observed, unobserved=unobserved)
     assert main(["estimate", path, "--details"]) == 3
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("No estimate: these scores are not Gaussian (Anderson–Darling A² = 2")
+    assert printed.startswith(
+        "No estimate: these scores are not Gaussian (Anderson–Darling A² = 2"
+    )
     assert "needs at least 1,000,000 scores of each side." in printed
     assert main(["estimate", path, "--json"]) == 3
     values = json.loads(capsys.readouterr().out)
@@ -124,4 +132,6 @@ def test_estimate_prints_no_number_and_the_proof(tmp_path, capsys):
     assert "The claim of ε ≤ 0.300 is refuted at 95% confidence. " in printed
     assert main(["estimate", path, "--claim", "3"]) == 3
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Whether ε ≤ 3.00 holds is undecided, as the scores are not Gaussian" in printed
+    assert (
+        "Whether ε ≤ 3.00 holds is undecided, as the scores are not Gaussian" in printed
+    )

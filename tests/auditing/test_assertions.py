@@ -58,7 +58,9 @@ def _aggregate(multiplier, seed, drift=0.0, clip=CLIP):
 
 
 def _play(multiplier, seed, trials=400, **options):
-    aggregate = _aggregate(multiplier, 1000 + seed, **options)  # not the game's own stream
+    aggregate = _aggregate(
+        multiplier, 1000 + seed, **options
+    )  # not the game's own stream
     return play(aggregate, OTHERS, CANARY, trials=trials, seed=seed)
 
 
@@ -104,7 +106,8 @@ def test_record_with_half_the_noise_is_found_out(participations):
     schedule = ShuffledEpochs(20, participations)
     claim = _gaussian(1 / math.sqrt(participations))
     honest, false = (
-        limit_record(schedule, z, DELTA, num_canaries=500, unobserved=500, seed=3) for z in (1, 0.5)
+        limit_record(schedule, z, DELTA, num_canaries=500, unobserved=500, seed=3)
+        for z in (1, 0.5)
     )
     assert not assert_private(honest, claim, DELTA, method="gdp").violated
     with pytest.raises(AssertionError, match="violated"):
@@ -116,7 +119,9 @@ def _tight_scores(method, epsilon, rng):
     if method == "gdp":  # Gaussians; 0.5 is the shift of 1/0.5 as a noise multiplier
         return Scores.from_cosines(rng.normal(0.5, 1, 200) / 1e4, 10**8)
     tell = 1 / (1 + math.exp(-epsilon))  # all that ε allows sits in one bit
-    return Scores(*((rng.random(200) < p) + 0.1 * rng.random(200) for p in (tell, 1 - tell)))
+    return Scores(
+        *((rng.random(200) < p) + 0.1 * rng.random(200) for p in (tell, 1 - tell))
+    )
 
 
 @pytest.mark.slow
@@ -167,7 +172,14 @@ def test_failure_shows_all_the_evidence():
     assert len(text.splitlines()) == 5
     found = evidence.estimate
     assert found is not None
-    for number in (0.321, DELTA, found.epsilon, found.low, found.high, evidence.lower_bound):
+    for number in (
+        0.321,
+        DELTA,
+        found.epsilon,
+        found.low,
+        found.high,
+        evidence.lower_bound,
+    ):
         assert f"{number:.4g}" in text
     for words in (
         "97.5%",
@@ -185,7 +197,9 @@ def test_pass_shows_what_would_have_been_found():
     cosines = dataclasses.replace(cosines, statistic="of my own")
     text = str(assert_private(cosines, 1.0, DELTA, method="gdp"))
     assert "300 observed against the exact null: of my own" in text
-    assert text.endswith("not violated; an ε twice as large would be found in 100% of such runs")
+    assert text.endswith(
+        "not violated; an ε twice as large would be found in 100% of such runs"
+    )
 
 
 @pytest.mark.parametrize("method", VALID)
@@ -199,15 +213,22 @@ def test_no_scores_pass_the_ceiling(method, counts):
     assert evidence.ceiling < math.inf
     if not BOUNDS[method].gaussian:
         ties = Scores(np.full(counts[0], 1.0), np.zeros(counts[1]))
-        assert find_evidence(ties, 1.0, 1e-5, method=method).lower_bound <= evidence.ceiling
+        assert (
+            find_evidence(ties, 1.0, 1e-5, method=method).lower_bound
+            <= evidence.ceiling
+        )
 
 
-@pytest.mark.parametrize("method", ["clopper-pearson", "simultaneous", "weighted", "gdp"])
+@pytest.mark.parametrize(
+    "method", ["clopper-pearson", "simultaneous", "weighted", "gdp"]
+)
 def test_no_cosines_pass_the_ceiling(method):
     rng = np.random.default_rng(6)
     for shift in (1.0, 4.0, 30.0):
         cosines = np.minimum(rng.normal(shift, 1, 100) / 30, 1.0)
-        evidence = find_evidence(Scores.from_cosines(cosines, 900), 1.0, 1e-5, method=method)
+        evidence = find_evidence(
+            Scores.from_cosines(cosines, 900), 1.0, 1e-5, method=method
+        )
         assert 0 <= evidence.lower_bound <= evidence.ceiling + 1e-9
 
 
@@ -237,7 +258,9 @@ def test_scores_that_say_nothing_do_not_pass(method, values):
 
 def test_cosines_without_noise():
     assert find_evidence(Scores.from_cosines(np.ones(50), 10**6), 1.0, DELTA).violated
-    with pytest.raises(NotMeasured, match="is 0 for every observed canary: no canary reached"):
+    with pytest.raises(
+        NotMeasured, match="is 0 for every observed canary: no canary reached"
+    ):
         assert_private(Scores.from_cosines(np.zeros(50), 10**6), 1.0, DELTA)
 
 
@@ -259,13 +282,18 @@ def test_noise_that_is_not_gaussian_is_not_convicted_as_if_it_were(method):
         assert evidence.estimate.low > 1.0
         assert evidence.laws.objection.startswith("the scores are not Gaussian (p = ")
         assert evidence.verdict == "undecided"
-    with pytest.raises(Undecided, match="by the bound alone, as the scores are not Gaussian"):
+    with pytest.raises(
+        Undecided, match="by the bound alone, as the scores are not Gaussian"
+    ):
         assert_private(_laplace(1.0, 400, 0), 1.0, 1e-5, method=method)
 
 
 def test_a_conviction_says_that_it_assumes_gaussian_noise():
     evidence = find_evidence(_two_groups(3.0), 1.0, DELTA, method="gdp")
-    assert "result    violated, if the noise is Gaussian (Anderson–Darling: p = " in str(evidence)
+    assert (
+        "result    violated, if the noise is Gaussian (Anderson–Darling: p = "
+        in str(evidence)
+    )
     few = find_evidence(_two_groups(30.0, count=50), 1.0, DELTA, method="gdp")
     assert few.lower_bound > 1.0
     assert few.verdict == "undecided"  # a law that was not tested refutes nothing
@@ -275,7 +303,8 @@ def test_a_conviction_says_that_it_assumes_gaussian_noise():
 def test_the_law_of_a_gaussian_mechanism_is_rarely_rejected():
     runs = 400
     rejected = sum(
-        bool(laws_of_scores(_two_groups(1.0, 100, seed), "gdp").objection) for seed in range(runs)
+        bool(laws_of_scores(_two_groups(1.0, 100, seed), "gdp").objection)
+        for seed in range(runs)
     )
     # A level of 0.5%, and three standard errors of a share of 400 runs: 6 of them.
     assert rejected <= runs * (0.005 + 3 * math.sqrt(0.005 * 0.995 / runs))
@@ -285,7 +314,9 @@ def test_a_claim_of_pure_dp():
     evidence = assert_private(_laplace(1.0, 1000, 0), 1.0, 0.0)
     assert 0.3 < evidence.lower_bound < 1.0
     assert evidence.estimate is None
-    assert "measured  not measured: Gaussian noise has no finite ε at δ = 0" in str(evidence)
+    assert "measured  not measured: Gaussian noise has no finite ε at δ = 0" in str(
+        evidence
+    )
     with pytest.raises(AssertionError, match="violated"):
         assert_private(_laplace(3.0, 1000, 0), 1.0, 0.0)
 
@@ -298,7 +329,9 @@ def test_test_that_cannot_fail_is_refused():
     for method in (None, "gdp"):
         with pytest.raises(Undecided, match=r"in 0% of such runs.*use more canaries"):
             assert_private(scores, 5.0, DELTA, method=method)
-        evidence = assert_private(scores, 5.0, DELTA, method=method, allow_undecided=True)
+        evidence = assert_private(
+            scores, 5.0, DELTA, method=method, allow_undecided=True
+        )
         assert evidence.verdict == "undecided"
 
 
@@ -331,7 +364,9 @@ def test_arguments_are_checked_before_the_run():
 
 def test_coins_need_unobserved_scores():
     with pytest.raises(ValueError, match="unobserved"):
-        find_evidence(Scores.from_cosines(np.arange(5.0) / 10, 100), 1.0, DELTA, method="one-run")
+        find_evidence(
+            Scores.from_cosines(np.arange(5.0) / 10, 100), 1.0, DELTA, method="one-run"
+        )
     assert find_evidence(_two_groups(9.0), 1.0, 1e-6, method="one-run").violated
 
 
@@ -386,7 +421,10 @@ def test_rounds_that_may_be_correlated_have_none():
         assert record.presence.sum(axis=0).max() > 1
         scores = scores_of(record)
         assert scores.dim is None
-        assert record.unobserved.count - len(scores.unobserved) in (0, 1)  # one for no round
+        assert record.unobserved.count - len(scores.unobserved) in (
+            0,
+            1,
+        )  # one for no round
     with pytest.raises(ValueError, match=r"unobserved=0 >= 2.*3 times"):
         scores_of(
             limit_record(ShuffledEpochs(6, 3), 0.5, DELTA, unobserved=0).with_values(
@@ -405,11 +443,15 @@ def test_record_with_too_few_canaries_is_refused():
 
 
 def test_evidence_names_adversary_and_client():
-    secret = limit_record(Poisson(20, 0.2), 1.0, 1e-5, num_canaries=40, unobserved=2, seed=1)
+    secret = limit_record(
+        Poisson(20, 0.2), 1.0, 1e-5, num_canaries=40, unobserved=2, seed=1
+    )
     evidence = find_evidence(secret, 1.0, 1e-5)
     assert evidence.adversary == Adversary("all", knows_rounds=False)
     assert evidence.participations == 4
-    assert "the adversary does not know when; every round's model is seen" in str(evidence)
+    assert "the adversary does not know when; every round's model is seen" in str(
+        evidence
+    )
     assert evidence.estimate == epsilon_from_record(secret, confidence=0.99)
     knowing = find_evidence(secret, 1.0, 1e-5, adversary=FINAL_MODEL)
     assert "the adversary knows when; the final model is seen" in str(knowing)
@@ -420,12 +462,18 @@ def test_evidence_names_adversary_and_client():
 
 def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
     """Half of the canaries take part in every round, the clients in one of 16."""
-    record = limit_record(ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2)
-    claim = analytical(record.mechanism, AuditedClient.of(record, most=True), 1e-5).epsilon
+    record = limit_record(
+        ShuffledEpochs(16, 1), 0.5, 1e-5, num_canaries=40, beside=64, seed=2
+    )
+    claim = analytical(
+        record.mechanism, AuditedClient.of(record, most=True), 1e-5
+    ).epsilon
     assert claim is not None
     presence = record.presence.copy()
     presence[:, :20] = True
-    means = record.observed.means + (presence & ~record.presence) * 2.0 / math.sqrt(record.dim)
+    means = record.observed.means + (presence & ~record.presence) * 2.0 / math.sqrt(
+        record.dim
+    )
     loud = record.with_values(**{"presence": presence, "observed.means": means})
     scores = scores_of(loud)
     assert len(scores.observed) == record.num_canaries - 20
@@ -440,13 +488,21 @@ def test_a_heavier_canary_than_the_client_does_not_count():
     assert len(scores_of(record.with_values(canary_weights=weights)).observed) == 12
     weights[:, :5] = 3.0
     assert len(scores_of(record.with_values(canary_weights=weights)).observed) == 7
-    with pytest.raises(NotMeasured, match="only 0 of 12 canaries took part at most as often"):
-        find_evidence(record.with_values(canary_weights=3 * np.ones((4, 12))), 1.0, 1e-5)
+    with pytest.raises(
+        NotMeasured, match="only 0 of 12 canaries took part at most as often"
+    ):
+        find_evidence(
+            record.with_values(canary_weights=3 * np.ones((4, 12))), 1.0, 1e-5
+        )
 
 
 def test_a_claim_that_rests_on_unknown_secret_rounds_is_not_tested_at_known_ones():
-    record = make_record(participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40)))
-    with pytest.raises(NotMeasured, match="law of a client's secret rounds is not known"):
+    record = make_record(
+        participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40))
+    )
+    with pytest.raises(
+        NotMeasured, match="law of a client's secret rounds is not known"
+    ):
         find_evidence(record, 1.0, 1e-2)
     assert find_evidence(record, 1.0, 1e-2, adversary=EVERY_ROUND).lower_bound >= 0
 
@@ -530,7 +586,12 @@ def test_game_names_what_is_wrong():
         r"trials=1 >= 2": {"trials": 1},
     }
     for name, change in wrong.items():
-        arguments = {"aggregate": release, "updates": OTHERS, "canary": CANARY, "trials": 3}
+        arguments = {
+            "aggregate": release,
+            "updates": OTHERS,
+            "canary": CANARY,
+            "trials": 3,
+        }
         with pytest.raises(ValueError, match=name):
             play(**{**arguments, **change})
 
@@ -544,6 +605,9 @@ def test_evidence_is_plain_data():
 
 def test_the_default_bound_depends_on_how_many_canaries_there_are():
     rng = np.random.default_rng(3)
-    for count, delta, method in ((1000, 1e-5, "weighted"), (1000, 1e-3, "clopper-pearson")):
+    for count, delta, method in (
+        (1000, 1e-5, "weighted"),
+        (1000, 1e-3, "clopper-pearson"),
+    ):
         scores = Scores(rng.standard_normal(count) + 4, rng.standard_normal(count))
         assert find_evidence(scores, 0.1, delta).method == method

@@ -64,7 +64,9 @@ def test_a_claim_covers_whoever_the_schedule_lets_take_part_most_often():
     ids=["epochs", "uneven", "poisson", "fixed-size"],
 )
 def test_the_adversary_of_a_claim_knows_rounds_that_are_not_hidden(kind, knows):
-    record = limit_record(make_schedule(kind, 20, 4), 1.0, 1e-5, num_canaries=8, beside=40)
+    record = limit_record(
+        make_schedule(kind, 20, 4), 1.0, 1e-5, num_canaries=8, beside=40
+    )
     assert claim_adversary(record) == Adversary("all", knows_rounds=knows)
     assert (AuditedClient.of(record).secret is None) == knows
 
@@ -74,14 +76,18 @@ def test_who_is_in_every_round_has_nothing_to_hide():
 
 
 def test_secret_rounds_without_a_law_have_no_client():
-    record = make_record(participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40)))
+    record = make_record(
+        participation=Poisson(6, 0.5).law(40), canary_weights=np.ones((6, 40))
+    )
     with pytest.raises(NotMeasured, match="law of a client's secret rounds"):
         AuditedClient.of(record)
     assert AuditedClient.of(record, EVERY_ROUND).participations == 3
 
 
 def test_a_run_that_stopped_keeps_the_rate_of_its_plan():
-    planned = limit_record(make_schedule("fixed-size", 40, 4), 1.0, 1e-5, num_canaries=8)
+    planned = limit_record(
+        make_schedule("fixed-size", 40, 4), 1.0, 1e-5, num_canaries=8
+    )
     law = make_schedule("fixed-size", 80, 8).law(40)
     stopped = planned.with_values(design=Design(num_rounds=80), participation=law)
     client = AuditedClient.of(stopped)
@@ -108,16 +114,25 @@ def test_its_expected_score_is_that_of_a_canary_with_as_many_rounds(sees):
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_of_clients_with_as_many_rounds_it_has_the_median_weight(sees):
     record = limit_record(ShuffledEpochs(20, 20), 1.0, 1e-5, num_canaries=13, beside=60)
-    log = {"clients.ids": np.tile(np.arange(5), 20), "clients.offsets": np.arange(0, 101, 5)}
-    sizes = np.array([100.0, 0.0, 1.0, 2.0, 0.5])  # the second one's replies do not count
+    log = {
+        "clients.ids": np.tile(np.arange(5), 20),
+        "clients.offsets": np.arange(0, 101, 5),
+    }
+    sizes = np.array(
+        [100.0, 0.0, 1.0, 2.0, 0.5]
+    )  # the second one's replies do not count
     record = record.with_values(**log, **{"clients.weights": np.tile(sizes, 20)})
     view = seen_by(record, Adversary(sees))
     unit = np.sqrt(20)
     assert AuditedClient.of(record).size(view) == pytest.approx(unit, rel=1e-6)
-    twice = record.with_values(**{"clients.weights": np.full(100, 2.0)})  # asked twice a round
+    twice = record.with_values(
+        **{"clients.weights": np.full(100, 2.0)}
+    )  # asked twice a round
     client = AuditedClient.of(twice)
     assert client.participations == 20
-    assert client.size(seen_by(twice, Adversary(sees))) == pytest.approx(2 * unit, rel=1e-6)
+    assert client.size(seen_by(twice, Adversary(sees))) == pytest.approx(
+        2 * unit, rel=1e-6
+    )
     theory = analytical(twice.mechanism, client, 1e-5).epsilon
     assert theory == pytest.approx(gaussian_epsilon(1 / (2 * unit), 1e-5))
 
@@ -132,6 +147,10 @@ def test_sizes_are_the_expected_scores_and_sums_of_their_rounds(sees):
     assert sizes.known
     np.testing.assert_allclose(sizes.parts.sum(axis=0), sizes.observed, rtol=1e-9)
     np.testing.assert_allclose(sizes.of(record.presence), sizes.observed, rtol=1e-6)
-    unknown = seen_by(record.with_values(clip_norms=np.full(20, np.nan)), Adversary("all")).sizes
+    unknown = seen_by(
+        record.with_values(clip_norms=np.full(20, np.nan)), Adversary("all")
+    ).sizes
     assert not unknown.known
-    np.testing.assert_allclose(unknown.observed**2, record.presence.sum(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(
+        unknown.observed**2, record.presence.sum(axis=0), rtol=1e-9
+    )

@@ -32,7 +32,9 @@ def load_of(clients=120, rounds=60, participations=12, noise_multiplier=1.0, **m
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
 def test_canaries_are_at_most_their_share_of_a_round(clients, share):
     load = load_of(clients, share=share)
-    fit = clients * load.participations * share / (1 - share)  # participations of canaries
+    fit = (
+        clients * load.participations * share / (1 - share)
+    )  # participations of canaries
     assert load.share <= share + 1e-9
     assert (load.share > 0) == (fit >= 2)
     assert load.kept == 1 or load.places == 1
@@ -69,9 +71,14 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
 def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
     setting = {"participations": participations, "noise_multiplier": z}
     load = load_of(clients, secret=kind == "poisson", **setting)
-    schedule, beside = make_schedule(kind, 60, participations), {"beside": clients, "unobserved": 2}
+    schedule, beside = (
+        make_schedule(kind, 60, participations),
+        {"beside": clients, "unobserved": 2},
+    )
     records = [
-        limit_record(schedule, z, DELTA, num_canaries=load.places, momentum=0, seed=s, **beside)
+        limit_record(
+            schedule, z, DELTA, num_canaries=load.places, momentum=0, seed=s, **beside
+        )
         for s in range(16)
     ]
     for said in load.expected:
@@ -79,7 +86,9 @@ def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
         fits = [ladder_fit(view) for view in views]
         scales = np.mean([(fit.scale, fit.low, fit.high) for fit in fits], axis=0)
         client = AuditedClient.of(records[0])
-        epsilon, low, high = (client_epsilon(views[0], client, s, DELTA) for s in scales)
+        epsilon, low, high = (
+            client_epsilon(views[0], client, s, DELTA) for s in scales
+        )
         assert epsilon == pytest.approx(said.epsilon, rel=0.15)
         assert high - low == pytest.approx(said.high - said.low, rel=0.2)
 

@@ -43,7 +43,12 @@ def _shifted(shift, count, seed, others=None):
 def _poisson(z, *, seed=0, claimed=1.0, rounds=60, rate=0.05, canaries=1000):
     """DP-SGD with Poisson sampling that claims another noise multiplier."""
     record = limit_record(
-        Poisson(rounds, rate), z, DELTA, num_canaries=canaries, unobserved=250, seed=seed
+        Poisson(rounds, rate),
+        z,
+        DELTA,
+        num_canaries=canaries,
+        unobserved=250,
+        seed=seed,
     )
     return record.with_values(noise_multiplier=claimed, sum_noise_multiplier=claimed)
 
@@ -70,7 +75,11 @@ def test_each_end_of_its_interval_keeps_its_level(shift):
     ends = [
         (found.low > truth, found.high < truth)
         for seed in range(runs)
-        if (found := epsilon_of_one_variance(_shifted(shift, 200, seed), DELTA, 1 - 2 * level))
+        if (
+            found := epsilon_of_one_variance(
+                _shifted(shift, 200, seed), DELTA, 1 - 2 * level
+            )
+        )
     ]
     most = runs * (level + 3 * math.sqrt(level * (1 - level) / runs))
     assert max(np.sum(ends, axis=0)) <= most
@@ -81,7 +90,9 @@ def test_each_end_of_its_interval_keeps_its_level(shift):
 
 def test_too_few_scores_are_no_test_of_their_law():
     few = laws_of_scores(_shifted(1.0, LEAST_BARE // 2 - 1, 0), "weighted")
-    assert few.objection == "fewer than 2000 scores cannot tell whether they are Gaussian"
+    assert (
+        few.objection == "fewer than 2000 scores cannot tell whether they are Gaussian"
+    )
     assert not laws_of_scores(_shifted(1.0, LEAST_BARE // 2, 0), "weighted").objection
 
 
@@ -112,7 +123,9 @@ def test_the_laplace_mechanism_at_its_claim_is_not_accused(epsilon):
         for seed in range(8):
             rng = np.random.default_rng((37, seed))
             draws = (rng.laplace(mean, 1 / epsilon, count) for mean in (1.0, 0.0))
-            assert not find_evidence(Scores(*draws), epsilon, DELTA, power=False).violated
+            assert not find_evidence(
+                Scores(*draws), epsilon, DELTA, power=False
+            ).violated
 
 
 # The law of participations.
@@ -134,7 +147,11 @@ def _sampling(record):
 )
 def test_participations_by_their_law_are_not_rejected(schedule):
     found = [
-        _sampling(limit_record(schedule, 1.0, DELTA, num_canaries=200, unobserved=2, seed=seed))
+        _sampling(
+            limit_record(
+                schedule, 1.0, DELTA, num_canaries=200, unobserved=2, seed=seed
+            )
+        )
         for seed in range(60)
     ]
     assert min(found) > 0.001
@@ -192,7 +209,9 @@ def test_too_little_noise_is_a_violation_whatever_proves_it():
     assert not evidence.proved
     assert evidence.refuted_by_estimate
     assert evidence.verdict == "violated"
-    assert "violated, if the noise is Gaussian and sampling is as recorded" in str(evidence)
+    assert "violated, if the noise is Gaussian and sampling is as recorded" in str(
+        evidence
+    )
     with pytest.raises(AssertionError, match="violated"):
         assert_private(record, claim, DELTA)
 
@@ -213,7 +232,9 @@ def test_a_law_that_was_rejected_refutes_nothing():
     changes = {
         "clients add noise": {"findings.clients_add_noise": True},
         "was ended by its scores": {"findings.stopped": EarlyStop(60, estimate)},
-        "do not follow the recorded law": {"participation": Poisson(60, 2.5 / 60).law(100)},
+        "do not follow the recorded law": {
+            "participation": Poisson(60, 2.5 / 60).law(100)
+        },
     }
     for words, change in changes.items():
         evidence = find_evidence(record.with_values(**change), claim, DELTA)
@@ -222,7 +243,9 @@ def test_a_law_that_was_rejected_refutes_nothing():
 
 
 def test_few_nodes_and_rounds_leave_a_claim_undecided():
-    record = limit_record(ShuffledEpochs(60, 60), 6.0, DELTA, num_canaries=3, unobserved=250)
+    record = limit_record(
+        ShuffledEpochs(60, 60), 6.0, DELTA, num_canaries=3, unobserved=250
+    )
     truth = answer(record, claim_adversary(record), DELTA).analytical.epsilon
     assert truth is not None
     for claim in (truth, truth / 2):
@@ -230,15 +253,21 @@ def test_few_nodes_and_rounds_leave_a_claim_undecided():
         assert evidence.verdict == "undecided"
         assert evidence.power is not None
         assert evidence.power < 0.8
-        with pytest.raises(Undecided, match=r"undecided: .*use more canaries, rounds or trials"):
+        with pytest.raises(
+            Undecided, match=r"undecided: .*use more canaries, rounds or trials"
+        ):
             assert_private(record, claim, DELTA)
         assert assert_private(record, claim, DELTA, allow_undecided=True) == evidence
 
 
 def test_what_nobody_saw_is_not_judged():
     claim = poisson_epsilon(1.0, 0.05, 60, DELTA)
-    record = _poisson(1.0).with_values(**{"findings.unseen": ("clipping in 60 of 60 steps",)})
-    with pytest.raises(Undecided, match="not judged: nobody saw clipping in 60 of 60 steps"):
+    record = _poisson(1.0).with_values(
+        **{"findings.unseen": ("clipping in 60 of 60 steps",)}
+    )
+    with pytest.raises(
+        Undecided, match="not judged: nobody saw clipping in 60 of 60 steps"
+    ):
         assert_private(record, claim, DELTA)
     evidence = assert_private(record, claim, DELTA, allow_unseen=True)
     assert evidence.verdict == "not judged"
@@ -247,7 +276,9 @@ def test_what_nobody_saw_is_not_judged():
 
 
 def test_a_fault_is_no_pass():
-    record = _poisson(1.0).with_values(**{"findings.step_faults": ("the noise is not as claimed",)})
+    record = _poisson(1.0).with_values(
+        **{"findings.step_faults": ("the noise is not as claimed",)}
+    )
     with pytest.raises(AssertionError, match="fault     the noise is not as claimed"):
         assert_private(record, 3.0, DELTA)
     assert find_evidence(record, 3.0, DELTA, power=False).verdict == "faulty"
@@ -272,7 +303,9 @@ def test_report_and_assertion_agree():
 
 
 def test_a_decay_that_the_audit_was_not_told_is_named():
-    record = limit_record(ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250)
+    record = limit_record(
+        ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250
+    )
     told = summarize(record)
     assert "strength" not in {one.code for one in told.warnings}
     decays = 0.95 ** np.arange(60)
@@ -284,7 +317,9 @@ def test_a_decay_that_the_audit_was_not_told_is_named():
 
 
 def test_a_run_that_takes_back_a_part_of_what_canaries_add_can_be_relied_on():
-    record = limit_record(ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250)
+    record = limit_record(
+        ShuffledEpochs(60, 12), 1.0, DELTA, num_canaries=100, unobserved=250
+    )
     said = record.with_values(**{"norms.means": 1.2 * record.norms.means})
     found = {one.code: one.text for one in summarize(said).warnings}
     assert "strength" not in found
@@ -297,7 +332,9 @@ def test_a_run_that_takes_back_a_part_of_what_canaries_add_can_be_relied_on():
 @pytest.mark.parametrize(("shift", "count"), [(0.4, 150), (1.0, 100)])
 def test_the_power_of_an_estimate_is_what_is_stated(shift, count):
     claim = float(epsilon_of_shift(shift, DELTA))
-    twice = scipy.optimize.brentq(lambda s: float(epsilon_of_shift(s, DELTA)) - 2 * claim, 0, 9)
+    twice = scipy.optimize.brentq(
+        lambda s: float(epsilon_of_shift(s, DELTA)) - 2 * claim, 0, 9
+    )
     stated = power_of_estimate(
         epsilon_of_one_variance(_shifted(shift, count, 0), DELTA, 0.99), claim
     )
@@ -315,12 +352,18 @@ def test_the_power_of_a_bound_is_about_what_is_stated():
     claim, count, runs = 1.5, 500, 30
     likely = Scores(np.arange(float(count)), np.arange(float(count)))
     stated = power_of_bound(likely, DELTA, claim, 0.995, "weighted")
-    twice = scipy.optimize.brentq(lambda s: float(epsilon_of_shift(s, DELTA)) - 2 * claim, 0, 9)
+    twice = scipy.optimize.brentq(
+        lambda s: float(epsilon_of_shift(s, DELTA)) - 2 * claim, 0, 9
+    )
     bounds = [
-        lower_bound(_shifted(twice, count, seed), DELTA, confidence=0.995, method="weighted")
+        lower_bound(
+            _shifted(twice, count, seed), DELTA, confidence=0.995, method="weighted"
+        )
         for seed in range(runs)
     ]
     found = sum(bound > claim for bound in bounds) / runs
-    assert abs(found - stated) < 0.05 + 3 * math.sqrt(max(found * (1 - found), 0.01) / runs)
+    assert abs(found - stated) < 0.05 + 3 * math.sqrt(
+        max(found * (1 - found), 0.01) / runs
+    )
     assert power_of_bound(likely, 0.0, 1.0, 0.995, "weighted") > 0.9
     assert power_of_bound(likely, DELTA, 50.0, 0.995, "weighted") == 0

@@ -22,7 +22,12 @@ from fl_epe.auditing.statistics import mixture_ratios
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Events, make_schedule
 
-SECRET = [("poisson", 60, 6), ("fixed-size", 60, 6), ("balls-in-bins", 60, 6), ("poisson", 500, 5)]
+SECRET = [
+    ("poisson", 60, 6),
+    ("fixed-size", 60, 6),
+    ("balls-in-bins", 60, 6),
+    ("poisson", 500, 5),
+]
 IDS = ["poisson", "fixed-size", "balls-in-bins", "long"]
 
 
@@ -88,7 +93,8 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
         for name in ("means", "final", "displacement")
     }
     cut = record.with_values(
-        presence=record.presence[:, here], **{f"observed.{n}": v for n, v in values.items()}
+        presence=record.presence[:, here],
+        **{f"observed.{n}": v for n, v in values.items()},
     )
     expected = round(len(here) / (1 - 0.95**20))
     assert len(scores_for_claim(cut, adversary).observed) == expected > len(here)
@@ -98,14 +104,18 @@ def test_canaries_that_were_drawn_for_no_round_are_members(sees):
     assert found.dim is not None
 
 
-@pytest.mark.parametrize("kind", ["epochs", pytest.param("poisson", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["epochs", pytest.param("poisson", marks=pytest.mark.slow)]
+)
 def test_proofs_exceed_the_truth_as_rarely_as_they_say(kind):
     record = record_of(kind, 60, 6, canaries=13, beside=60)
     client = AuditedClient.of(record)
     truth = client_epsilon(seen_by(record, EVERY_ROUND), client, 1.0, record.delta)
     above = 0
     for seed in range(300):
-        scores = scores_for_claim(record_of(kind, 60, 6, canaries=13, seed=seed, beside=60))
+        scores = scores_for_claim(
+            record_of(kind, 60, 6, canaries=13, seed=seed, beside=60)
+        )
         method = method_by_design(scores, record.delta, 0.95)
         above += lower_bound(scores, record.delta, method=method) > truth
     # 5%, and three standard errors of a share of 300 runs.
@@ -116,7 +126,10 @@ def test_known_rounds_count_only_canaries_that_the_client_covers():
     record = record_of("epochs", 60, 12, canaries=13, beside=60)
     client = AuditedClient.of(record)
     taken = record.presence.sum(axis=0)
-    scores, whole = scores_for_claim(record), seen_by(record, EVERY_ROUND).scores().observed
+    scores, whole = (
+        scores_for_claim(record),
+        seen_by(record, EVERY_ROUND).scores().observed,
+    )
     np.testing.assert_array_equal(scores.observed, whole[taken >= 6])
     less = AuditedClient(2, client.patterns)
     few = scores_for_claim(record, EVERY_ROUND, less).observed

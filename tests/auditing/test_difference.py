@@ -13,7 +13,11 @@ def estimate(epsilon, low, high, delta=1e-5, confidence=0.95):
 
 def test_distances_of_independent_runs_add_as_squares():
     found = epsilon_difference(estimate(10, 7, 14), estimate(5, 1, 17))
-    assert (found.value, found.low, found.high) == (5, 5 - math.hypot(3, 12), 5 + math.hypot(4, 4))
+    assert (found.value, found.low, found.high) == (
+        5,
+        5 - math.hypot(3, 12),
+        5 + math.hypot(4, 4),
+    )
     assert found.confidence == 0.95
     assert found.independent
     assert not found.larger_than_chance
@@ -35,7 +39,9 @@ def test_the_other_way_round_has_the_other_sign():
 
 
 def test_whatever_two_runs_share():
-    found = epsilon_difference(estimate(10, 7, 14), estimate(5, 1, 6), independent=False)
+    found = epsilon_difference(
+        estimate(10, 7, 14), estimate(5, 1, 6), independent=False
+    )
     assert (found.low, found.high) == (1, 13)
     assert found.confidence == pytest.approx(0.9)
     assert found.larger_than_chance

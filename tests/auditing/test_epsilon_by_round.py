@@ -37,7 +37,9 @@ def _watched(*, planned: float | None):
     return seen, auditor.record()
 
 
-@pytest.mark.parametrize("planned", [float(CANARIES), None], ids=["planned", "not-planned"])
+@pytest.mark.parametrize(
+    "planned", [float(CANARIES), None], ids=["planned", "not-planned"]
+)
 def test_it_is_what_was_said_during_the_run(planned):
     said, record = _watched(planned=planned)
     found = epsilon_by_round(record)
@@ -90,7 +92,14 @@ def test_it_is_for_a_client_who_takes_part_as_often_as_planned(name):
 def test_long_runs_are_thinned_out_evenly_with_their_last_round():
     record = make_record()
     assert [e.round for e in epsilon_by_round(record, most=3)] == [1, 4, 6]
-    assert [e.participations for e in epsilon_by_round(record)] == [1, 1, 1.5, 2, 2.5, 3]
+    assert [e.participations for e in epsilon_by_round(record)] == [
+        1,
+        1,
+        1.5,
+        2,
+        2.5,
+        3,
+    ]
     thin = epsilon_by_round(record, most=2)[-1]
     assert thin == epsilon_by_round(record)[-1]
     with pytest.raises(ArgumentError, match="most=0"):
@@ -137,14 +146,20 @@ def _watched_often(correlation=0.0, rounds=6, contribution=0.1):
         weights = np.full((1, len(present)), contribution, np.float32)
         mean = mean / 4 + auditor.canaries.combine(weights, numbers=present)[0]
         theta = (theta + mean).astype(np.float32)
-        auditor.observe(theta, RoundFacts(present, contribution=contribution, clip_norm=1.0))
+        auditor.observe(
+            theta, RoundFacts(present, contribution=contribution, clip_norm=1.0)
+        )
         shown.append(auditor.epsilon_so_far())
     return auditor.record(canary_participations=3.0), shown
 
 
 @pytest.mark.parametrize("correlation", [0.0, 3.0])
-@pytest.mark.parametrize("contribution", [0.1, 2.0], ids=["a-small-part", "a-large-part"])
-def test_with_several_participations_it_is_what_was_said(contribution, correlation, tmp_path):
+@pytest.mark.parametrize(
+    "contribution", [0.1, 2.0], ids=["a-small-part", "a-large-part"]
+)
+def test_with_several_participations_it_is_what_was_said(
+    contribution, correlation, tmp_path
+):
     record, said = _watched_often(contribution=contribution, correlation=correlation)
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     assert [each.estimate for each in epsilon_by_round(loaded)[:-1]] == said[:-1]
@@ -158,7 +173,8 @@ def test_with_several_participations_it_is_what_was_said(contribution, correlati
 
 def test_the_delta_and_the_confidence_that_are_asked_for():
     loose, tight = (
-        epsilon_by_round(make_record(), 1e-6, confidence=c)[-1].estimate for c in (0.5, 0.99)
+        epsilon_by_round(make_record(), 1e-6, confidence=c)[-1].estimate
+        for c in (0.5, 0.99)
     )
     assert loose.delta == tight.delta == 1e-6
     assert tight.low < loose.low < loose.high < tight.high

@@ -16,14 +16,20 @@ from fl_epe.auditing.bounds.error_rates import (
 
 def test_clopper_pearson_is_the_exact_interval_of_scipy():
     for errors, total in ((0, 10), (3, 10), (9, 10), (10, 10), (17, 1000)):
-        exact = stats.binomtest(errors, total, alternative="less").proportion_ci(0.95, "exact").high
+        exact = (
+            stats.binomtest(errors, total, alternative="less")
+            .proportion_ci(0.95, "exact")
+            .high
+        )
         limit = clopper_pearson_upper(np.array([float(errors)]), total, 0.05)[0]
         assert limit == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("dim", [2, 3, 10, 1000, 4_050_748])
 def test_null_tail(dim):
-    cosines = np.concatenate([[-0.5, 0.0], np.geomspace(0.1, 30, 8) / np.sqrt(dim), [0.9]])
+    cosines = np.concatenate(
+        [[-0.5, 0.0], np.geomspace(0.1, 30, 8) / np.sqrt(dim), [0.9]]
+    )
     cosines = cosines[cosines < 1]
     a = mp.mpf(dim - 1) / 2
     norm = mp.gamma(a + 0.5) / mp.gamma(a) / mp.sqrt(mp.pi)

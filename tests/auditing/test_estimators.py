@@ -78,8 +78,12 @@ def test_known_variance_interval_is_exact():
     k, mean = 400, 1.5
     estimate = epsilon_from_cosines(_grid(k, mean) / 1e5, 10**10, DELTA, confidence=0.9)
     half = stats.norm.ppf(0.95) / np.sqrt(k)
-    assert estimate.low == pytest.approx(epsilon_two_gaussians(0, 1, mean - half, 1, DELTA))
-    assert estimate.high == pytest.approx(epsilon_two_gaussians(0, 1, mean + half, 1, DELTA))
+    assert estimate.low == pytest.approx(
+        epsilon_two_gaussians(0, 1, mean - half, 1, DELTA)
+    )
+    assert estimate.high == pytest.approx(
+        epsilon_two_gaussians(0, 1, mean + half, 1, DELTA)
+    )
 
 
 @pytest.mark.slow
@@ -106,16 +110,23 @@ class TestSign:
     @pytest.mark.parametrize(
         "call",
         [
-            pytest.param(lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA), id="cosines"),
-            pytest.param(lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"),
-            pytest.param(lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA), id="constant"),
             pytest.param(
-                lambda s: summarize_scores(bare_scores(s - 3, s, None), DELTA), id="summary"
+                lambda s: epsilon_from_cosines(-s / 100, 10_000, DELTA), id="cosines"
+            ),
+            pytest.param(lambda s: epsilon_from_scores(s - 3, s, DELTA), id="scores"),
+            pytest.param(
+                lambda s: epsilon_from_scores(s - 9, 0 * s, DELTA), id="constant"
+            ),
+            pytest.param(
+                lambda s: summarize_scores(bare_scores(s - 3, s, None), DELTA),
+                id="summary",
             ),
         ],
     )
     def test_members_far_below_others_are_refused(self, call):
-        with pytest.raises(NotMeasured, match=r"far below unobserved ones.*negate them"):
+        with pytest.raises(
+            NotMeasured, match=r"far below unobserved ones.*negate them"
+        ):
             call(_grid(100, 3.0))
 
     def test_chance_is_not_refused(self):
@@ -133,7 +144,10 @@ class TestSmallDimensions:
     @pytest.mark.parametrize("dim", [10, 100, 650])
     def test_shift_and_coverage(self, dim):
         shift, count, runs = 5.0, 200, 300  # ε = 32
-        rng, exact = np.random.default_rng(dim), epsilon_two_gaussians(0, 1, 5.0, 1, DELTA)
+        rng, exact = (
+            np.random.default_rng(dim),
+            epsilon_two_gaussians(0, 1, 5.0, 1, DELTA),
+        )
         along = shift + rng.standard_normal((runs, count))
         cosines = along / np.sqrt(along**2 + rng.chisquare(dim - 1, (runs, count)))
         found = [Scores.from_cosines(row, dim) for row in cosines]
@@ -148,7 +162,9 @@ class TestSmallDimensions:
         t = stats.nct.ppf([0.01, 0.2, 0.5, 0.8, 0.99], 99, 5.0)
         cosines = t / np.sqrt(t**2 + 99)
         expected = stats.norm.ppf([0.01, 0.2, 0.5, 0.8, 0.99])
-        np.testing.assert_allclose(normal_deviates(cosines, 100, 5.0), expected, atol=5e-4)
+        np.testing.assert_allclose(
+            normal_deviates(cosines, 100, 5.0), expected, atol=5e-4
+        )
 
     def test_large_dimensions_do_not_change(self):
         """Beside the mean of √d·cos: a relative μ²/(2d), here 2·10⁻⁶."""
@@ -156,7 +172,9 @@ class TestSmallDimensions:
         assert scores.shift() == pytest.approx(2.0, rel=5e-6)
 
     def test_too_few_dimensions_are_refused(self):
-        with pytest.raises(NotMeasured, match="in 9 dimensions; an estimate needs at least 10"):
+        with pytest.raises(
+            NotMeasured, match="in 9 dimensions; an estimate needs at least 10"
+        ):
             epsilon_from_cosines([0.1, 0.2], 9, DELTA)
 
 
@@ -164,7 +182,9 @@ class TestUnequalCanaries:
     @pytest.mark.parametrize("width", [1.18, 2.0])
     def test_wide_scores_have_no_estimate_with_known_variance(self, width):
         cosines = _grid(1000, 1.4, width) / 1e3
-        with pytest.raises(NotMeasured, match=f"{width:.2f} times as wide as known variance"):
+        with pytest.raises(
+            NotMeasured, match=f"{width:.2f} times as wide as known variance"
+        ):
             epsilon_from_cosines(cosines, 10**6, DELTA)
         summary = summarize_scores(bare_scores(cosines, None, 10**6), DELTA)
         assert [e.method for e in summary.estimates] == ["cosines, fitted variance"]
@@ -184,7 +204,14 @@ class TestUnequalCanaries:
         estimators.print_dimensions(2)
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 1 + 6 * 4 + 1 + 5
-        assert lines[-1].split() == ["deviation", "2.0", "1.000", "1.000", "1.000", "1.000"]
+        assert lines[-1].split() == [
+            "deviation",
+            "2.0",
+            "1.000",
+            "1.000",
+            "1.000",
+            "1.000",
+        ]
 
     def test_known_differences_are_taken_out(self):
         sizes = np.repeat([1.0, 5.0], 500)
@@ -197,7 +224,11 @@ class TestUnequalCanaries:
     @pytest.mark.parametrize("dim", [None, 10**4])
     def test_expected_scores_whose_squares_vanish_explain_nothing(self, dim):
         cosines = _grid(100) / 100
-        made = Scores.from_cosines(cosines, dim) if dim else Scores(cosines, standard_null=True)
+        made = (
+            Scores.from_cosines(cosines, dim)
+            if dim
+            else Scores(cosines, standard_null=True)
+        )
         tiny = dataclasses.replace(made, expected=np.full(100, 1e-200))
         assert epsilon_of(tiny, DELTA) == epsilon_of(made, DELTA)
 
@@ -208,7 +239,9 @@ class TestUnequalCanaries:
         record = make_record(**{"observed.means": cosines})
         found = epsilon_from_record(record, statistic="matched-filter")
         assert found.high == np.inf
-        assert found.method.endswith("fitted variance as wider than known, no upper end")
+        assert found.method.endswith(
+            "fitted variance as wider than known, no upper end"
+        )
         whole = answer(record, EVERY_ROUND)
         assert whole.fit.width > 5
         assert whole.estimate.high > 2 * epsilon_from_record(make_record()).high
@@ -219,15 +252,21 @@ class TestUnequalCanaries:
 
 def test_two_fitted_gaussians():
     estimate = epsilon_from_scores(_grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA)
-    assert estimate.epsilon == pytest.approx(epsilon_two_gaussians(0, 0.9, 3, 1.2, DELTA), rel=1e-9)
+    assert estimate.epsilon == pytest.approx(
+        epsilon_two_gaussians(0, 0.9, 3, 1.2, DELTA), rel=1e-9
+    )
     assert estimate.low < estimate.epsilon < estimate.high
-    assert estimate == epsilon_from_scores(_grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA)
+    assert estimate == epsilon_from_scores(
+        _grid(500, 3, 1.2), _grid(500, 0, 0.9), DELTA
+    )
 
 
 def test_affine_changes_of_the_scores_do_not_matter():
     a, b = _grid(300, 2), _grid(300)
     base = epsilon_from_scores(a, b, DELTA).epsilon
-    assert epsilon_from_scores(5 * a - 3, 5 * b - 3, DELTA).epsilon == pytest.approx(base)
+    assert epsilon_from_scores(5 * a - 3, 5 * b - 3, DELTA).epsilon == pytest.approx(
+        base
+    )
 
 
 class TestMatchedFilter:
@@ -277,7 +316,9 @@ class TestMatchedFilter:
     def test_canaries_that_never_took_part_are_left_out(self):
         presence = make_record().presence.copy()
         presence[:, 3] = False
-        observed, unobserved = seen_by(make_record(presence=presence), EVERY_ROUND).scores().both()
+        observed, unobserved = (
+            seen_by(make_record(presence=presence), EVERY_ROUND).scores().both()
+        )
         assert len(observed) == 39
         assert len(unobserved) == 30
 
@@ -300,10 +341,15 @@ def test_delta_can_be_changed_afterwards():
 def test_maximum_uses_the_model_deltas():
     record = make_record()
     observed, unobserved = record.delta_cosines()
-    expected = epsilon_from_scores(observed.max(axis=0), unobserved.max(axis=0), record.delta)
+    expected = epsilon_from_scores(
+        observed.max(axis=0), unobserved.max(axis=0), record.delta
+    )
     estimate = epsilon_from_record(record, adversary=EVERY_ROUND, statistic="maximum")
     assert estimate.adversary == STATISTICS["maximum"]
-    assert dataclasses.replace(estimate, method=expected.method, adversary=None) == expected
+    assert (
+        dataclasses.replace(estimate, method=expected.method, adversary=None)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -335,7 +381,9 @@ def test_maximum_uses_the_model_deltas():
             id="cosines=3.0-in-1,1",
         ),
         pytest.param(
-            lambda: epsilon_from_cosines([0.1, 0.2], 0, DELTA), "dim=0 >= 1", id="dim=0-at-least-1"
+            lambda: epsilon_from_cosines([0.1, 0.2], 0, DELTA),
+            "dim=0 >= 1",
+            id="dim=0-at-least-1",
         ),
         pytest.param(
             lambda: epsilon_from_cosines([0.1, 0.2], 9, 0.0),

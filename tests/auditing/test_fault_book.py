@@ -22,7 +22,10 @@ def test_everything_is_counted_and_the_first_hundred_are_told():
     assert book.counts == {"no answer in time": 500, "client failed": 250}
     assert book.total == 750
     assert len(book.messages) == 100
-    assert book.messages[:2] == ["round 1, two did not answer", "round 1, client 3: no memory"]
+    assert book.messages[:2] == [
+        "round 1, two did not answer",
+        "round 1, client 3: no memory",
+    ]
     values = book.values()
     assert values == {"faults": tuple(book.messages), "fault_counts": book.counts}
     assert full(FaultBook("step")).messages[0] == "step 1, two did not answer"
@@ -60,6 +63,6 @@ def test_no_other_file_counts_faults_by_kind():
     """Each engine once had a counter and a limit of its own."""
     for path in Path(fl_epe.__file__).parent.rglob("*.py"):
         if path.name != "faults.py":
-            assert not re.search(r"fault\w*\[[^\]]*\] \+=|FAULTS_KEPT", path.read_text("utf-8")), (
-                path
-            )
+            assert not re.search(
+                r"fault\w*\[[^\]]*\] \+=|FAULTS_KEPT", path.read_text("utf-8")
+            ), path

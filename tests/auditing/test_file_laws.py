@@ -27,10 +27,14 @@ from fl_epe.schedules.sampled import (
 words = st.text(max_size=8)
 names = st.text("abc_é", min_size=1, max_size=8)
 scores = st.floats(-1, 1)
-lists = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20)
+lists = st.lists(
+    st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20
+)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -41,12 +45,20 @@ def table(shape, most=1.0, least=0.0, odd=()):
     Among them are both ends and those whose bits are easily lost: both zeros and the smallest
     number, or those that are ``odd``.
     """
-    special = [least, most, most / 3, np.nextafter(most, 0), *(odd or (0.0, -0.0, 5e-324))]
+    special = [
+        least,
+        most,
+        most / 3,
+        np.nextafter(most, 0),
+        *(odd or (0.0, -0.0, 5e-324)),
+    ]
 
     def draw(seed):
         rng = np.random.default_rng(seed)
         return np.where(
-            rng.random(shape) < 0.5, rng.choice(special, shape), rng.uniform(least, most, shape)
+            rng.random(shape) < 0.5,
+            rng.choice(special, shape),
+            rng.uniform(least, most, shape),
         )
 
     return st.integers(0, 2**64).map(draw)
@@ -89,10 +101,14 @@ def records(draw):
         "observed.displacement": draw(table(k, 1.0, -1.0)),
         "unobserved.displacement": draw(table(u, 1.0, -1.0)),
         "norms.final": draw(st.just(0.0) | st.floats(1e-40, 1e6)),
-        "absent": draw(st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))),
+        "absent": draw(
+            st.none() | arrays.arrays(np.int64, T, elements=st.integers(0, 2**40))
+        ),
         "metrics": draw(st.dictionaries(names, table(T, 1.0, -1.0), max_size=2)),
         "settings": draw(st.dictionaries(words, json_values, max_size=3)),
-        "seeds": draw(st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)),
+        "seeds": draw(
+            st.dictionaries(words, st.none() | st.integers(0, 2**130), max_size=3)
+        ),
         "versions": draw(st.dictionaries(words, words, max_size=2)),
         "faults": tuple(draw(st.lists(words, max_size=3))),
         "fault_counts": draw(st.dictionaries(words, st.integers(0, 2**40), max_size=3)),
@@ -103,7 +119,10 @@ def records(draw):
             "unobserved.deltas": draw(table((T, u), 1.0, -1.0)),
         }
     if draw(maybe):
-        values |= {"clients.ids": draw(arrays.arrays(np.int64, 7)), "contributions": draw(norms)}
+        values |= {
+            "clients.ids": draw(arrays.arrays(np.int64, 7)),
+            "contributions": draw(norms),
+        }
     return make_record(**values)
 
 
@@ -141,7 +160,9 @@ def test_a_saved_record_is_read_back_to_the_last_bit(record):
 def sound(tmp_path_factory):
     """A record and the bytes of its file."""
     record = make_record(metrics={"loss": np.arange(6.0)})
-    return record, record.save(tmp_path_factory.mktemp("sound") / "record.npz").read_bytes()
+    return record, record.save(
+        tmp_path_factory.mktemp("sound") / "record.npz"
+    ).read_bytes()
 
 
 def _tried(read, path):
@@ -186,7 +207,9 @@ def test_a_record_with_a_changed_byte_is_refused_or_the_same(sound, data):
     record, content = sound
     damaged = bytearray(content)
     for _ in range(data.draw(st.integers(1, 3))):
-        damaged[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        damaged[data.draw(st.integers(0, len(content) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     _refused_or_the_same(record, bytes(damaged))
 
 
@@ -213,7 +236,10 @@ def test_a_record_with_a_hole_or_a_stretch_twice_is_refused_or_the_same(sound, d
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_no_record(content):
-    with file("record.npz", content) as path, pytest.raises(ValueError, match=r"record\.npz"):
+    with (
+        file("record.npz", content) as path,
+        pytest.raises(ValueError, match=r"record\.npz"),
+    ):
         AuditRecord.load(path)
 
 
@@ -224,11 +250,16 @@ def test_scores_are_read_back_to_the_last_bit(observed, unobserved, suffix):
         if suffix == "json":
             path.write_text(json.dumps(columns))
         elif suffix == "npz":
-            np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+            np.savez(
+                path, **{name: np.array(values) for name, values in columns.items()}
+            )
         else:
             with path.open("w", newline="") as out:
                 rows = max(len(observed), len(unobserved))
-                padded = [[*values, *[""] * (rows - len(values))] for values in columns.values()]
+                padded = [
+                    [*values, *[""] * (rows - len(values))]
+                    for values in columns.values()
+                ]
                 csv.writer(out).writerows([columns, *zip(*padded, strict=True)])
         ours, others = read_scores(path)
     assert ours.tolist() == observed
@@ -237,7 +268,11 @@ def test_scores_are_read_back_to_the_last_bit(observed, unobserved, suffix):
 
 @given(st.lists(st.tuples(scores, st.booleans()), min_size=1, max_size=20))
 def test_scores_with_membership_are_split(rows):
-    lines = ["score,member", *(f"{score!r},{int(member)}" for score, member in rows), ""]
+    lines = [
+        "score,member",
+        *(f"{score!r},{int(member)}" for score, member in rows),
+        "",
+    ]
     with file("scores.csv", "\n".join(lines).encode()) as path:
         ours, others = read_scores(path)
     assert ours.tolist() == [score for score, member in rows if member]
@@ -247,7 +282,10 @@ def test_scores_with_membership_are_split(rows):
 
 @given(st.binary(max_size=100), st.sampled_from(["csv", "json", "npz"]))
 def test_any_bytes_are_no_scores(content, suffix):
-    with file(f"scores.{suffix}", content) as path, pytest.raises(ValueError, match="to hold"):
+    with (
+        file(f"scores.{suffix}", content) as path,
+        pytest.raises(ValueError, match="to hold"),
+    ):
         read_scores(path)
 
 
@@ -260,11 +298,15 @@ def test_damaged_scores_are_read_or_refused_by_name(suffix, data):
         if suffix == "csv":
             path.write_text("observed,unobserved\n0.0,0.0\n0.125,0.0625\n0.25,\n")
         elif suffix == "json":
-            path.write_text(json.dumps({"observed": [*observed], "unobserved": [*unobserved]}))
+            path.write_text(
+                json.dumps({"observed": [*observed], "unobserved": [*unobserved]})
+            )
         else:
             np.savez(path, observed=observed, unobserved=unobserved)
         content = bytearray(path.read_bytes())
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
         path.write_bytes(content)
         found, refusal = _tried(read_scores, path)
     if found is None:

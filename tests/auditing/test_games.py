@@ -29,7 +29,9 @@ def test_scores_are_the_gaussians_of_theory(name, game):
     """Along a canary of the clip norm C, at noise z·C: N(C, z²C²) against N(0 or −C, z²C²)."""
     noise, count = 1.5, 500
     mechanism = NoisySum(2.0, noise)
-    scores = games.play_game(mechanism, game, CANARIES[name], observations=count, seed=5)
+    scores = games.play_game(
+        mechanism, game, CANARIES[name], observations=count, seed=5
+    )
     error = 5 * 2.0 * noise / math.sqrt(count)
     absent = 2.0 * {"add-or-remove": 0, "zero-out": 0, "substitute": -1}[game]
     assert scores.observed.mean() == pytest.approx(2.0, abs=error)
@@ -42,7 +44,9 @@ def test_longer_updates_are_clipped_and_others_cancel():
     others = np.arange(3 * DIM, dtype=float).reshape(3, DIM)
     mechanism = NoisySum(1.0, 0.0, denominator=4.0)
     canary = 50 * DIRAC
-    scores = games.play_game(mechanism, "add-or-remove", canary, observations=2, others=others)
+    scores = games.play_game(
+        mechanism, "add-or-remove", canary, observations=2, others=others
+    )
     np.testing.assert_allclose(np.subtract(*scores.both()), 0.25)
 
 
@@ -85,8 +89,12 @@ class Counter(games.AuditedMechanism):
 
 def test_every_observation_is_of_a_fresh_mechanism_and_every_run_too():
     counter, canary = Counter(), DIRAC
-    arguments = {"statistic": games.Statistic("one", lambda released, _: released[:, 1].sum())}
-    scores = games.play_game(counter, "zero-out", canary, observations=3, steps=2, **arguments)
+    arguments = {
+        "statistic": games.Statistic("one", lambda released, _: released[:, 1].sum())
+    }
+    scores = games.play_game(
+        counter, "zero-out", canary, observations=3, steps=2, **arguments
+    )
     assert set(np.concatenate(scores.both())) == {3.0}  # 1 + 2
     assert counter.resets == 6
     scores = games.play_game(
@@ -107,7 +115,9 @@ def test_others_may_depend_on_the_step():
         observations=3,
         two_runs=True,
         others=lambda step: [[step, 0], [0, 1]],
-        statistic=games.Statistic("along", lambda released, _: released.sum(axis=0) @ [0.6, 0.8]),
+        statistic=games.Statistic(
+            "along", lambda released, _: released.sum(axis=0) @ [0.6, 0.8]
+        ),
     )
     np.testing.assert_allclose(scores.observed, [1.4, 2.0, 2.6])
     np.testing.assert_allclose(scores.unobserved, [2.6, 3.2, 3.8])
@@ -117,7 +127,9 @@ def test_others_may_depend_on_the_step():
 def test_a_seed_repeats_a_game(two_runs):
     arguments = (NoisySum(1.0, 1.0), "add-or-remove", redrawn)
     how = {"observations": 20, "sampling_rate": 0.5, "two_runs": two_runs}
-    first, again, other = (games.play_game(*arguments, **how, seed=seed) for seed in (7, 7, 8))
+    first, again, other = (
+        games.play_game(*arguments, **how, seed=seed) for seed in (7, 7, 8)
+    )
     np.testing.assert_array_equal(first.both(), again.both())
     assert not np.isin(other.observed, first.observed).any()
 
@@ -143,7 +155,10 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "steps": (r"steps=0 >= 1", {"steps": 0}),
     "sampling_rate": (r"sampling_rate=0 in \(0, 1\]", {"sampling_rate": 0}),
     "others": (r"others\.shape=\(1, 3\) to be \(n, 12\)", {"others": [[1, 2, 3]]}),
-    "released": (r"released\.shape=\(\) to be \(12,\)", {"mechanism": Function(np.sum)}),
+    "released": (
+        r"released\.shape=\(\) to be \(12,\)",
+        {"mechanism": Function(np.sum)},
+    ),
     "not-finite": (
         r"released.*finite",
         {"mechanism": Function(lambda updates: updates[0] * np.nan)},

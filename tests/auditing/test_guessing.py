@@ -28,7 +28,9 @@ DELTA = 1e-5
 
 
 def _sample(observed, unobserved):
-    return Sample(np.array(observed, float), np.array(unobserved, float), 0, DELTA, ALPHA)
+    return Sample(
+        np.array(observed, float), np.array(unobserved, float), 0, DELTA, ALPHA
+    )
 
 
 # Steinke, Nasr, Jagielski 2023.
@@ -38,14 +40,19 @@ def _sample(observed, unobserved):
 def test_steinke_ceiling(guesses):
     """All right, δ = 0: the bound is logit(α^(1/r))."""
     ceiling = math.log(ALPHA ** (1 / guesses) / -math.expm1(math.log(ALPHA) / guesses))
-    assert steinke_p_value(ceiling, 2000, guesses, guesses, 0.0) == pytest.approx(ALPHA, rel=1e-9)
+    assert steinke_p_value(ceiling, 2000, guesses, guesses, 0.0) == pytest.approx(
+        ALPHA, rel=1e-9
+    )
 
 
 def _naive_steinke(epsilon, canaries, guesses, right, delta):
     q = 1 / (1 + math.exp(-epsilon))
     law = [stats.binom.pmf(j, guesses, q) for j in range(guesses + 1)]
     beta = sum(law[right:])
-    leaks = max((sum(law[max(right - i, 0) : right]) / i for i in range(1, right + 1)), default=1.0)
+    leaks = max(
+        (sum(law[max(right - i, 0) : right]) / i for i in range(1, right + 1)),
+        default=1.0,
+    )
     return min(1.0, beta + 2 * canaries * delta * leaks)
 
 
@@ -55,7 +62,9 @@ def _naive_steinke(epsilon, canaries, guesses, right, delta):
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
 def test_steinke_p_value_is_its_formula(epsilon, right, delta):
     naive = _naive_steinke(epsilon, 50, 20, right, delta)
-    assert steinke_p_value(epsilon, 50, 20, right, delta) == pytest.approx(naive, rel=1e-9)
+    assert steinke_p_value(epsilon, 50, 20, right, delta) == pytest.approx(
+        naive, rel=1e-9
+    )
 
 
 def test_steinke_p_value_increases_where_it_is_small():
@@ -74,7 +83,11 @@ def test_one_run_says_nothing_where_delta_is_large():
 
 def test_guesses_are_from_both_ends():
     groups = tied_groups(_sample([5, 4, 1], [3, 2, 0]))
-    assert [guesses_on_groups(*groups, wanted) for wanted in (2, 4, 6)] == [(2, 2), (4, 3), (6, 4)]
+    assert [guesses_on_groups(*groups, wanted) for wanted in (2, 4, 6)] == [
+        (2, 2),
+        (4, 3),
+        (6, 4),
+    ]
 
 
 def test_tied_scores_are_guessed_together_or_not_at_all():
@@ -102,27 +115,35 @@ def test_design_has_even_odds_at_its_epsilon():
     """With the expected number of right guesses its ε is just not ruled out."""
     for epsilon in (0.5, 2.0, 4.0):
         guesses, shift = guess_design(1000, ALPHA, epsilon)
-        wrong = wrong_share(confidence_quantile(np.array([guesses / 1000]), shift), shift)[0]
+        wrong = wrong_share(
+            confidence_quantile(np.array([guesses / 1000]), shift), shift
+        )[0]
         right = round(guesses * (1 - wrong))
         assert steinke_p_value(epsilon - 0.3, 1000, guesses, right, 0.0) < ALPHA
         assert steinke_p_value(epsilon + 0.3, 1000, guesses, right, 0.0) > ALPHA
 
 
 def test_first_accepted_finds_the_end_of_the_first_stretch():
-    assert first_accepted(lambda _: lambda value: value - 1.234) == pytest.approx(1.234, abs=2e-4)
+    assert first_accepted(lambda _: lambda value: value - 1.234) == pytest.approx(
+        1.234, abs=2e-4
+    )
     assert first_accepted(lambda _: lambda value: value - 1.234) <= 1.234
     assert first_accepted(lambda _: lambda _: 1.0) == 0.0
     # Rejected again after an accepted cell: that does not count.
-    assert first_accepted(lambda high: lambda _: 1.0 if 2.05 < high < 3 else -1.0) == pytest.approx(
-        2.0
-    )
+    assert first_accepted(
+        lambda high: lambda _: 1.0 if 2.05 < high < 3 else -1.0
+    ) == pytest.approx(2.0)
 
 
 # Weighted evidence.
 
 
 def test_tail_of_sum_is_the_convolution():
-    laws = [(np.array([0.5, 0.2, 0.0, 0.3]), 5), (np.array([0.9, 0.1]), 40), (np.ones(1), 3)]
+    laws = [
+        (np.array([0.5, 0.2, 0.0, 0.3]), 5),
+        (np.array([0.9, 0.1]), 40),
+        (np.ones(1), 3),
+    ]
     law = np.ones(1)
     for part, count in laws:
         for _ in range(count):
@@ -163,7 +184,9 @@ def test_weighted_tests_0_as_fisher_does(observed, unobserved):
     """Flawless scores: every labelling is equally likely at ε = 0."""
     p_value = 1 / math.comb(observed + unobserved, observed)
     scores = np.arange(float(observed + unobserved))[::-1]
-    found = epsilon_lower_bound(scores[:observed], scores[observed:], 0.0, method="weighted")
+    found = epsilon_lower_bound(
+        scores[:observed], scores[observed:], 0.0, method="weighted"
+    )
     assert (found > 0) == (p_value < ALPHA)
 
 
@@ -184,7 +207,9 @@ def test_weighted_pays_for_leaks():
         observed, unobserved = rng.random((2, 100))
         observed[rng.random(100) < 0.05] += 1
         unobserved[rng.random(100) < 0.05] -= 1
-        failures += epsilon_lower_bound(observed, unobserved, 0.05, method="weighted") > 0
+        failures += (
+            epsilon_lower_bound(observed, unobserved, 0.05, method="weighted") > 0
+        )
     assert failures / trials <= ALPHA + 3 * math.sqrt(ALPHA * (1 - ALPHA) / trials)
 
 
@@ -194,7 +219,10 @@ def test_weighted_beats_unweighted_guesses():
     for trial in range(20):
         rng = np.random.default_rng((3, trial))
         scores = rng.normal(1.0, 1.0, 500), rng.normal(0.0, 1.0, 500)
-        bounds = [epsilon_lower_bound(*scores, DELTA, method=m) for m in ("weighted", "one-run")]
+        bounds = [
+            epsilon_lower_bound(*scores, DELTA, method=m)
+            for m in ("weighted", "one-run")
+        ]
         gains.append(bounds[0] - bounds[1])
     assert np.mean(gains) > 0
 

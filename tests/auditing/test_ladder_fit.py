@@ -16,7 +16,14 @@ from fl_epe.schedules import ShuffledEpochs
 def record_of(seed=0, places=13, rounds=30, participations=12, **options):
     schedule = ShuffledEpochs(rounds, participations)
     return limit_record(
-        schedule, 1.0, 1e-5, num_canaries=places, unobserved=2, beside=60, seed=seed, **options
+        schedule,
+        1.0,
+        1e-5,
+        num_canaries=places,
+        unobserved=2,
+        beside=60,
+        seed=seed,
+        **options,
     )
 
 
@@ -32,7 +39,9 @@ def test_it_is_least_squares_with_its_standard_error():
     fit = fit_of(record)
     assert fit.scale == pytest.approx(sizes @ scores / (sizes @ sizes), rel=1e-9)
     half = stats.norm.ppf(0.975) / np.sqrt(sizes @ sizes)
-    assert (fit.low, fit.high) == pytest.approx((fit.scale - half, fit.scale + half), rel=1e-6)
+    assert (fit.low, fit.high) == pytest.approx(
+        (fit.scale - half, fit.scale + half), rel=1e-6
+    )
 
 
 def test_intervals_cover_and_tests_keep_their_level():
@@ -55,18 +64,24 @@ def test_power_is_what_the_tests_find():
         scores = dataclasses.replace(scores, observed=scores.observed - sizes + mean)
         fit = fit_of(record, scores)
         found, said = found + fit.number.found(), [*said, fit.number.power]
-    assert found / 200 == pytest.approx(np.mean(said), abs=3 * np.sqrt(0.25 / 200) + 0.05)
+    assert found / 200 == pytest.approx(
+        np.mean(said), abs=3 * np.sqrt(0.25 / 200) + 0.05
+    )
 
 
 def test_canaries_that_are_alike_have_no_test_of_their_number():
-    record = limit_record(ShuffledEpochs(10, 10), 1.0, 1e-5, num_canaries=5, unobserved=2)
+    record = limit_record(
+        ShuffledEpochs(10, 10), 1.0, 1e-5, num_canaries=5, unobserved=2
+    )
     assert fit_of(record).number is None
 
 
 @pytest.mark.parametrize("dim", [None, 10**6])
 @pytest.mark.parametrize("values", [np.zeros(13), np.full(13, -0.5), np.full(13, 1e5)])
 def test_ties_and_extremes_have_finite_numbers(values, dim):
-    record = limit_record(ShuffledEpochs(10, 2), 1.0, 1e-5, num_canaries=13, unobserved=2)
+    record = limit_record(
+        ShuffledEpochs(10, 2), 1.0, 1e-5, num_canaries=13, unobserved=2
+    )
     if dim is None:
         scores = Scores(values, standard_null=True)
     else:
@@ -84,7 +99,9 @@ def test_scores_that_are_certainly_wider_have_a_wider_interval():
     wide = dataclasses.replace(scores, observed=sizes + 3 * (scores.observed - sizes))
     fit, plain = fit_of(record, wide), fit_of(record)
     assert fit.width == pytest.approx(3 * plain.width, rel=0.05)
-    assert fit.high - fit.low == pytest.approx(fit.width * (plain.high - plain.low), rel=0.01)
+    assert fit.high - fit.low == pytest.approx(
+        fit.width * (plain.high - plain.low), rel=0.01
+    )
 
 
 def test_a_common_norm_of_the_residual_widens_it():
@@ -97,11 +114,15 @@ def test_a_common_norm_of_the_residual_widens_it():
 def growing_less(seed, taken_back):
     """The view of a small model: canaries show up the less, the oftener they take part."""
     schedule = ShuffledEpochs(60, 30)
-    record = limit_record(schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed)
+    record = limit_record(
+        schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed
+    )
     view = seen_by(record, EVERY_ROUND)
     sizes, scores = view.sizes.observed, view.scores()
     lost = taken_back * sizes * (sizes - sizes.min()) / np.ptp(sizes)
-    view._scores["matched-filter"] = dataclasses.replace(scores, observed=scores.observed - lost)
+    view._scores["matched-filter"] = dataclasses.replace(
+        scores, observed=scores.observed - lost
+    )
     return view, AuditedClient.of(record, EVERY_ROUND)
 
 

@@ -50,9 +50,13 @@ def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa:
     for t in range(ROUNDS):
         hidden = rng.standard_normal(DIM) / np.sqrt(DIM)
         shifts[t] = shift / np.sqrt(hidden @ hidden + added**2)
-        state, step = server.update(state, hidden + added * canaries[presence[t]].sum(axis=0), t)
+        state, step = server.update(
+            state, hidden + added * canaries[presence[t]].sum(axis=0), t
+        )
         theta = theta + step
-        auditor.observe(theta, RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added))
+        auditor.observe(
+            theta, RoundFacts(np.flatnonzero(presence[t]).tolist(), told * added)
+        )
     return auditor, np.sqrt(shifts**2 @ presence)
 
 
@@ -90,7 +94,8 @@ def test_the_sum_is_taken_out_and_each_canary_put_back(count):
     assert rest @ total == pytest.approx(0, abs=1e-9)
     assert length == pytest.approx(np.linalg.norm(rest))
     wanted = [
-        vector @ (rest + share * own * vector) for vector, own in zip(vectors, own, strict=True)
+        vector @ (rest + share * own * vector)
+        for vector, own in zip(vectors, own, strict=True)
     ]
     np.testing.assert_allclose(dots, wanted)
 
@@ -153,7 +158,9 @@ def test_what_cannot_hide_a_canary_changes_nothing():
     few = record.presence.sum(axis=1) * (raw**2 * record.presence).mean(axis=1) < 1e-4
     assert few.any()
     np.testing.assert_array_equal(alone[few], raw[few])
-    record = recorded(100, shift=2.0)[0]  # others are 2.5%: the score rises by half of it
+    record = recorded(100, shift=2.0)[
+        0
+    ]  # others are 2.5%: the score rises by half of it
     share = others_share(record).mean()
     assert 0.015 < share < 0.035
     ratio = mean_score(record) / mean_score(record, raw=True)
@@ -174,7 +181,10 @@ def test_the_running_estimate_is_the_reports():
     assert last.epsilon - last.low < math.hypot(above, 0.05 * last.epsilon)
     assert (
         found.epsilon
-        > 1.2 * epsilon_from_record(record, adversary=EVERY_ROUND, leave_one_out=False).epsilon
+        > 1.2
+        * epsilon_from_record(
+            record, adversary=EVERY_ROUND, leave_one_out=False
+        ).epsilon
     )
 
 
@@ -190,10 +200,14 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
         one = dataclasses.replace(scores, unit_error=error)
         view._scores[{"all": "matched-filter", "final": "displacement"}[sees]] = one
         mean, fit = epsilon_of(one, record.delta), ladder_fit(view)
-        shifts = np.array([fit.low, fit.scale, fit.high]) * one.unit * view.sizes.observed.mean()
-        assert epsilon_two_gaussians(0, 1, shifts, 1, record.delta).tolist() == pytest.approx(
-            [mean.low, mean.epsilon, mean.high], rel=1e-6
+        shifts = (
+            np.array([fit.low, fit.scale, fit.high])
+            * one.unit
+            * view.sizes.observed.mean()
         )
+        assert epsilon_two_gaussians(
+            0, 1, shifts, 1, record.delta
+        ).tolist() == pytest.approx([mean.low, mean.epsilon, mean.high], rel=1e-6)
 
 
 def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
@@ -205,7 +219,9 @@ def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
     assert wanted > 1.6
     assert so_far._variance / energy == pytest.approx(wanted, rel=0.05)
     _, (mean, low, high) = so_far._signal_and_scales(0.95)
-    plain = boundary(energy, 0.025, 100.0 * so_far._first / wanted, planned=False) / energy
+    plain = (
+        boundary(energy, 0.025, 100.0 * so_far._first / wanted, planned=False) / energy
+    )
     assert low < mean < high
     assert high - low == pytest.approx(2 * np.sqrt(wanted) * plain, rel=0.05)
 
@@ -222,7 +238,9 @@ def test_canaries_alone_have_a_cosine_of_one():
     auditor = RunAuditor(3, 2, seed=SEED, delta=1e-5)
     canaries = CanarySet(DIM, 3, SEED)
     auditor.begin(np.zeros(DIM))
-    auditor.observe(sum(canaries.vector(i).astype(float) for i in range(3)), RoundFacts([0, 1, 2]))
+    auditor.observe(
+        sum(canaries.vector(i).astype(float) for i in range(3)), RoundFacts([0, 1, 2])
+    )
     cosines = leave_one_out(auditor.record()).observed.means
     # The other two are taken out as one sum; their difference is left, of length about 0.04 / d.
     np.testing.assert_allclose(cosines, 1, atol=0.01)
@@ -252,6 +270,10 @@ def test_an_optimizer_that_cannot_be_undone_leaves_the_final_model_raw():
 
 def test_a_part_that_no_float_can_hold_is_left_in():
     record = all_canaries(recorded(200)[0])
-    mechanism = dataclasses.replace(record.mechanism, contributions=np.full(record.rounds, 1e200))
+    mechanism = dataclasses.replace(
+        record.mechanism, contributions=np.full(record.rounds, 1e200)
+    )
     record = dataclasses.replace(record, mechanism=mechanism)
-    assert measure_others(record, CanarySet(DIM, 200 + UNOBSERVED, SEED)).norms.part == 0.0
+    assert (
+        measure_others(record, CanarySet(DIM, 200 + UNOBSERVED, SEED)).norms.part == 0.0
+    )

@@ -40,7 +40,8 @@ def test_a_function_from_a_sample_to_epsilon_is_a_bound_by_name():
         for name, function in vars(module).items()
         if inspect.isfunction(function) and function.__module__ == module.__name__
         if not name.startswith("_") and name not in skipped
-        if [*inspect.get_annotations(function, eval_str=True).items()][:1] == [("sample", Sample)]
+        if [*inspect.get_annotations(function, eval_str=True).items()][:1]
+        == [("sample", Sample)]
         if inspect.get_annotations(function, eval_str=True)["return"] is float
     }
     assert written == {bound.compute for bound in BOUNDS.values()}
@@ -74,7 +75,10 @@ def test_the_order_of_scores_does_not_matter(method, step):
 
 @pytest.mark.parametrize(
     ("method", "count", "runs"),
-    [("weighted", 1710, 30), pytest.param("one-run", 1490, 400, marks=pytest.mark.slow)],
+    [
+        ("weighted", 1710, 30),
+        pytest.param("one-run", 1490, 400, marks=pytest.mark.slow),
+    ],
 )
 def test_ties_are_not_broken_alike_in_all_data_sets_of_a_size(method, count, runs):
     """Randomised response at ε = 0.5: once above it in 57% and 26% of runs of these sizes."""
@@ -83,7 +87,9 @@ def test_ties_are_not_broken_alike_in_all_data_sets_of_a_size(method, count, run
         rng = np.random.default_rng((25, run))
         here = count if method == "weighted" else int(rng.binomial(2 * count, 0.5))
         sizes = (here, 2 * count - here)
-        here, there = (1.0 * (rng.random(n) < p) for n, p in zip(sizes, chances, strict=True))
+        here, there = (
+            1.0 * (rng.random(n) < p) for n, p in zip(sizes, chances, strict=True)
+        )
         failures += BOUNDS[method](here, there, 0.0) > 0.5
     _check_share(failures, runs)
 
@@ -103,10 +109,15 @@ def test_pure_dp_is_bounded_without_a_gaussian(method):
 
 @pytest.mark.parametrize("method", BOUNDS)
 def test_survives_few_and_partly_tied_scores(method):
-    for observed, unobserved in (([0.0, 1.0], [0.0, 1.0]), ([1.0, 1.0, 2.0], [0.0, 0.0, 1.0])):
+    for observed, unobserved in (
+        ([0.0, 1.0], [0.0, 1.0]),
+        ([1.0, 1.0, 2.0], [0.0, 0.0, 1.0]),
+    ):
         assert 0 <= bound_of(method, observed, unobserved) < np.inf
         if method not in COINS:
-            assert 0 <= bound_of(method, np.array(observed) / 100, None, dim=DIM) < np.inf
+            assert (
+                0 <= bound_of(method, np.array(observed) / 100, None, dim=DIM) < np.inf
+            )
 
 
 @pytest.mark.parametrize("method", BOUNDS)
@@ -124,13 +135,19 @@ def test_finds_a_strong_signal_and_not_its_mirror_image(method):
 def test_scale_and_origin_of_scores_do_not_matter(method):
     observed, unobserved = gaussian_scores(1.5, 100, 2)
     plain = bound_of(method, observed, unobserved)
-    assert plain == pytest.approx(bound_of(method, 8 * observed - 1, 8 * unobserved - 1), rel=1e-6)
+    assert plain == pytest.approx(
+        bound_of(method, 8 * observed - 1, 8 * unobserved - 1), rel=1e-6
+    )
 
 
-@pytest.mark.parametrize("method", sorted(BOUNDS.keys() - {"lifted"}))  # test_lifted.py has it
+@pytest.mark.parametrize(
+    "method", sorted(BOUNDS.keys() - {"lifted"})
+)  # test_lifted.py has it
 def test_more_confidence_says_less(method):
     observed, unobserved = gaussian_scores(1.5, 200, 3)
-    more, less = (bound_of(method, observed, unobserved, confidence=c) for c in (0.9999, 0.8))
+    more, less = (
+        bound_of(method, observed, unobserved, confidence=c) for c in (0.9999, 0.8)
+    )
     assert 0 < more < less
 
 
@@ -146,12 +163,16 @@ def test_every_method_says_what_it_assumes():
 def test_exceeds_the_truth_for_gaussians_no_more_often_than_it_says(method, shift):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
     trials = range(60)
-    failures = [bound_of(method, *gaussian_scores(shift, 60, (5, t))) > truth for t in trials]
+    failures = [
+        bound_of(method, *gaussian_scores(shift, 60, (5, t))) > truth for t in trials
+    ]
     _check_share(sum(failures), len(failures))
 
 
 @pytest.mark.parametrize("method", [*FREE, "one-run"])
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "epsilon", [0.0, 1.0, pytest.param(3.0, marks=pytest.mark.slow)]
+)
 @pytest.mark.slow
 def test_exceeds_the_truth_for_randomized_response_no_more_often(method, epsilon):
     """All the evidence that ε allows sits in one bit: the hardest mechanism to stay below."""
@@ -175,7 +196,9 @@ def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilo
     for trial in range(200):
         rng = np.random.default_rng((7, trial))
         high = rng.random(60) < top * math.exp(epsilon)
-        null_quantile = np.where(high, 1 - top * rng.random(60), (1 - top) * rng.random(60))
+        null_quantile = np.where(
+            high, 1 - top * rng.random(60), (1 - top) * rng.random(60)
+        )
         cosines = 2 * stats.beta.ppf(null_quantile, (DIM - 1) / 2, (DIM - 1) / 2) - 1
         failures += bound_of(method, cosines, None, dim=DIM) > epsilon
     _check_share(failures, 200)
@@ -183,13 +206,17 @@ def test_exceeds_the_truth_for_the_farthest_cosines_no_more_often(method, epsilo
 
 def test_published_sweep_is_not_valid():
     """Else the word "valid" in the table would mean little."""
-    positive = [bound_of("jeffreys", *gaussian_scores(0.0, 60, (8, t))) > 0 for t in range(200)]
+    positive = [
+        bound_of("jeffreys", *gaussian_scores(0.0, 60, (8, t))) > 0 for t in range(200)
+    ]
     assert np.mean(positive) > 0.1
 
 
 def test_sharper_than_the_peers():
     """The median at μ = 1, δ = 1e-5, 500 + 500 scores: 1.72."""
-    bounds = [bound_of("weighted", *gaussian_scores(1.0, 500, (9, t))) for t in range(25)]
+    bounds = [
+        bound_of("weighted", *gaussian_scores(1.0, 500, (9, t))) for t in range(25)
+    ]
     # Standard deviation of a bound: 0.35; of the median of 25 about a quarter of it.
     assert np.median(bounds) > 1.72 - 3 * 0.35 / 4
 
@@ -203,7 +230,9 @@ def test_the_default_is_a_valid_bound_on_any_scores():
     for trial in range(100):
         observed, unobserved = gaussian_scores(0.0, 100, (21, trial))
         failures += epsilon_lower_bound(observed, unobserved, DELTA) > 0
-        failures += epsilon_lower_bound(observed / np.sqrt(DIM), None, DELTA, dim=DIM) > 0
+        failures += (
+            epsilon_lower_bound(observed / np.sqrt(DIM), None, DELTA, dim=DIM) > 0
+        )
     _check_share(failures, 200)
 
 
@@ -213,7 +242,9 @@ def test_the_default_keeps_its_power_with_many_canaries():
     for trial in range(5):
         observed, unobserved = gaussian_scores(3.0, 1000, (22, trial))
         defaults.append(epsilon_lower_bound(observed, unobserved, 0.005))
-        others.append(epsilon_lower_bound(observed, unobserved, 0.005, method="weighted"))
+        others.append(
+            epsilon_lower_bound(observed, unobserved, 0.005, method="weighted")
+        )
         assert epsilon_lower_bound(observed / 100, None, 0.005, dim=DIM) > max(defaults)
     assert np.median(defaults) > 2 * np.median(others)
 
@@ -232,11 +263,19 @@ def test_the_published_method_says_that_it_is_no_bound():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        pytest.param({"delta": 1.5}, "Expected delta=1.5 in (0, 1).", id="delta=1.5-in-0,1"),
-        pytest.param({"delta": -0.1}, "Expected delta=-0.1 in (0, 1).", id="delta=-0.1-in-0,1"),
-        pytest.param({"delta": math.nan}, "Expected delta=nan in (0, 1).", id="delta=nan-in-0,1"),
         pytest.param(
-            {"confidence": 1.0}, "Expected confidence=1.0 in (0, 1).", id="confidence=1.0-in-0,1"
+            {"delta": 1.5}, "Expected delta=1.5 in (0, 1).", id="delta=1.5-in-0,1"
+        ),
+        pytest.param(
+            {"delta": -0.1}, "Expected delta=-0.1 in (0, 1).", id="delta=-0.1-in-0,1"
+        ),
+        pytest.param(
+            {"delta": math.nan}, "Expected delta=nan in (0, 1).", id="delta=nan-in-0,1"
+        ),
+        pytest.param(
+            {"confidence": 1.0},
+            "Expected confidence=1.0 in (0, 1).",
+            id="confidence=1.0-in-0,1",
         ),
         pytest.param(
             {"confidence": math.nan},
@@ -273,7 +312,11 @@ def test_the_published_method_says_that_it_is_no_bound():
             "Expected unobserved=None to be scores, or dim=None",
             id="unobserved=None-to-be-scores,or-dim",
         ),
-        pytest.param({"unobserved": None, "dim": 1}, "Expected dim=1 >= 2.", id="dim=1-at-least-2"),
+        pytest.param(
+            {"unobserved": None, "dim": 1},
+            "Expected dim=1 >= 2.",
+            id="dim=1-at-least-2",
+        ),
         pytest.param(
             {"unobserved": None, "dim": 5},
             "Expected observed=3.0 in [-1, 1]",
@@ -287,19 +330,27 @@ def test_the_published_method_says_that_it_is_no_bound():
     ],
 )
 def test_bad_input_is_named(changes, message):
-    arguments = {"observed": [1.0, 3.0], "unobserved": [0.0, 1.0], "delta": DELTA, **changes}
+    arguments = {
+        "observed": [1.0, 3.0],
+        "unobserved": [0.0, 1.0],
+        "delta": DELTA,
+        **changes,
+    }
     with pytest.raises(ValueError, match=re.escape(message)):
         epsilon_lower_bound(**arguments)
 
 
 @pytest.mark.parametrize("method", list(BOUNDS))
-@pytest.mark.parametrize("exponent", [pytest.param(-1000, marks=pytest.mark.slow), 1020])
+@pytest.mark.parametrize(
+    "exponent", [pytest.param(-1000, marks=pytest.mark.slow), 1020]
+)
 def test_scores_whose_squares_overflow_or_vanish(method, exponent):
     """Another unit of the scores changes nothing."""
     rng = np.random.default_rng(0)
     groups = rng.normal(3, 1, 200), rng.normal(0, 1, 200)
     found, expected = (
-        BOUNDS[method](np.ldexp(groups[0], e), np.ldexp(groups[1], e), 1e-5) for e in (exponent, 0)
+        BOUNDS[method](np.ldexp(groups[0], e), np.ldexp(groups[1], e), 1e-5)
+        for e in (exponent, 0)
     )
     assert found == pytest.approx(expected, rel=1e-9)
     assert found > 0
@@ -326,7 +377,10 @@ def test_no_bound_grows_with_delta(method, dim, shift, seed):
     if dim:
         observed = np.tanh(observed / np.sqrt(dim))
     others = None if dim else unobserved
-    bounds = [BOUNDS[method](observed, others, delta, dim=dim) for delta in (1e-9, 1e-5, 1e-3, 0.1)]
+    bounds = [
+        BOUNDS[method](observed, others, delta, dim=dim)
+        for delta in (1e-9, 1e-5, 1e-3, 0.1)
+    ]
     assert bounds == sorted(bounds, reverse=True)
 
 
@@ -355,14 +409,19 @@ def test_few_dimensions_without_signal(method, dim):
     """Seldom above 0, and never infinite; with a looser limit if not declared valid."""
     rng = np.random.default_rng(dim)
     bounds = np.array(
-        [BOUNDS[method](_cosines(dim, 100, 0.0, rng), None, 1e-3, dim=dim) for trial in range(60)]
+        [
+            BOUNDS[method](_cosines(dim, 100, 0.0, rng), None, 1e-3, dim=dim)
+            for trial in range(60)
+        ]
     )
     assert np.all(np.isfinite(bounds))
     _check_share(np.sum(bounds > 0), 60, ALPHA if method in VALID else 0.1)
 
 
 @pytest.mark.parametrize("dim", FEW_DIMENSIONS)
-@pytest.mark.parametrize("method", [name for name in EXACT if name not in ("jeffreys", "lifted")])
+@pytest.mark.parametrize(
+    "method", [name for name in EXACT if name not in ("jeffreys", "lifted")]
+)
 def test_few_dimensions_with_a_signal(method, dim):
     """Each finds it, and none above the ε of the release, from which the cosines follow.
 
@@ -370,7 +429,8 @@ def test_few_dimensions_with_a_signal(method, dim):
     """
     rng = np.random.default_rng(dim)
     bounds = [
-        BOUNDS[method](_cosines(dim, 200, 2.0, rng), None, 1e-3, dim=dim) for trial in range(5)
+        BOUNDS[method](_cosines(dim, 200, 2.0, rng), None, 1e-3, dim=dim)
+        for trial in range(5)
     ]
     assert 0.8 < np.median(bounds) < epsilon_two_gaussians(0, 1, 2.0, 1, 1e-3)
 
@@ -379,6 +439,7 @@ def test_few_dimensions_with_a_signal(method, dim):
 def test_weighted_is_sharp_for_loud_scores_in_few_dimensions(dim):
     cosines = _cosines(dim, 100, 6.0, np.random.default_rng(dim))
     weighted, simultaneous = (
-        bound_of(method, cosines, None, dim=dim) for method in ("weighted", "simultaneous")
+        bound_of(method, cosines, None, dim=dim)
+        for method in ("weighted", "simultaneous")
     )
     assert weighted > 0.85 * simultaneous

@@ -31,7 +31,10 @@ from fl_epe.schedules import ParticipationLaw
 NOBODY = {"presence": np.zeros((6, 40), bool)}
 UNMEASURED = {
     "no-canaries": (lambda: record_of(0), "no canary took part in 6 rounds"),
-    "one-canary": (lambda: record_of(1), "only 1 canary took part in 6 rounds; .* at least 2"),
+    "one-canary": (
+        lambda: record_of(1),
+        "only 1 canary took part in 6 rounds; .* at least 2",
+    ),
     "one-round": (lambda: record_of(0, 1), "no canary took part in 1 round$"),
     "no-rounds": (lambda: record_of(40, 0), "the audit saw no round"),
     "neither": (lambda: record_of(0, 0), "the audit saw no round"),
@@ -60,7 +63,9 @@ def test_no_statistic_of_an_unmeasured_run_has_a_number(kind: str, statistic: st
     with pytest.raises(NotMeasured, match=reason):
         seen_by(make(), STATISTICS[statistic]).scores(statistic)
     with pytest.raises(NotMeasured, match=reason):
-        epsilon_from_record(make(), adversary=STATISTICS[statistic], statistic=statistic)
+        epsilon_from_record(
+            make(), adversary=STATISTICS[statistic], statistic=statistic
+        )
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])
@@ -75,13 +80,17 @@ def test_nor_has_an_answer(kind: str, sees: str):
 def test_two_canaries_are_enough():
     record = record_of(2)
     for sees in ("final", "all"):
-        assert np.isfinite(epsilon_from_record(record, adversary=Adversary(sees)).epsilon)
+        assert np.isfinite(
+            epsilon_from_record(record, adversary=Adversary(sees)).epsilon
+        )
 
 
 def test_one_silent_round_is_no_reason():
     contributions = np.array([0.0, 0.0, 0.0, 0.0, 0.1, 0.1])
     assert (
-        epsilon_from_record(make_record(contributions=contributions), adversary=EVERY_ROUND).high
+        epsilon_from_record(
+            make_record(contributions=contributions), adversary=EVERY_ROUND
+        ).high
         > 0
     )
     assert (
@@ -96,7 +105,11 @@ def test_one_silent_round_is_no_reason():
     ("changes", "sees", "statistic", "reason"),
     [
         pytest.param(
-            {"norms.displacement": 0.0}, "final", "displacement", "equal to the initial", id="stuck"
+            {"norms.displacement": 0.0},
+            "final",
+            "displacement",
+            "equal to the initial",
+            id="stuck",
         ),
         pytest.param({"norms.final": 0.0}, "final", "model", "is 0", id="zero"),
         pytest.param(
@@ -112,7 +125,11 @@ def test_one_silent_round_is_no_reason():
             id="nan",
         ),
         pytest.param(
-            {"norms.means": np.zeros(6)}, "all", "matched-filter", "not move in the 6", id="idle"
+            {"norms.means": np.zeros(6)},
+            "all",
+            "matched-filter",
+            "not move in the 6",
+            id="idle",
         ),
     ],
 )
@@ -126,7 +143,9 @@ def test_a_model_that_shows_nothing_is_the_reason(changes, sees, statistic, reas
 
 @pytest.mark.parametrize("rounds", [0, 1, 4])
 @pytest.mark.parametrize("present", [0, 1])
-def test_an_auditor_that_saw_too_few_canaries_has_a_record(rounds: int, present: int, tmp_path):
+def test_an_auditor_that_saw_too_few_canaries_has_a_record(
+    rounds: int, present: int, tmp_path
+):
     auditor = RunAuditor(5, 3, seed=1, delta=0.01)
     auditor.begin(np.zeros(100))
     for t in range(rounds):
@@ -136,9 +155,15 @@ def test_an_auditor_that_saw_too_few_canaries_has_a_record(rounds: int, present:
         record = auditor.record()
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
     seen = present if rounds else 0
-    assert (loaded.rounds, loaded.num_canaries, loaded.unobserved.count) == (rounds, seen, 8 - seen)
+    assert (loaded.rounds, loaded.num_canaries, loaded.unobserved.count) == (
+        rounds,
+        seen,
+        8 - seen,
+    )
     assert loaded.mechanism.canary_participations == (rounds if seen else 0)
-    with pytest.raises(NotMeasured, match="saw no round" if not rounds else "took part in"):
+    with pytest.raises(
+        NotMeasured, match="saw no round" if not rounds else "took part in"
+    ):
         epsilon_from_record(loaded)
 
 
@@ -158,7 +183,13 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
         presence=np.ones((3, 4), bool),
         delta=0.1,
         mechanism=Mechanism(
-            10, 1.0, 1.0, ParticipationLaw(3), 3, ServerStep("sgd", np.ones(3)), np.ones(3)
+            10,
+            1.0,
+            1.0,
+            ParticipationLaw(3),
+            3,
+            ServerStep("sgd", np.ones(3)),
+            np.ones(3),
         ),
         clients=ClientLog(),
         metrics={},
@@ -175,10 +206,18 @@ def test_a_final_model_with_nan_has_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("observed", "unobserved", "dim", "reason"),
     [
-        pytest.param([], [1.0, 2.0], None, "no score of a canary that took part", id="k=0"),
-        pytest.param([3.0], [1.0, 2.0], None, "only 1 score of a canary that took", id="k=1"),
-        pytest.param([0.1], None, 100, "only 1 score of a canary that took part", id="cosine"),
-        pytest.param([1.0, 2.0], [0.5], None, "only 1 score of a canary that did not", id="u=1"),
+        pytest.param(
+            [], [1.0, 2.0], None, "no score of a canary that took part", id="k=0"
+        ),
+        pytest.param(
+            [3.0], [1.0, 2.0], None, "only 1 score of a canary that took", id="k=1"
+        ),
+        pytest.param(
+            [0.1], None, 100, "only 1 score of a canary that took part", id="cosine"
+        ),
+        pytest.param(
+            [1.0, 2.0], [0.5], None, "only 1 score of a canary that did not", id="u=1"
+        ),
     ],
 )
 def test_too_few_bare_scores(observed, unobserved, dim, reason):

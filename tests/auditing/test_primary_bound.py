@@ -8,13 +8,21 @@ from fl_epe.auditing import Scores
 from fl_epe.auditing.bounds import BOUNDS, method_by_design
 
 DIM = 10**6
-DESIGNS = [(4, None, 1e-5), (16, None, 1e-2), (64, None, 1e-3), (9, 9, 1e-3), (64, 16, 1e-3)]
+DESIGNS = [
+    (4, None, 1e-5),
+    (16, None, 1e-2),
+    (64, None, 1e-3),
+    (9, 9, 1e-3),
+    (64, 16, 1e-3),
+]
 
 
 def primary_method(observed, unobserved, delta):
     if unobserved is None:
         return method_by_design(Scores(np.ones(observed), dim=DIM), delta, 0.95)
-    return method_by_design(Scores(np.ones(observed), np.zeros(unobserved)), delta, 0.95)
+    return method_by_design(
+        Scores(np.ones(observed), np.zeros(unobserved)), delta, 0.95
+    )
 
 
 def bound(method, count, others, delta, mu, rng):
@@ -33,9 +41,15 @@ def test_it_is_valid_and_free_of_distributions(count, others, delta):
 
 @pytest.mark.parametrize(("count", "others", "delta"), DESIGNS)
 def test_it_exceeds_the_truth_no_more_often_than_it_says(count, others, delta):
-    rng, method, runs = np.random.default_rng(2), primary_method(count, others, delta), 40
+    rng, method, runs = (
+        np.random.default_rng(2),
+        primary_method(count, others, delta),
+        40,
+    )
     truth = epsilon_two_gaussians(0, 1, 1.0, 1, delta)
-    above = sum(bound(method, count, others, delta, 1.0, rng) > truth for _ in range(runs))
+    above = sum(
+        bound(method, count, others, delta, 1.0, rng) > truth for _ in range(runs)
+    )
     assert above <= 6  # 5% of 40 is 2; more than 6 in 0.3% of seeds
 
 

@@ -43,7 +43,9 @@ def run(rate, kind="rotation", noise_multiplier=None, seed=3, reaching=1.0):
         theta = theta + mean
         auditor.observe(
             theta.astype("f4"),
-            RoundFacts(present, contribution=1 / CLIENTS, clip_norm=1.0, replies=CLIENTS),
+            RoundFacts(
+                present, contribution=1 / CLIENTS, clip_norm=1.0, replies=CLIENTS
+            ),
         )
     log = ClientLog(np.tile(np.arange(CLIENTS), ROUNDS), np.arange(0, 601, CLIENTS))
     record = auditor.record(clients=log, noise_multiplier=noise_multiplier)
@@ -65,7 +67,9 @@ def test_a_share_of_the_position_is_taken_back():
 
 @pytest.mark.parametrize("rate", [0.0, RATE, 0.2])
 def test_the_rate_is_found(rate):
-    found = [fit_reaction(seen_by(run(rate, seed=seed), EVERY_ROUND)) for seed in range(6)]
+    found = [
+        fit_reaction(seen_by(run(rate, seed=seed), EVERY_ROUND)) for seed in range(6)
+    ]
     errors = [one.error for one in found]
     mean = np.mean([one.rate for one in found])
     assert abs(mean - rate) < 3 * np.sqrt(np.sum(np.square(errors))) / len(found)
@@ -80,7 +84,9 @@ def test_noise_that_is_known_to_prevail_shows_the_reaction_without_a_fit():
     assert view.reaction == Reaction()
     assert client.size(view) == pytest.approx(true_size(RATE), rel=0.1)
     plain = client.size(seen_by(record, EVERY_ROUND))
-    assert plain > 1.4 * true_size(RATE)  # as if nobody pulled the client's updates back
+    assert plain > 1.4 * true_size(
+        RATE
+    )  # as if nobody pulled the client's updates back
 
 
 def test_a_fitted_reaction_gives_the_same_client_a_score_near_it():
@@ -119,7 +125,9 @@ def test_scores_of_noise_alone_have_the_interval_of_any_rate():
         for rate in (-0.1, 0.3, 0.9):
             other = seen_by(record, EVERY_ROUND, Reaction(rate))
             alone = ladder_fit(other)
-            lowest, highest = (end * client.size(other) for end in (alone.low, alone.high))
+            lowest, highest = (
+                end * client.size(other) for end in (alone.low, alone.high)
+            )
             size = client.size(view)
             assert fit.low * size < lowest + 1e-6
             assert fit.high * size > highest - 1e-6

@@ -22,7 +22,9 @@ from fl_epe.reporting import summarize, write_report
 
 
 def test_round_trip(tmp_path):
-    record = make_record(metrics={"eval_accuracy": np.array([0.1, 0.9])}, faults=("one", "two"))
+    record = make_record(
+        metrics={"eval_accuracy": np.array([0.1, 0.9])}, faults=("one", "two")
+    )
     loaded = AuditRecord.load(record.save(tmp_path / "deep" / "record.npz"))
     found = loaded.by_name()
     for name, value in record.by_name().items():
@@ -72,12 +74,18 @@ class TestBadFiles:
 
     def test_another_schema(self, tmp_path):
         write_archive(tmp_path / "r.npz", {}, {"meta": {}}, schema=99)
-        with pytest.raises(ValueError, match=r"schema=99, and this version of fl_epe reads 1"):
+        with pytest.raises(
+            ValueError, match=r"schema=99, and this version of fl_epe reads 1"
+        ):
             AuditRecord.load(tmp_path / "r.npz")
 
     def test_incomplete(self, tmp_path):
-        write_archive(tmp_path / "r.npz", {}, {"meta": {"provenance.faults": []}}, schema=1)
-        with pytest.raises(ValueError, match=r"to hold observed\.means: not a whole record"):
+        write_archive(
+            tmp_path / "r.npz", {}, {"meta": {"provenance.faults": []}}, schema=1
+        )
+        with pytest.raises(
+            ValueError, match=r"to hold observed\.means: not a whole record"
+        ):
             AuditRecord.load(tmp_path / "r.npz")
 
 
@@ -113,7 +121,10 @@ class TestBadFiles:
             id="clip_norms.shape=2,to-be-6",
         ),
         pytest.param(
-            {"observed.displacement": np.full(40, np.nan), "observed.final": np.full(40, np.nan)},
+            {
+                "observed.displacement": np.full(40, np.nan),
+                "observed.final": np.full(40, np.nan),
+            },
             "observed.final to be finite",
             id="nan-cosines-with-a-finite-model",
         ),
@@ -142,10 +153,14 @@ def test_delta_cosines_need_a_linear_optimizer():
             "statistic='maximum' to be one of",
             id="statistic=maximum-to-be-one-of",
         ),
-        pytest.param({"variance": "guessed"}, "variance='guessed'", id="variance=guessed"),
+        pytest.param(
+            {"variance": "guessed"}, "variance='guessed'", id="variance=guessed"
+        ),
         pytest.param({"delta": 2.0}, r"delta=2\.0 in \(0, 1\)", id="delta=2.0-in-0,1"),
         pytest.param(
-            {"confidence": 1.0}, r"confidence=1\.0 in \(0, 1\)", id="confidence=1.0-in-0,1"
+            {"confidence": 1.0},
+            r"confidence=1\.0 in \(0, 1\)",
+            id="confidence=1.0-in-0,1",
         ),
     ],
 )
@@ -167,7 +182,8 @@ def test_contributions_stand_for_clip_norms():
     """A strategy that weighs replies: what counts is what a canary adds to the mean."""
     plain = make_record()
     told = make_record(
-        contributions=plain.mechanism.clip_norms / plain.mechanism.cohort_size, cohort_size=1e6
+        contributions=plain.mechanism.clip_norms / plain.mechanism.cohort_size,
+        cohort_size=1e6,
     )
     for sees in ("all", "final"):
         np.testing.assert_allclose(
@@ -194,19 +210,27 @@ def test_a_file_has_the_names_of_the_record(tmp_path):
     with np.load(record.save(tmp_path / "record.npz")) as archive:
         meta = json.loads(bytes(archive["meta"]))
         arrays = {
-            name: archive[name] for name in archive.files if name not in ("meta", "checksums")
+            name: archive[name]
+            for name in archive.files
+            if name not in ("meta", "checksums")
         }
     for name, value in arrays.items():
         found: Any = record.metrics if name.startswith("metrics.") else record
         for part in name.removeprefix("metrics.").split("."):
             found = found[part] if isinstance(found, dict) else getattr(found, part)
         assert np.array_equal(value, found), name
-    assert {"observed.means", "norms.means", "mechanism.server.learning_rates"} <= arrays.keys()
+    assert {
+        "observed.means",
+        "norms.means",
+        "mechanism.server.learning_rates",
+    } <= arrays.keys()
     assert meta["mechanism.server.name"] == "sgd"
     assert meta["findings.stopped.after"] == 3
     assert meta["provenance.seeds"] == {"canary": 2**127, "noise": None}
     assert arrays.keys() | meta.keys() - {"metrics"} >= {
-        name for name, value in record.by_name().items() if value is not None and name != "metrics"
+        name
+        for name, value in record.by_name().items()
+        if value is not None and name != "metrics"
     }
     assert AuditRecord.load(tmp_path / "record.npz").findings.stopped == stopped
 

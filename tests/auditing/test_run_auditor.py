@@ -114,7 +114,9 @@ def test_lost_rounds_and_canaries_that_never_took_part():
     assert record.unobserved.means.shape == (ROUNDS, UNOBSERVED + 20)
     assert np.all(record.norms.means[[4, 11]] == 0)
     assert np.all(record.presence.sum(axis=0) == 1)
-    assert set(record.observed.ids) | set(record.unobserved.ids) == set(range(COUNT + UNOBSERVED))
+    assert set(record.observed.ids) | set(record.unobserved.ids) == set(
+        range(COUNT + UNOBSERVED)
+    )
 
 
 @pytest.mark.slow
@@ -129,7 +131,9 @@ def test_a_record_in_the_middle_does_not_disturb_the_end():
 def test_record_survives_the_disk(tmp_path):
     record = noisy_run().record(noise_multiplier=0.5, task="elsewhere")
     loaded = AuditRecord.load(record.save(tmp_path / "record.npz"))
-    np.testing.assert_array_equal(loaded.mechanism.contributions, record.mechanism.contributions)
+    np.testing.assert_array_equal(
+        loaded.mechanism.contributions, record.mechanism.contributions
+    )
     assert loaded.design.task == "elsewhere"
 
 
@@ -160,7 +164,8 @@ def test_bad_arguments_are_named():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize(
-    "rounds", [*(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (0, 1, ROUNDS)), 12]
+    "rounds",
+    [*(pytest.param(rounds, marks=pytest.mark.slow) for rounds in (0, 1, ROUNDS)), 12],
 )
 def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     """The first rounds from the state of a later one, the others seen again."""
@@ -179,26 +184,38 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
 
     whole = noisy_run(server, lost=(3, 15), make=Seen)
     state = whole.state()
-    numbers = ROUNDS * (2 * (COUNT + UNOBSERVED + 1) + 9 + 3 * COUNT + ROUNDS)  # and no vector
+    numbers = ROUNDS * (
+        2 * (COUNT + UNOBSERVED + 1) + 9 + 3 * COUNT + ROUNDS
+    )  # and no vector
     presence = ROUNDS * COUNT
     sketches = state["sketches"].nbytes
     assert sketches == 4 * ROUNDS * (min(DIM, SKETCH_PARTS) + window_of(DIM, WINDOW))
     kept = sum(array.nbytes for array in state.values())
     assert kept <= 8 * numbers + sketches + presence
     again = RunAuditor(COUNT, UNOBSERVED, seed=SEED, delta=DELTA, server=server)
-    velocity = (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
-    again.restore(state, rounds, start=models[0], last=models[rounds], velocity=velocity)
+    velocity = (
+        (models[rounds] - models[rounds - 1]) / np.float32(0.5) if rounds else None
+    )
+    again.restore(
+        state, rounds, start=models[0], last=models[rounds], velocity=velocity
+    )
     assert again.rounds == rounds
     for theta, facts in told[rounds:]:
         again.observe(theta, facts)
     ours, theirs = again.record(), whole.record()
     np.testing.assert_array_equal(ours.presence, theirs.presence)
     np.testing.assert_allclose(ours.observed.means, theirs.observed.means, atol=1e-6)
-    np.testing.assert_allclose(ours.observed.displacement, theirs.observed.displacement, atol=1e-6)
-    np.testing.assert_array_equal(ours.mechanism.contributions, theirs.mechanism.contributions)
+    np.testing.assert_allclose(
+        ours.observed.displacement, theirs.observed.displacement, atol=1e-6
+    )
+    np.testing.assert_array_equal(
+        ours.mechanism.contributions, theirs.mechanism.contributions
+    )
     estimates = again.epsilon_so_far(), whole.epsilon_so_far()
     for name in ("epsilon", "low", "high"):
-        assert getattr(estimates[0], name) == pytest.approx(getattr(estimates[1], name), rel=1e-5)
+        assert getattr(estimates[0], name) == pytest.approx(
+            getattr(estimates[1], name), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize(
@@ -207,17 +224,32 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
         ({"rounds": ROUNDS + 1}, "rounds=21 to be from 0 to 20"),
         ({"rounds": -1}, "rounds=-1 to be from 0"),
         ({"count": COUNT - 1}, r"presence.shape=\(20, 200\) to be \(20, 199\)"),
-        ({"unobserved": UNOBSERVED + 1}, r"dots.mean.shape=\(20, 300\) to be at least \(20, 301\)"),
+        (
+            {"unobserved": UNOBSERVED + 1},
+            r"dots.mean.shape=\(20, 300\) to be at least \(20, 301\)",
+        ),
         ({"signals": np.zeros((2, 3))}, r"signals.shape=\(2, 3\)"),
         ({"factor": np.zeros(3)}, r"factor.shape=\(3,\) to be"),
         ({"sketches": np.zeros((20, 3))}, r"sketches.shape=\(20, 3\) to be"),
         ({"replies": np.zeros(3)}, r"replies.shape=\(3,\) to be \(20,\)"),
     ],
-    ids=["late", "negative", "count", "unobserved", "signals", "factor", "sketches", "replies"],
+    ids=[
+        "late",
+        "negative",
+        "count",
+        "unobserved",
+        "signals",
+        "factor",
+        "sketches",
+        "replies",
+    ],
 )
 def test_a_state_that_does_not_fit_is_refused(change, message):
     given = {"count": COUNT, "unobserved": UNOBSERVED, "rounds": ROUNDS} | change
-    state = {**state_of_a_run(), **{k: v for k, v in change.items() if k not in ("rounds",)}}
+    state = {
+        **state_of_a_run(),
+        **{k: v for k, v in change.items() if k not in ("rounds",)},
+    }
     again = RunAuditor(given["count"], given["unobserved"], seed=SEED, delta=DELTA)
     theta = np.zeros(DIM, np.float32)
     with pytest.raises(ValueError, match=message):
@@ -238,7 +270,12 @@ def test_canaries_of_little_energy_are_projected_out_where_rounds_are_whitened(
 
 def decaying_run(contribution=0.1):
     """A server whose steps fall from 1 to 0.01, which the auditor is not told during the run."""
-    rng, count, dim, rates = np.random.default_rng(0), 24, 3000, np.geomspace(1, 0.01, ROUNDS)
+    rng, count, dim, rates = (
+        np.random.default_rng(0),
+        24,
+        3000,
+        np.geomspace(1, 0.01, ROUNDS),
+    )
     canaries = CanarySet(dim, count, SEED)
     vectors = np.stack([canaries.vector(i) for i in range(count)])
     auditor = RunAuditor(count, 0, seed=SEED, delta=DELTA, series=("mean",))

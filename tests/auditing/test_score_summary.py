@@ -21,7 +21,9 @@ def _write(path, kind):
         rows = [
             f"{a!r},{b}"
             for a, b in zip(
-                OBSERVED.tolist(), [*map(repr, UNOBSERVED.tolist()), *[""] * 10], strict=True
+                OBSERVED.tolist(),
+                [*map(repr, UNOBSERVED.tolist()), *[""] * 10],
+                strict=True,
             )
         ]
         path.write_text("observed, unobserved\n" + "\n".join(rows) + "\n")
@@ -34,17 +36,27 @@ def _write(path, kind):
         np.savez(path, observed=OBSERVED, unobserved=UNOBSERVED)
     elif kind == "x.json":
         path.write_text(
-            json.dumps({"observed": OBSERVED.tolist(), "unobserved": UNOBSERVED.tolist(), "z": 3})
+            json.dumps(
+                {
+                    "observed": OBSERVED.tolist(),
+                    "unobserved": UNOBSERVED.tolist(),
+                    "z": 3,
+                }
+            )
         )
     else:
         import pyarrow
         from pyarrow import parquet
 
-        table = pyarrow.table({"observed": OBSERVED, "unobserved": [*UNOBSERVED, *[None] * 10]})
+        table = pyarrow.table(
+            {"observed": OBSERVED, "unobserved": [*UNOBSERVED, *[None] * 10]}
+        )
         parquet.write_table(table, path)
 
 
-@pytest.mark.parametrize("kind", ["wide.csv", "long.csv", "x.npz", "x.json", "x.parquet"])
+@pytest.mark.parametrize(
+    "kind", ["wide.csv", "long.csv", "x.npz", "x.json", "x.parquet"]
+)
 def test_every_format_gives_the_same_scores(kind, tmp_path):
     _write(tmp_path / kind, kind)
     observed, unobserved = read_scores(tmp_path / kind)
@@ -54,7 +66,19 @@ def test_every_format_gives_the_same_scores(kind, tmp_path):
 
 def test_json_output_holds_every_estimate_and_bound(tmp_path, capsys):
     _write(tmp_path / "x.npz", "x.npz")
-    assert main(["estimate", str(tmp_path / "x.npz"), "--json", "--delta", "1e-3", "--coins"]) == 0
+    assert (
+        main(
+            [
+                "estimate",
+                str(tmp_path / "x.npz"),
+                "--json",
+                "--delta",
+                "1e-3",
+                "--coins",
+            ]
+        )
+        == 0
+    )
     result = json.loads(capsys.readouterr().out)
     expected = epsilon_from_scores(OBSERVED, UNOBSERVED, 1e-3)
     assert result["answer"]["epsilon"] == pytest.approx(expected.epsilon)
@@ -66,7 +90,12 @@ def test_table_output(tmp_path, capsys):
     _write(tmp_path / "x.json", "x.json")
     assert main(["estimate", str(tmp_path / "x.json"), "--details"]) == 0
     printed = capsys.readouterr().out
-    for word in ("two fitted Gaussians", "clopper-pearson", "the proof", "Gaussian: A²"):
+    for word in (
+        "two fitted Gaussians",
+        "clopper-pearson",
+        "the proof",
+        "Gaussian: A²",
+    ):
         assert word in printed
     assert "one-run" not in printed  # nobody said that coins were thrown
 
@@ -114,7 +143,10 @@ def test_cosines_alone_with_their_dimension():
         pytest.param("a.npz", "no archive", "hold columns", id="npz-broken"),
         pytest.param("a.parquet", "no parquet", "hold columns", id="parquet-broken"),
         pytest.param(
-            "a.txt", "1", ".jsonl, .parquet, .npz, .json, .npy (of text, also with .gz)", id="txt"
+            "a.txt",
+            "1",
+            ".jsonl, .parquet, .npz, .json, .npy (of text, also with .gz)",
+            id="txt",
         ),
     ],
 )
@@ -152,15 +184,21 @@ def test_scores_without_their_members_are_not_taken_for_observed_ones(tmp_path):
     ("content", "side"),
     [
         pytest.param("observed\n1\n2\n", "did not take part", id="no-column-of-others"),
-        pytest.param("observed,unobserved\n1,\n2,\n", "did not take part", id="empty-column"),
-        pytest.param("score,member\n1,1\n2,1\n", "did not take part", id="members-alone"),
+        pytest.param(
+            "observed,unobserved\n1,\n2,\n", "did not take part", id="empty-column"
+        ),
+        pytest.param(
+            "score,member\n1,1\n2,1\n", "did not take part", id="members-alone"
+        ),
         pytest.param("score,member\n1,0\n2,0\n", "took part", id="others-alone"),
         pytest.param("unobserved\n1\n2\n", "took part", id="column-of-others-alone"),
         pytest.param("observed,unobserved\n,1\n,2\n", "took part", id="empty-observed"),
         pytest.param("score,member\n", "took part", id="no-row"),
     ],
 )
-def test_a_side_without_scores_is_named_and_nothing_is_measured(content, side, tmp_path, capsys):
+def test_a_side_without_scores_is_named_and_nothing_is_measured(
+    content, side, tmp_path, capsys
+):
     (tmp_path / "a.csv").write_text(content)
     assert main(["estimate", str(tmp_path / "a.csv")]) == 3
     assert capsys.readouterr().err.startswith(
@@ -189,17 +227,25 @@ def test_who_took_part_is_written_in_several_ways(words, tmp_path):
 
 def test_scores_that_numpy_saves_as_they_come(tmp_path):
     rows = np.column_stack([[2.0, 1.0], [1, 0]])
-    np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="score,member", comments="")
+    np.savetxt(
+        tmp_path / "a.csv", rows, delimiter=",", header="score,member", comments=""
+    )
     assert [side.tolist() for side in read_scores(tmp_path / "a.csv")] == [[2], [1]]
 
 
 @pytest.mark.parametrize("orient", ["columns", "list"])
 def test_scores_that_pandas_writes_as_json(orient, tmp_path):
-    values: dict[str, Any] = {"observed": {"0": 1.5, "1": 2.5}, "unobserved": {"0": 0.5, "1": None}}
+    values: dict[str, Any] = {
+        "observed": {"0": 1.5, "1": 2.5},
+        "unobserved": {"0": 0.5, "1": None},
+    }
     if orient == "list":
         values = {name: list(cells.values()) for name, cells in values.items()}
     (tmp_path / "a.json").write_text(json.dumps(values))
-    assert [side.tolist() for side in read_scores(tmp_path / "a.json")] == [[1.5, 2.5], [0.5]]
+    assert [side.tolist() for side in read_scores(tmp_path / "a.json")] == [
+        [1.5, 2.5],
+        [0.5],
+    ]
 
 
 INFINITE = {
@@ -219,7 +265,9 @@ def test_infinite_scores_are_read(name, tmp_path):
         import pyarrow
         from pyarrow import parquet
 
-        table = pyarrow.table({"observed": [np.inf, 2.0], "unobserved": [-np.inf, None]})
+        table = pyarrow.table(
+            {"observed": [np.inf, 2.0], "unobserved": [-np.inf, None]}
+        )
         parquet.write_table(table, path)
     else:
         path.write_text(INFINITE[name])
@@ -233,7 +281,9 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys)
     for sides, most in ((finite, 1e3), ((observed, unobserved), np.inf)):
         sides[0][:9] = most
         sides[1][:9] = -most
-    found = summarize_scores(bare_scores(observed, unobserved, None), 1e-2, coins=True, claim=0.5)
+    found = summarize_scores(
+        bare_scores(observed, unobserved, None), 1e-2, coins=True, claim=0.5
+    )
     expected = summarize_scores(bare_scores(*finite, None), 1e-2, coins=True)
     for method in ("jeffreys", "simultaneous", "weighted", "lifted", "one-run"):
         assert found.bounds[method] == expected.bounds[method]
@@ -243,7 +293,10 @@ def test_infinite_scores_count_by_their_order_and_have_no_mean(tmp_path, capsys)
     assert "these scores are not Gaussian (some are infinite)" in str(found.refused)
     assert found.gaussian == {}
     assert found.evidence.estimate is None
-    assert found.evidence.laws.objection == "some scores are infinite, and Gaussian ones are not"
+    assert (
+        found.evidence.laws.objection
+        == "some scores are infinite, and Gaussian ones are not"
+    )
     np.savez(tmp_path / "a.npz", observed=observed, unobserved=unobserved)
     assert main(["estimate", str(tmp_path / "a.npz"), "--json", "--delta", "1e-2"]) == 3
     answer = json.loads(capsys.readouterr().out)["answer"]

@@ -11,7 +11,9 @@ from fl_epe.auditing.scores import mean_spread
 DELTA = 1e-5
 
 
-def audited(seed, dim, count, z, rounds=1, times=1, unobserved=4, known=True, agree=0.0):
+def audited(
+    seed, dim, count, z, rounds=1, times=1, unobserved=4, known=True, agree=0.0
+):
     """A run of sums of canaries and noise; ``agree`` is the share of it that is in every round."""
     auditor = RunAuditor(count, unobserved, seed=seed, delta=DELTA)
     canaries = CanarySet(dim, count, seed)
@@ -42,7 +44,9 @@ def test_the_mean_of_overlapping_canaries_varies_as_predicted():
     error = 1 / np.sqrt(2 * runs)  # relative, of a standard deviation
     assert measured == pytest.approx(np.mean(spreads), rel=3 * error)
     # A score is against the noise alone, without the part of the canary itself.
-    assert np.mean(means) == pytest.approx(1 / z, abs=3 * measured / np.sqrt(count * runs))
+    assert np.mean(means) == pytest.approx(
+        1 / z, abs=3 * measured / np.sqrt(count * runs)
+    )
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])
@@ -54,7 +58,8 @@ def test_the_interval_of_a_record_has_that_width(sees):
     unknown = audited(1, 400, 200, 0.3, rounds=2, times=1, known=False)
     assert seen_by(unknown, Adversary(sees)).scores(statistic).spread == 1
     wide, narrow = (
-        epsilon_from_record(each, adversary=Adversary(sees)) for each in (record, unknown)
+        epsilon_from_record(each, adversary=Adversary(sees))
+        for each in (record, unknown)
     )
     assert wide.epsilon == narrow.epsilon
     assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
@@ -64,7 +69,9 @@ def test_the_interval_of_a_record_has_that_width(sees):
 def test_a_length_that_does_not_vary_moves_no_scores():
     shifts, noise = np.array([10.0]), np.ones(1)
     assert mean_spread(10, 10**9, shifts, noise) == pytest.approx(1)
-    assert mean_spread(1000, 1000, shifts, np.zeros(1)) == 1  # nothing random hides them
+    assert (
+        mean_spread(1000, 1000, shifts, np.zeros(1)) == 1
+    )  # nothing random hides them
 
 
 @pytest.mark.parametrize("sees", ["final", "all"])

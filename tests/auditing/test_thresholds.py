@@ -43,7 +43,9 @@ def test_jeffreys_is_the_published_sweep(shift):
     assert bound_of("jeffreys", observed, unobserved) == pytest.approx(naive, rel=1e-9)
     cosines, null = observed / 100, stats.beta((DIM - 1) / 2, (DIM - 1) / 2)
     naive = _naive_sweep(cosines, lambda t: null.logsf((t + 1) / 2), cosines)
-    assert bound_of("jeffreys", cosines, None, dim=DIM) == pytest.approx(naive, rel=1e-7)
+    assert bound_of("jeffreys", cosines, None, dim=DIM) == pytest.approx(
+        naive, rel=1e-7
+    )
 
 
 def test_jeffreys_cap_of_a_thousand_canaries():
@@ -95,7 +97,10 @@ def test_held_out_bounds_are_their_formulas(judged, shift):
     assert {(e.observed, e.unobserved) for e in judged} == {(360, 360)}
     level = 1 - math.sqrt(1 - ALPHA)
     rates = [
-        [stats.beta.ppf(1 - level, e + 1, 360 - e) for e in (*errors.missed, *errors.false_alarms)]
+        [
+            stats.beta.ppf(1 - level, e + 1, 360 - e)
+            for e in (*errors.missed, *errors.false_alarms)
+        ]
         for errors in judged
     ]
     fnr, fpr = rates[0]
@@ -103,7 +108,9 @@ def test_held_out_bounds_are_their_formulas(judged, shift):
     assert bounds[0] == pytest.approx(math.log(ratio), rel=1e-9)
     fnr, fpr = rates[1]
     mu = stats.norm.isf(fpr) - stats.norm.ppf(fnr)
-    assert bounds[1] == pytest.approx(epsilon_two_gaussians(0, 1, mu, 1, DELTA), rel=1e-9)
+    assert bounds[1] == pytest.approx(
+        epsilon_two_gaussians(0, 1, mu, 1, DELTA), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("method", ["clopper-pearson", "gdp"])

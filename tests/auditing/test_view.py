@@ -6,7 +6,14 @@ from records import make_record
 from scipy import stats
 
 from fl_epe import epsilon_from_cosines, epsilon_from_scores, epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, Adversary, NotMeasured, ServerStep, ladder_fit, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    Adversary,
+    NotMeasured,
+    ServerStep,
+    ladder_fit,
+    seen_by,
+)
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -15,7 +22,9 @@ class TestExpectedScores:
     def test_explain_the_scores_where_canaries_differ(self):
         rng = np.random.default_rng(0)
         clip_norms = rng.lognormal(0, 1, 50)
-        record = limit_record(Poisson(50, 0.1), 0.3, 1e-3, clip_norms=clip_norms, momentum=0.8)
+        record = limit_record(
+            Poisson(50, 0.1), 0.3, 1e-3, clip_norms=clip_norms, momentum=0.8
+        )
         for sees in ("final", "all"):
             fit = ladder_fit(seen_by(record, Adversary(sees)))
             # the standard error of κ is a quarter of its interval
@@ -30,7 +39,12 @@ class TestExpectedScores:
         inside = 0
         for seed in range(300):
             record = limit_record(
-                ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=2, seed=seed
+                ShuffledEpochs(6, 2),
+                0.5,
+                1e-3,
+                num_canaries=40,
+                unobserved=2,
+                seed=seed,
             )
             fit = ladder_fit(seen_by(record))
             inside += fit.low <= 1 <= fit.high
@@ -91,7 +105,9 @@ def test_a_statistic_needs_an_adversary_who_knows_enough():
     assert seen_by(record, unaware).scores().statistic == "maximum over rounds"
     with pytest.raises(ValueError, match="'matched-filter' to be one of maximum"):
         seen_by(record, unaware).scores("matched-filter")
-    with pytest.raises(ValueError, match="'full-knowledge' to be one of matched-filter"):
+    with pytest.raises(
+        ValueError, match="'full-knowledge' to be one of matched-filter"
+    ):
         seen_by(record, EVERY_ROUND).scores("full-knowledge")
 
 

@@ -47,7 +47,9 @@ def test_the_factor_is_that_of_the_cosines():
     unit = vectors / np.linalg.norm(vectors, axis=1)[:, None]
     correlation = factor_of(vectors)
     assert correlation.window == ROUNDS < window_of(DIM, 800) == 20
-    np.testing.assert_allclose(dense(correlation), np.linalg.cholesky(unit @ unit.T), atol=1e-6)
+    np.testing.assert_allclose(
+        dense(correlation), np.linalg.cholesky(unit @ unit.T), atol=1e-6
+    )
     precision = Precision.of(ROUNDS, DIM, correlation.parts)
     assert precision.width == 1  # nothing is estimated in so few
 
@@ -55,7 +57,9 @@ def test_the_factor_is_that_of_the_cosines():
 def test_scores_are_whitened_by_it():
     correlation, rng = factor_of(residuals()), np.random.default_rng(1)
     lower, values = dense(correlation), rng.standard_normal((ROUNDS, 3))
-    np.testing.assert_allclose(correlation.whiten(values), np.linalg.solve(lower, values))
+    np.testing.assert_allclose(
+        correlation.whiten(values), np.linalg.solve(lower, values)
+    )
     few = correlation.whiten(values[:5])  # of the first rounds
     np.testing.assert_array_equal(few, correlation.whiten(values)[:5])
     inverse = np.linalg.inv(lower @ lower.T)
@@ -123,7 +127,9 @@ def test_it_goes_on_from_its_state(dim, forgotten):
     for row in vectors[:8]:
         half.add(row)
     again.restore(half.state(), forgotten)
-    for row, wanted in zip(vectors[8 - forgotten :], rows[8 - forgotten :], strict=True):
+    for row, wanted in zip(
+        vectors[8 - forgotten :], rows[8 - forgotten :], strict=True
+    ):
         np.testing.assert_array_equal(again.add(row), wanted)
     with pytest.raises(ArgumentError, match=r"sketches.shape=\(2, 3\)"):
         again.restore(np.zeros((2, 3)))
@@ -152,7 +158,9 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
         signal = correlation.whiten(shape)
         length = np.linalg.norm(signal)
         widths.append(np.mean((signal.T @ correlation.whiten(null) / length) ** 2))
-        new = rng.standard_normal((rounds, count))  # of directions that the vectors do not have
+        new = rng.standard_normal(
+            (rounds, count)
+        )  # of directions that the vectors do not have
         fresh.append(np.mean((signal.T @ correlation.whiten(new) / length) ** 2))
         lengths.append(length)
     reach = reach_of(rounds, correlation.window)
@@ -163,16 +171,23 @@ def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, 
     assert (told.width, told.own) == pytest.approx((width, own), abs=0.001)
     # As long as in the mean over the noise, whose cosines of 4,000 dimensions differ by chance.
     pairs = np.sum((shape @ shape.T) ** 2) - np.sum(shape**4)
-    error = told.unit_error(float(pairs), float(np.sum(shape**4)), float(np.sum(shape**2)))
+    error = told.unit_error(
+        float(pairs), float(np.sum(shape**4)), float(np.sum(shape**2))
+    )
     wanted = np.linalg.norm(shape)
-    assert told.unit * np.mean(lengths) == pytest.approx(wanted, rel=3 * error / np.sqrt(runs))
+    assert told.unit * np.mean(lengths) == pytest.approx(
+        wanted, rel=3 * error / np.sqrt(runs)
+    )
     assert np.std(lengths) / np.mean(lengths) == pytest.approx(error, rel=0.4)
 
 
 @pytest.mark.parametrize(
-    ("dim", "rounds", "window"), [(200, 8, 800), (1000, 50, 800), (20_000, 60, 800), (300, 60, 15)]
+    ("dim", "rounds", "window"),
+    [(200, 8, 800), (1000, 50, 800), (20_000, 60, 800), (300, 60, 15)],
 )
-def test_rounds_of_noise_are_independent_and_of_a_common_part_are_not(dim, rounds, window):
+def test_rounds_of_noise_are_independent_and_of_a_common_part_are_not(
+    dim, rounds, window
+):
     rng = np.random.default_rng(0)
     for _ in range(10):
         noise, common = rng.standard_normal((rounds, dim)), rng.standard_normal(dim)
@@ -193,7 +208,9 @@ def test_pairs_of_rounds_lose_what_they_share():
 @pytest.mark.parametrize("dim", [12, 20, 50])
 def test_few_dimensions_do_not_enlarge_a_signal(dim):
     """A residual is short by chance, and 1/‖h‖² too large: ε was 21% too large in 12 dimensions."""
-    residual = np.random.default_rng(0).standard_normal((100_000, dim - 1))  # but for the canaries
+    residual = np.random.default_rng(0).standard_normal(
+        (100_000, dim - 1)
+    )  # but for the canaries
     energies = dim / np.sum(residual**2, axis=1)
     error = energies.std() / np.sqrt(len(energies))
     unit = Precision.of(1, dim, 0).unit

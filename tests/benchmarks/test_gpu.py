@@ -38,7 +38,12 @@ QUICK = ["--quick", "--device", "cpu"]
 
 def plan(seed=1, **changes):
     task = Tiny()
-    settings = {"rounds": 6, "clients_per_round": 5, "num_canaries": 12, "unobserved": 8}
+    settings = {
+        "rounds": 6,
+        "clients_per_round": 5,
+        "num_canaries": 12,
+        "unobserved": 8,
+    }
     settings |= {"canary_participations": 1}
     drawn = {"noise_generator": "sfc64"}  # as `AuditedRun` draws it
     config = RunConfig(clients=task.num_clients, **settings | drawn | changes)
@@ -51,7 +56,9 @@ def played(run, rounds):
     return run
 
 
-@pytest.mark.parametrize(("dim", "count"), [(100, 60_000), (65_536, 500), (70_000, 500)])
+@pytest.mark.parametrize(
+    ("dim", "count"), [(100, 60_000), (65_536, 500), (70_000, 500)]
+)
 def test_a_tensor_is_scored_like_an_array(dim, count):
     canaries = CanarySet(dim, count, 3)
     x = np.random.default_rng(0).standard_normal(dim).astype(np.float32)
@@ -71,13 +78,20 @@ def test_butterflies_are_exact_for_whole_numbers():
 def test_the_run_is_that_of_dp_fedavg():
     own = plan()
     run = played(AuditedRun(own), own.config.rounds)
-    found, expected = run.record(), simulate(Job(own.task, own.config, own.seeds), workers=1)
+    found, expected = (
+        run.record(),
+        simulate(Job(own.task, own.config, own.seeds), workers=1),
+    )
     np.testing.assert_array_equal(found.presence, expected.presence)
-    np.testing.assert_allclose(found.mechanism.clip_norms, expected.mechanism.clip_norms, rtol=0)
+    np.testing.assert_allclose(
+        found.mechanism.clip_norms, expected.mechanism.clip_norms, rtol=0
+    )
     np.testing.assert_allclose(found.norms.means, expected.norms.means, rtol=1e-6)
     for side in ("observed", "unobserved"):
         for name in ("means", "final", "displacement"):
-            values = [getattr(getattr(record, side), name) for record in (found, expected)]
+            values = [
+                getattr(getattr(record, side), name) for record in (found, expected)
+            ]
             # The velocity is float32: each entry is off by 2^-24 of itself in every round.
             off = np.abs(values[0] - values[1]).max() * np.sqrt(found.dim)
             assert off < own.config.rounds * 2**-20, name
@@ -114,7 +128,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_agreement_tells_how_far_updates_are_apart():
     same = gpu_measures.correlation(Tiny(), CPU, LocalTraining())
-    rounded = gpu_measures.correlation(Tiny(), Execution("cpu", 4, "bf16"), LocalTraining())
+    rounded = gpu_measures.correlation(
+        Tiny(), Execution("cpu", 4, "bf16"), LocalTraining()
+    )
     assert same["relative"] == 0
     assert 1e-4 < rounded["relative"] < 2**-5  # bfloat16 keeps eight bits
 
@@ -212,7 +228,9 @@ def only(packages):
         except importlib.metadata.PackageNotFoundError:
             continue  # a requirement for another platform
         paths |= {
-            found.locate_file(file.parts[0]) for file in found.files if ".." not in file.parts
+            found.locate_file(file.parts[0])
+            for file in found.files
+            if ".." not in file.parts
         }
         for text in found.requires or ():
             required = re.match(r"[\w.-]+", text).group()
@@ -233,11 +251,18 @@ def test_all_of_it_where_only_torch_numpy_and_scipy_are_installed(tmp_path):
     bare = [sys.executable, "-S"]
     for package in ("flwr", "dp_accounting", "threadpoolctl", "matplotlib", "fl_epe"):
         command = [*bare, "-c", f"import {package}"]
-        found = subprocess.run(command, env=environment, capture_output=True, cwd="/", check=False)
+        found = subprocess.run(
+            command, env=environment, capture_output=True, cwd="/", check=False
+        )
         assert b"ModuleNotFoundError" in found.stderr, package
     command = [*bare, str(SCRIPT), *QUICK]
     run = subprocess.run(
-        command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     values = json.loads((out / "quick.json").read_text())

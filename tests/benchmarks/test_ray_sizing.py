@@ -23,7 +23,9 @@ def test_a_round_is_the_sum_of_its_parts():
 
 def test_without_scoring_the_server_has_less_to_do():
     load = Load(dim=50, clients=5, canaries=0.0)
-    with_scores, without = (predicted(PARTS, load, 2, scored=how) for how in (True, False))
+    with_scores, without = (
+        predicted(PARTS, load, 2, scored=how) for how in (True, False)
+    )
     assert with_scores[2] - without[2] == 7.0
     assert with_scores[:2] == without[:2]
 
@@ -58,9 +60,17 @@ def test_every_part_is_measured():
 @pytest.mark.slow
 def test_the_table_has_a_row_for_each_size_and_number_of_workers(capsys):
     options = argparse.Namespace(
-        cohort=8, bandwidth=10.0, few=2, turns=1, client_seconds=0.5, sizes=[2_000], workers=[4, 8]
+        cohort=8,
+        bandwidth=10.0,
+        few=2,
+        turns=1,
+        client_seconds=0.5,
+        sizes=[2_000],
+        workers=[4, 8],
     )
     ray_sizing.sized(options, ray_sizing.NOTHING)
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
+    rows = [
+        line.split() for line in capsys.readouterr().out.splitlines() if "%" in line
+    ]
     assert [row[1] for row in rows] == ["4", "8"] * 2
     assert float(rows[2][2]) > float(rows[3][2]) > 0.5  # two clients each, then one

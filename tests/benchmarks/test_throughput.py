@@ -32,7 +32,9 @@ def test_our_task_has_the_clients_examples(model):
     assert task.dim == sum(part.numel() for part in setting.net().parameters())
     for client in range(setting.clients):
         expected = ClientData(*examples(setting, client))
-        torch.testing.assert_close(task.client(client).inputs, expected.inputs, rtol=0, atol=0)
+        torch.testing.assert_close(
+            task.client(client).inputs, expected.inputs, rtol=0, atol=0
+        )
         assert task.client(client).targets.tolist() == expected.targets.tolist()
 
 
@@ -46,7 +48,9 @@ def test_a_step_of_ours_is_one_of_the_loop_s():
     descend(net, setting, 2)
     after = torch.nn.utils.parameters_to_vector(net.parameters()).detach()
     assert np.abs(update.values).max() > 1e-3
-    np.testing.assert_allclose(update.values, (after - before).numpy(), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        update.values, (after - before).numpy(), rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("model", OWN)

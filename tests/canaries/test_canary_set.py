@@ -19,7 +19,9 @@ from fl_epe import CanarySet
 for kind in ("rotation", "sphere"):
     print(CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex())
 """
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     mine = [CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex() for kind in KINDS]
     assert other.stdout.split() == mine
 
@@ -53,7 +55,9 @@ def test_the_kinds_are_different_canaries_but_in_a_few_dimensions():
 def test_dot_equals_the_naive_product(dim, dtype, kind):
     canaries = CanarySet(dim, 37, 8, kind)
     x = np.random.default_rng(0).standard_normal((3, dim)).astype(dtype)
-    naive = np.array([[canaries.vector(i).astype(float) @ row for i in range(37)] for row in x])
+    naive = np.array(
+        [[canaries.vector(i).astype(float) @ row for i in range(37)] for row in x]
+    )
     # float32 products of two vectors of norms 1 and √dim
     np.testing.assert_allclose(canaries.dot(x), naive, atol=2e-6 * np.sqrt(dim))
     np.testing.assert_allclose(canaries.dot(x[1]), naive[1], atol=2e-6 * np.sqrt(dim))
@@ -67,7 +71,9 @@ def test_dot_does_not_depend_on_threads(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dim", [2, 3, 10, 1000, pytest.param(70_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dim", [2, 3, 10, 1000, pytest.param(70_000, marks=pytest.mark.slow)]
+)
 def test_cosines_follow_the_exact_null(dim, kind):
     cosines = CanarySet(dim, 2000, 11, kind).dot(np.eye(1, dim)[0])
     null = stats.beta((dim - 1) / 2, (dim - 1) / 2, loc=-1, scale=2)
@@ -82,7 +88,9 @@ def test_cosines_follow_the_exact_null(dim, kind):
         pytest.param((0, 3, 1), "Expected dim=0 >= 1.", id="dim=0-at-least-1"),
         pytest.param((3, 0, 1), "Expected count=0 >= 1.", id="count=0-at-least-1"),
         pytest.param((3, 3, -1), "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"),
-        pytest.param((3, 3, 1, "cube"), "Expected kind='cube' to be one of", id="kind=cube"),
+        pytest.param(
+            (3, 3, 1, "cube"), "Expected kind='cube' to be one of", id="kind=cube"
+        ),
     ],
 )
 def test_refuses_bad_arguments(arguments, message):
@@ -190,7 +198,10 @@ def test_cut_rows_overlap_less_than_independent_directions():
 def test_sums_of_many_are_those_of_a_few():
     canaries = CanarySet(70_000, 40, 3)
     weights = np.random.default_rng(1).standard_normal((1, 40))
-    halves = [canaries.combine(weights[:, part], numbers=part) for part in (range(5), range(5, 40))]
+    halves = [
+        canaries.combine(weights[:, part], numbers=part)
+        for part in (range(5), range(5, 40))
+    ]
     # coordinates are near √40 / √70,000 = 0.024
     np.testing.assert_allclose(canaries.combine(weights), sum(halves), atol=1e-6)
 
@@ -199,7 +210,9 @@ def test_sums_of_many_are_those_of_a_few():
 def test_scores_of_very_small_and_very_large_vectors(scale):
     canaries = CanarySet(70_000, 5, 3)
     x = np.random.default_rng(0).standard_normal(70_000)
-    np.testing.assert_allclose(canaries.dot(scale * x) / scale, canaries.dot(x), atol=3e-4)
+    np.testing.assert_allclose(
+        canaries.dot(scale * x) / scale, canaries.dot(x), atol=3e-4
+    )
 
 
 def test_nan_is_not_hidden():

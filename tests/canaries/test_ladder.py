@@ -14,11 +14,14 @@ def test_rungs_share_the_rounds_and_fall_by_half(rounds):
     found = rungs(rounds)
     assert sum(found) == rounds
     assert all(
-        first // 2 <= second <= (first + 1) // 2 for first, second in itertools.pairwise(found)
+        first // 2 <= second <= (first + 1) // 2
+        for first, second in itertools.pairwise(found)
     )
 
 
-@pytest.mark.parametrize(("places", "divided"), [(1, 1), (2, 1), (11, 1), (13, 2), (60, 10)])
+@pytest.mark.parametrize(
+    ("places", "divided"), [(1, 1), (2, 1), (11, 1), (13, 2), (60, 10)]
+)
 def test_one_place_in_six_is_divided(places, divided):
     assert divided_places(places) == divided
 
@@ -36,4 +39,6 @@ def test_each_place_keeps_its_rounds_and_canaries_of_one_are_never_together(plac
     assert counts == [6, 3, 2, 1] * divided_places(places)
     for first in range(0, len(counts), 4):
         canaries = found[:, whole + first : whole + first + 4]
-        np.testing.assert_array_equal(canaries.sum(axis=1), given[:, whole + first // 4])
+        np.testing.assert_array_equal(
+            canaries.sum(axis=1), given[:, whole + first // 4]
+        )

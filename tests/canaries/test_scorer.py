@@ -16,7 +16,9 @@ def _tracker(kind="sphere"):
 
 def _naive(vector, kind="sphere"):
     canaries = CanarySet(DIM, 11, 2, kind)
-    return np.array([canaries.vector(i) @ vector / np.linalg.norm(vector) for i in range(11)])
+    return np.array(
+        [canaries.vector(i) @ vector / np.linalg.norm(vector) for i in range(11)]
+    )
 
 
 @pytest.mark.parametrize("waiting", [1, 3, 100])
@@ -28,7 +30,9 @@ def test_cosines_do_not_depend_on_how_many_wait(waiting, monkeypatch):
     assert tracker.cosines("even").shape == (4, 11)
     # vectors wait as float32
     np.testing.assert_allclose(tracker.cosines("odd")[1], _naive(VECTORS[3]), atol=1e-6)
-    np.testing.assert_allclose(tracker.norms("even"), np.linalg.norm(VECTORS[::2], axis=1))
+    np.testing.assert_allclose(
+        tracker.norms("even"), np.linalg.norm(VECTORS[::2], axis=1)
+    )
 
 
 def test_rotated_canaries_are_scored_at_once():
@@ -36,7 +40,9 @@ def test_rotated_canaries_are_scored_at_once():
     found = [tracker.add("a", vector) for vector in VECTORS]
     assert not len(tracker.state()["waiting.names"])
     np.testing.assert_array_equal(tracker.state(["a"])["dots.a"], found)
-    np.testing.assert_allclose(tracker.cosines("a")[3], _naive(VECTORS[3], "rotation"), atol=1e-6)
+    np.testing.assert_allclose(
+        tracker.cosines("a")[3], _naive(VECTORS[3], "rotation"), atol=1e-6
+    )
 
 
 def test_independent_canaries_wait():

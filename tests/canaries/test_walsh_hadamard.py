@@ -12,7 +12,9 @@ def test_is_the_product_with_sylvesters_matrix(bits):
     x = np.random.default_rng(bits).standard_normal(1 << bits).astype(np.float32)
     expected = scipy.linalg.hadamard(1 << bits) @ x.astype(float)
     # sums of 2^bits numbers of size 1 in float32
-    np.testing.assert_allclose(transform(x), expected, atol=1e-6 * 2 ** (bits / 2) * (bits + 1))
+    np.testing.assert_allclose(
+        transform(x), expected, atol=1e-6 * 2 ** (bits / 2) * (bits + 1)
+    )
 
 
 def test_matrices_are_sylvesters():

@@ -11,7 +11,13 @@ from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import answers
 from fl_epe.cli.main import main
 from fl_epe.config import RunConfig
-from fl_epe.limit import canary_advice, exposure, limit_like, limit_record, noise_for_epsilon
+from fl_epe.limit import (
+    canary_advice,
+    exposure,
+    limit_like,
+    limit_record,
+    noise_for_epsilon,
+)
 from fl_epe.limit.client import expected_epsilon
 from fl_epe.mechanism import AdaptiveClip, strategy_matrix
 from fl_epe.schedules import Poisson, ShuffledEpochs, Trace
@@ -24,7 +30,10 @@ class TestCommandLine:
     def log(self, tmp_path):
         trace = synthetic_log()
         path = tmp_path / "log.csv"
-        rows = [f"{t},phone-{c}\n" for t, c in zip(trace.round_ids, trace.client_ids, strict=True)]
+        rows = [
+            f"{t},phone-{c}\n"
+            for t, c in zip(trace.round_ids, trace.client_ids, strict=True)
+        ]
         path.write_text("round,client_id\n" + "".join(rows))
         return path
 
@@ -36,42 +45,70 @@ class TestCommandLine:
         common = ("noise", "--target-epsilon", 1, "--rounds", 50)
         assert main(["advise", *map(str, common)]) == 0
         printed = " ".join(capsys.readouterr().out.split())
-        for part in ("Noise multiplier z = ", "client takes part once", "theory allows ε ≤"):
+        for part in (
+            "Noise multiplier z = ",
+            "client takes part once",
+            "theory allows ε ≤",
+        ):
             assert part in printed
         assert len(printed.split()) <= 200
         found = self._json(capsys, *common, "--clients", 300)
-        direct = noise_for_epsilon(ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, momentum=0.9)
+        direct = noise_for_epsilon(
+            ShuffledEpochs(50, 1), 1.0, 300**-1.1, 300, momentum=0.9
+        )
         assert found["noise_multiplier"] == direct.noise_multiplier
         assert found["delta"] == 300**-1.1
         assert found["answer"] == dataclasses.asdict(direct.answer)
 
-    def test_who_takes_part_once_at_most_does_not_take_part_1_times(self, tmp_path, capsys):
+    def test_who_takes_part_once_at_most_does_not_take_part_1_times(
+        self, tmp_path, capsys
+    ):
         assert main(["advise", "noise", "--target-epsilon", "1", "--worst-case"]) == 0
         assert "takes part at most once." in " ".join(capsys.readouterr().out.split())
         (tmp_path / "log.csv").write_text("round,client_id\n1,a\n1,b\n2,c\n")
-        assert main(["advise", "log", str(tmp_path / "log.csv"), "--noise-multiplier", "1"]) == 0
+        assert (
+            main(
+                ["advise", "log", str(tmp_path / "log.csv"), "--noise-multiplier", "1"]
+            )
+            == 0
+        )
         printed = capsys.readouterr().out
         assert "once" in printed
         assert " 1 times" not in printed
 
     def test_noise_where_no_canary_fits_promises_no_interval(self, capsys):
-        asked, said = ["noise", "--target-epsilon", "3", "--participation", "poisson"], []
+        asked, said = (
+            ["noise", "--target-epsilon", "3", "--participation", "poisson"],
+            [],
+        )
         for clients in ("8", "80"):
             more = ["--participations", "12", "--delta", "0.01", "--clients", clients]
             assert main(["advise", *asked, *more]) == 0
             said.append(" ".join(capsys.readouterr().out.split()))
         assert ["would report at most" in text for text in said] == [False, True]
-        assert ["No two canaries fit beside 8 clients" in text for text in said] == [True, False]
+        assert ["No two canaries fit beside 8 clients" in text for text in said] == [
+            True,
+            False,
+        ]
 
     def test_noise_for_a_run_like_another_is_that_runs_noise(self, tmp_path, capsys):
         settings = SERVERS["real"] | {"clip_norms": np.linspace(1, 2, T)}
         schedule = ShuffledEpochs(T, 3)
-        record = limit_record(schedule, 0.4, 1e-3, num_canaries=13, beside=120, **settings)
+        record = limit_record(
+            schedule, 0.4, 1e-3, num_canaries=13, beside=120, **settings
+        )
         record.save(tmp_path / "record.npz")
         for sees in ("final", "all"):
             target = expected_epsilon(record, sees)
             found = self._json(
-                capsys, "noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", target
+                capsys,
+                "noise",
+                "--like",
+                tmp_path,
+                "--adversary",
+                sees,
+                "--target-epsilon",
+                target,
             )
             assert (found["delta"], found["clients"]) == (1e-3, 120)
             assert found["answer"]["participations"] == 3
@@ -79,7 +116,9 @@ class TestCommandLine:
             assert found["noise_multiplier"] == pytest.approx(0.4, rel=0.1)
 
     @pytest.mark.parametrize("client", ["median", "worst-case"])
-    def test_theory_counts_the_noisy_count_of_an_adaptive_clip_norm(self, tmp_path, capsys, client):
+    def test_theory_counts_the_noisy_count_of_an_adaptive_clip_norm(
+        self, tmp_path, capsys, client
+    ):
         clip = AdaptiveClip(0.1, 0.5, 0.2, count_std=1.2, voters=24)
         settings = {**SERVERS["real"], "clip_norms": np.linspace(1, 2, T)}
         record = limit_record(
@@ -94,7 +133,9 @@ class TestCommandLine:
         assert record.mechanism.noise_multiplier == pytest.approx(1.0)
         record.save(tmp_path / "record.npz")
         asked = ["noise", "--like", tmp_path, "--target-epsilon", 0.3]
-        found = self._json(capsys, *asked, *(["--worst-case"] if client == "worst-case" else []))
+        found = self._json(
+            capsys, *asked, *(["--worst-case"] if client == "worst-case" else [])
+        )
         z = found["noise_multiplier"]
         whole = (z**-2 + (2 * clip.count_std) ** -2) ** -0.5
         assert found["setting"] == pytest.approx(whole)
@@ -107,7 +148,15 @@ class TestCommandLine:
     def test_what_is_advised_can_be_run(self, tmp_path, capsys):
         """Eight hospitals, four a round; with the clip norm of a run too."""
         few = {"clients": 8, "clients_per_round": 4}
-        common = ["noise", "--participations", 30, "--clients", 8, "--target-epsilon", 8]
+        common = [
+            "noise",
+            "--participations",
+            30,
+            "--clients",
+            8,
+            "--target-epsilon",
+            8,
+        ]
         advised = self._json(capsys, *common, "--delta", 0.1)["noise_multiplier"]
         run = RunConfig(**few, noise_multiplier=advised)
         assert advised < run.sum_noise_multiplier() < 1.16 * advised
@@ -129,13 +178,19 @@ class TestCommandLine:
             name: float(words[words.index(f"--{name.replace('_', '-')}") + 1])
             for name in ("noise_multiplier", "clip_count_std")
         }
-        assert RunConfig(**few, **typed).sum_noise_multiplier() == pytest.approx(wanted, rel=1e-2)
+        assert RunConfig(**few, **typed).sum_noise_multiplier() == pytest.approx(
+            wanted, rel=1e-2
+        )
 
     def test_noise_of_a_mechanism(self, capsys):
         common = ("noise", "--target-epsilon", 1, "--rounds", 50, "--clients", 300)
         plain, independent, banded = (
             self._json(capsys, *common, *more)
-            for more in ((), ("--mechanism", "independent"), ("--mechanism", "banded:bands=4"))
+            for more in (
+                (),
+                ("--mechanism", "independent"),
+                ("--mechanism", "banded:bands=4"),
+            )
         )
         assert plain == independent
         strategy = strategy_matrix("banded:bands=4", 50)
@@ -152,10 +207,24 @@ class TestCommandLine:
     def test_a_run_like_another_has_its_mechanism(self, tmp_path, capsys, sees):
         strategy, schedule = strategy_matrix("tree", T), ShuffledEpochs(T, 3)
         record = limit_record(
-            schedule, 0.4, 1e-3, num_canaries=13, beside=120, strategy=strategy, real=REAL
+            schedule,
+            0.4,
+            1e-3,
+            num_canaries=13,
+            beside=120,
+            strategy=strategy,
+            real=REAL,
         )
         record.save(tmp_path / "record.npz")
-        common = ["noise", "--like", tmp_path, "--adversary", sees, "--target-epsilon", 1]
+        common = [
+            "noise",
+            "--like",
+            tmp_path,
+            "--adversary",
+            sees,
+            "--target-epsilon",
+            1,
+        ]
         found = self._json(capsys, *common)
         direct = noise_for_epsilon(
             schedule, 1.0, 1e-3, 120, sees=sees, strategy=strategy, **limit_like(record)
@@ -176,7 +245,9 @@ class TestCommandLine:
             capsys, "noise", "--target-epsilon", 2, "--participation", f"trace:path={log}",
             "--worst-case",
         )  # fmt: skip
-        whole = exposure(Trace.read(log), found["noise_multiplier"], found["delta"], momentum=0.9)
+        whole = exposure(
+            Trace.read(log), found["noise_multiplier"], found["delta"], momentum=0.9
+        )
         assert whole.top(1)[0].epsilon == pytest.approx(2, rel=1e-6)
         assert found["delta"] == CLIENTS**-1.1
 
@@ -184,7 +255,13 @@ class TestCommandLine:
         arguments = ["log", log, "--noise-multiplier", 0.7]
         assert main(["advise", *map(str, arguments)]) == 0
         printed = capsys.readouterr().out
-        for part in ("median", "worst-case client", "Caps:", "phone-", "sees the final model"):
+        for part in (
+            "median",
+            "worst-case client",
+            "Caps:",
+            "phone-",
+            "sees the final model",
+        ):
             assert part in printed
         assert max(map(len, printed.splitlines())) <= 80
         assert len(printed.splitlines()) <= 25
@@ -195,10 +272,22 @@ class TestCommandLine:
         assert found["median"] == vars(whole.median)
         assert found["caps"] == list(map(vars, whole.caps))
         in_windows = self._json(capsys, *arguments, "--window", 3)["caps"]
-        assert [(row["cap"], row["window"]) for row in in_windows] == [(1, 3), (2, 3), (3, 3)]
+        assert [(row["cap"], row["window"]) for row in in_windows] == [
+            (1, 3),
+            (2, 3),
+            (3, 3),
+        ]
 
     def test_canaries(self, capsys):
-        arguments = ["canaries", "--clients", "120", "--rounds", "60", "--participations", "12"]
+        arguments = [
+            "canaries",
+            "--clients",
+            "120",
+            "--rounds",
+            "60",
+            "--participations",
+            "12",
+        ]
         assert main(["advise", *arguments]) == 0
         printed = capsys.readouterr().out
         assert len(printed.splitlines()) <= 25
@@ -206,7 +295,9 @@ class TestCommandLine:
         assert "at δ = 0.0052" in printed
         found = self._json(capsys, *arguments, "--share", 0.1)
         (advice,) = found["advice"]
-        direct = canary_advice(ShuffledEpochs(60, 12), 0.25, 120**-1.1, 120, 0.1, momentum=0.9)
+        direct = canary_advice(
+            ShuffledEpochs(60, 12), 0.25, 120**-1.1, 120, 0.1, momentum=0.9
+        )
         assert advice["load"]["places"] == direct.load.places == 13
         assert advice["answers"] == list(map(dataclasses.asdict, direct.answers))
 
@@ -214,10 +305,14 @@ class TestCommandLine:
         ("arguments", "message"),
         [
             pytest.param(
-                "noise --target-epsilon -1", "--target-epsilon=-1.0", id="target_epsilon=-1.0"
+                "noise --target-epsilon -1",
+                "--target-epsilon=-1.0",
+                id="target_epsilon=-1.0",
             ),
             pytest.param(
-                "noise --target-epsilon 1 --participation nope", "kind='nope'", id="kind=nope"
+                "noise --target-epsilon 1 --participation nope",
+                "kind='nope'",
+                id="kind=nope",
             ),
             pytest.param(
                 "noise --target-epsilon 1 --clients 1",
@@ -230,7 +325,9 @@ class TestCommandLine:
                 id="nowhere-record.npz-to-exist",
             ),
             pytest.param(
-                "noise --target-epsilon 1 --momentum 1", "--momentum=1.0", id="momentum=1.0"
+                "noise --target-epsilon 1 --momentum 1",
+                "--momentum=1.0",
+                id="momentum=1.0",
             ),
             pytest.param(
                 "log nowhere.csv --noise-multiplier 1",
@@ -249,8 +346,14 @@ class TestCommandLine:
             ),
             pytest.param("canaries --clients 0", "--clients=0 >= 2", id="clients=0"),
             pytest.param("canaries --clients 9 --share 0", "--share=0.0", id="share=0"),
-            pytest.param("log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"),
-            pytest.param("log {log} --noise-multiplier 1 --delta 2", "--delta=2.0", id="delta=2.0"),
+            pytest.param(
+                "log {log} --noise-multiplier 1 --top 0", "--top=0", id="count=0"
+            ),
+            pytest.param(
+                "log {log} --noise-multiplier 1 --delta 2",
+                "--delta=2.0",
+                id="delta=2.0",
+            ),
         ],
     )
     def test_errors(self, arguments, message, log, capsys):

@@ -55,12 +55,25 @@ def _spawn(*arguments, program=("-m", "fl_epe")):
 def test_a_run_leaves_everything_behind(finished):
     output, printed = finished
     files = {path.name for path in output.iterdir()}
-    assert files == {"record.npz", "report.json", "report.html", "run.log", "epsilon.png"}
-    for word in ("every round", "final model", "95% interval", "at least (95%)", "theory allows"):
+    assert files == {
+        "record.npz",
+        "report.json",
+        "report.html",
+        "run.log",
+        "epsilon.png",
+    }
+    for word in (
+        "every round",
+        "final model",
+        "95% interval",
+        "at least (95%)",
+        "theory allows",
+    ):
         assert word in printed
     assert max(map(len, printed.split("Report:")[0].splitlines())) <= 80
     assert re.search(
-        rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*ε final model \d.*, every round \d", printed
+        rf"round {ROUNDS}/{ROUNDS} +loss \d.*acc .*ε final model \d.*, every round \d",
+        printed,
     )
 
 
@@ -87,14 +100,18 @@ def test_a_terminal_without_greek_letters_gets_a_table_too(finished, encoding):
 
 
 def test_the_report_is_rebuilt_from_the_record_alone(finished, tmp_path, capsys):
-    shutil.copy2(finished[0] / "record.npz", tmp_path)  # with its date, which the page has
+    shutil.copy2(
+        finished[0] / "record.npz", tmp_path
+    )  # with its date, which the page has
     assert main(["report", str(tmp_path)]) == 0
     assert "every round" in capsys.readouterr().out
     for name in ("report.json", "report.html"):
         assert (tmp_path / name).read_text() == (finished[0] / name).read_text()
 
 
-def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(finished, tmp_path, capsys):
+def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(
+    finished, tmp_path, capsys
+):
     shutil.copy2(finished[0] / "record.npz", tmp_path)
     assert main(["report", str(tmp_path)]) == 0
     short = capsys.readouterr().out
@@ -105,7 +122,9 @@ def test_a_report_fits_on_a_screen_and_its_details_do_not_hide(finished, tmp_pat
     assert "The paper's cosine" in long
     assert "paper's cosine" not in short
     assert "Theory is for zero-out adjacency" in long
-    said = set(short.replace("(--details prints the rest)", "").replace("─", "").split())
+    said = set(
+        short.replace("(--details prints the rest)", "").replace("─", "").split()
+    )
     assert said <= set(long.split())
 
 
@@ -115,18 +134,31 @@ def test_the_page_is_self_contained(pictures, finished, tmp_path, capsys):
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == page.count('class="chart"') == 4
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
-    assert "http" not in re.sub(r"[A-Za-z0-9+/=]{200,}", "", page)  # but in base64, by chance
+    assert "http" not in re.sub(
+        r"[A-Za-z0-9+/=]{200,}", "", page
+    )  # but in base64, by chance
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_result(finished, tmp_path):
     output = tmp_path / "killed"
-    settings = ("--rounds", ROUNDS, "--seed", SEED, "--checkpoint-every", 2, "--output", output)
+    settings = (
+        "--rounds",
+        ROUNDS,
+        "--seed",
+        SEED,
+        "--checkpoint-every",
+        2,
+        "--output",
+        output,
+    )
     process = _spawn(*SMALL, *settings, program=("-c", HELD))
     checkpoint = output / "checkpoint.npz"
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
-        if checkpoint.exists() and checkpoint.stat().st_size > 10_000_000:  # holds a model
+        if (
+            checkpoint.exists() and checkpoint.stat().st_size > 10_000_000
+        ):  # holds a model
             break
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -172,9 +204,13 @@ class TestErrors:
                 id="canaries=1-to-be-0-or-at-least-2",
             ),
             pytest.param(
-                ["run", "digits", "--delta", "1.5"], "--delta=1.5 in (0, 1)", id="delta=1.5-in-0,1"
+                ["run", "digits", "--delta", "1.5"],
+                "--delta=1.5 in (0, 1)",
+                id="delta=1.5-in-0,1",
             ),
-            pytest.param(["run", "digits", "--rounds", "0"], "--rounds=0", id="rounds=0"),
+            pytest.param(
+                ["run", "digits", "--rounds", "0"], "--rounds=0", id="rounds=0"
+            ),
             pytest.param(
                 ["run", "digits", "--canary-participations", "99"],
                 "--canary-participations=99.0 in (0, --rounds=60]",
@@ -191,7 +227,9 @@ class TestErrors:
                 id="workers=0-at-least-1",
             ),
             pytest.param(
-                ["run", "digits", "--seed", "-3"], "--seed=-3 >= 0", id="seed=-3-at-least-0"
+                ["run", "digits", "--seed", "-3"],
+                "--seed=-3 >= 0",
+                id="seed=-3-at-least-0",
             ),
             pytest.param(
                 ["run", "fashion-mnist", "--data-dir", "/nowhere"],
@@ -219,7 +257,9 @@ class TestErrors:
         assert "Traceback" not in printed
         assert not list(tmp_path.rglob("record.npz"))
 
-    @pytest.mark.parametrize("name", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        "name", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)]
+    )
     def test_what_training_needs_is_named_where_it_is_missing(self, name, tmp_path):
         """One line, and how to install it."""
         code = (
@@ -228,7 +268,11 @@ class TestErrors:
         )
         command = [sys.executable, "-c", code, *SMALL, "--rounds", "2"]
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=missing.environment()
+            command,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=missing.environment(),
         )
         assert done.returncode == 2, done.stderr
         assert done.stderr.strip() == (
@@ -238,19 +282,26 @@ class TestErrors:
 
     def test_a_finished_run_is_not_resumed(self, finished, capsys):
         assert main(["resume", str(finished[0])]) == 2
-        assert "to hold an unfinished run. See: fl-epe report" in capsys.readouterr().err
+        assert (
+            "to hold an unfinished run. See: fl-epe report" in capsys.readouterr().err
+        )
 
     @pytest.mark.parametrize("content", ["garbage", "truncated", "record"])
     def test_a_broken_checkpoint_is_named(self, content, finished, tmp_path, capsys):
         record = (finished[0] / "record.npz").read_bytes()
-        broken = {"garbage": b"garbage", "truncated": record[:5000], "record": record}[content]
+        broken = {"garbage": b"garbage", "truncated": record[:5000], "record": record}[
+            content
+        ]
         (tmp_path / "checkpoint.npz").write_bytes(broken)
         assert main(["resume", str(tmp_path)]) == 2
         assert "checkpoint.npz' to be a checkpoint of fl-epe" in capsys.readouterr().err
 
     def test_a_record_is_no_file_of_scores(self, finished, capsys):
         assert main(["estimate", str(finished[0] / "record.npz")]) == 2
-        assert "this is a run's record; see 'fl-epe report RUN_DIR'" in capsys.readouterr().err
+        assert (
+            "this is a run's record; see 'fl-epe report RUN_DIR'"
+            in capsys.readouterr().err
+        )
 
     def test_output_must_be_a_directory(self, tmp_path, capsys):
         (tmp_path / "file").write_text("")
@@ -275,7 +326,10 @@ def test_help_is_complete(command, capsys):
     options = re.findall(r"^  (--[a-z-]+)(?: \S+)?(.*)$", printed, re.M)
     lines = [*printed.splitlines(), ""]
     for option, text in options:
-        after = lines[next(i for i, line in enumerate(lines) if line.startswith(f"  {option}")) + 1]
+        after = lines[
+            next(i for i, line in enumerate(lines) if line.startswith(f"  {option}"))
+            + 1
+        ]
         assert text.strip() or after.startswith(" " * 10), option
 
 

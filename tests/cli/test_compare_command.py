@@ -22,11 +22,16 @@ class TestCommand:
         assert self._run(*options, *schedules) == 0
         shown = capsys.readouterr().out
         assert "check-in" in shown
-        assert "ε of the median client for an adversary who sees the final model" in shown
+        assert (
+            "ε of the median client for an adversary who sees the final model" in shown
+        )
         assert self._run(*options, *schedules, "--details") == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert "no bound on other attacks" in shown
-        assert "ε of the worst-case client for an adversary who sees every round's model" in shown
+        assert (
+            "ε of the worst-case client for an adversary who sees every round's model"
+            in shown
+        )
         values = json.loads((output / "compare.json").read_text())
         assert len(values["rows"]) == 12
         assert values["plan"]["rounds"] == 16
@@ -36,7 +41,9 @@ class TestCommand:
 
     def test_a_log_with_time_stamps_is_asked_about(self, tmp_path, capsys):
         path = tmp_path / "log.csv"
-        rows = [f"{1_700_000_000 + 3600 * t},{c}\n" for t in range(4) for c in (t, t + 1)]
+        rows = [
+            f"{1_700_000_000 + 3600 * t},{c}\n" for t in range(4) for c in (t, t + 1)
+        ]
         path.write_text("round,client_id\n" + "".join(rows))
         command = ["compare", "--workers", "1", "--noise-multipliers", "1", "--output"]
         spec = f"trace:path={path}"
@@ -65,17 +72,35 @@ class TestCommand:
         path = tmp_path / "log.csv"
         rows = [f"{t},{client}" for t in range(4) for client in range(t, t + 2)]
         path.write_text("round,client_id\n" + "\n".join(rows) + "\n")
-        options = ["--rounds", "4", "--participations", "1.6", "--noise-multipliers", "0.5"]
+        options = [
+            "--rounds",
+            "4",
+            "--participations",
+            "1.6",
+            "--noise-multipliers",
+            "0.5",
+        ]
         command = ["compare", "--schedules", f"trace:path={path}", *options]
-        assert cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+        assert (
+            cli.main([*command, "--output", str(tmp_path / "out"), "--workers", "1"])
+            == 0
+        )
         (row,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
         assert [each["participations"] for each in row["answers"]] == [2, 2, 2, 2]
 
-    def test_the_participations_of_a_log_are_rounded_but_can_be_typed(self, tmp_path, capsys):
+    def test_the_participations_of_a_log_are_rounded_but_can_be_typed(
+        self, tmp_path, capsys
+    ):
         path = tmp_path / "log.csv"  # 14 participations of 9 clients: 1.5555… of each
         pairs = [f"{number // 4 + 1},{number % 9}" for number in range(14)]
         path.write_text("round,client_id\n" + "\n".join(pairs) + "\n")
-        command = ["compare", "--schedules", f"trace:path={path}", "--noise-multipliers", "0.5"]
+        command = [
+            "compare",
+            "--schedules",
+            f"trace:path={path}",
+            "--noise-multipliers",
+            "0.5",
+        ]
         command += ["--workers", "1", "--output", str(tmp_path / "out")]
         assert cli.main(command) == 0
         printed = " ".join(capsys.readouterr().out.split())
@@ -89,7 +114,12 @@ class TestCommand:
     def test_a_trace_says_how_many_rounds_there_are(self, tmp_path, capsys):
         """The README's example, with a log as a deployment writes it."""
         path = tmp_path / "log.csv"
-        rows = [f"{t},phone-{c}\n" for t in range(8) for c in range(30) if (c + 3 * t) % 5 < 2]
+        rows = [
+            f"{t},phone-{c}\n"
+            for t in range(8)
+            for c in range(30)
+            if (c + 3 * t) % 5 < 2
+        ]
         path.write_text("round,client_id\n" + "".join(rows))
         readme = (Path(__file__).parents[2] / "README.md").read_text()
         (line,) = [line for line in readme.splitlines() if "trace:path=log.csv" in line]
@@ -98,7 +128,9 @@ class TestCommand:
         assert cli.main([*words, "--output", str(output), "--workers", "1"]) == 0
         values = json.loads((output / "compare.json").read_text())
         assert [row["skipped"] for row in values["rows"]] == [None, None]
-        assert all(each["participations"] > 0 for r in values["rows"] for each in r["answers"])
+        assert all(
+            each["participations"] > 0 for r in values["rows"] for each in r["answers"]
+        )
         plan = values["plan"]
         assert (plan["rounds"], plan["clients"]) == (8, 30)
         assert plan["participations"] == [len(rows) / 30]
@@ -111,7 +143,15 @@ class TestCommand:
     @pytest.mark.slow
     def test_settings_of_a_task(self, tmp_path):
         output = tmp_path / "out"
-        command = ["compare", "--task", "digits", "--schedules", "cyclic", "--participations", "1"]
+        command = [
+            "compare",
+            "--task",
+            "digits",
+            "--schedules",
+            "cyclic",
+            "--participations",
+            "1",
+        ]
         command += ["--noise-multipliers", "0.5", "--task-option", "num-clients=12"]
         settings = {"num_canaries": 4, "clients_per_round": 2, "clipping": "fixed"}
         for name, value in settings.items():
@@ -130,7 +170,9 @@ class TestCommand:
             pytest.param(["--like", "missing"], "missing", id="missing"),
             pytest.param(["--workers", "0"], "--workers=0", id="workers=0"),
             pytest.param(
-                ["--participations", "99"], "participations=99.0", id="participations=99.0"
+                ["--participations", "99"],
+                "participations=99.0",
+                id="participations=99.0",
             ),
         ],
     )

@@ -47,9 +47,20 @@ def test_a_target_passes_and_a_smaller_claim_of_it_fails(module, capsys):
 
 
 def test_a_function_with_its_claim_as_options_json_and_a_page(module, capsys, tmp_path):
-    words = ["--noise-multiplier", "1", "--delta", "1e-5", "--inputs", "finite", "--trials", "100"]
+    words = [
+        "--noise-multiplier",
+        "1",
+        "--delta",
+        "1e-5",
+        "--inputs",
+        "finite",
+        "--trials",
+        "100",
+    ]
     page = tmp_path / "page.html"
-    assert main(["conform", f"{module}:total", *words, "--json", "--html", str(page)]) == 0
+    assert (
+        main(["conform", f"{module}:total", *words, "--json", "--html", str(page)]) == 0
+    )
     values = json.loads(capsys.readouterr().out)
     assert values["passed"] is True
     assert values["claimed"] == pytest.approx(4.377, abs=1e-3)

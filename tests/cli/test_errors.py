@@ -65,7 +65,9 @@ def parser_of(words):
     """The parser of a command."""
     parser = parser_for(words)
     for word in words[:2]:
-        actions = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+        actions = [
+            a for a in parser._actions if isinstance(a, argparse._SubParsersAction)
+        ]
         if actions and word in actions[0].choices:
             parser = actions[0].choices[word]
     return parser
@@ -133,22 +135,45 @@ class TestOneLine:
     @pytest.mark.parametrize(
         ("words", "parts"),
         [
-            ([*RUN, "--clip-count-std", "0"], ["--noise-multiplier=0.25", "--clip-count-std=0.0"]),
-            ([*RUN, "--noise-multiplier", "1e-300"], ["--noise-multiplier=1e-300 in [1e-06"]),
-            ([*RUN, "--noise-multiplier", "1e300"], ["--noise-multiplier=1e+300 in [1e-06"]),
+            (
+                [*RUN, "--clip-count-std", "0"],
+                ["--noise-multiplier=0.25", "--clip-count-std=0.0"],
+            ),
+            (
+                [*RUN, "--noise-multiplier", "1e-300"],
+                ["--noise-multiplier=1e-300 in [1e-06"],
+            ),
+            (
+                [*RUN, "--noise-multiplier", "1e300"],
+                ["--noise-multiplier=1e+300 in [1e-06"],
+            ),
             ([*RUN, "--clip-quantile", "2"], ["--clip-quantile=2.0"]),
             ([*RUN, "--server-momentum", "1"], ["--server-momentum=1.0"]),
             ([*RUN, "--clients-per-round", "500"], ["=500 <= --num-clients=120"]),
             ([*RUN, "--canary-participations", "99"], ["(0, --rounds=60]"]),
-            ([*RUN, "--participation", "trace:path=log.csv"], ["--participation", "compare"]),
+            (
+                [*RUN, "--participation", "trace:path=log.csv"],
+                ["--participation", "compare"],
+            ),
             (
                 [*RUN, "--rounds", "7", "--participation", "balls-in-bins"],
                 ["--rounds=7 * --clients-per-round=24 / --num-clients=120 = 1.4"],
             ),
             ([*LIMIT, "--noise-multipliers", "1e300"], ["--noise-multipliers=1e+300"]),
-            ([*LIMIT, "--set", "local-epochs=2"], ["--set", "only with a task to train"]),
             (
-                [*LIMIT, "--task", "digits", "--schedules", "epochs", "--set", "local-epochs=x"],
+                [*LIMIT, "--set", "local-epochs=2"],
+                ["--set", "only with a task to train"],
+            ),
+            (
+                [
+                    *LIMIT,
+                    "--task",
+                    "digits",
+                    "--schedules",
+                    "epochs",
+                    "--set",
+                    "local-epochs=x",
+                ],
                 ["--set local-epochs='x' to be an integer"],
             ),
             (["estimate", "."], ["'.' to be a file"]),
@@ -170,7 +195,10 @@ class TestOneLine:
             ('capped:{"of": "", "per_run": 2}', "of='' to be text that is not empty"),
             ("capped:of=5,per_run=2", "of=5 to be text"),
             ("drop-out:of=epochs,rate=abc", "rate='abc' to be a finite number"),
-            ('drop-out:{"of": "epochs", "rate": true}', "rate=True to be a finite number"),
+            (
+                'drop-out:{"of": "epochs", "rate": true}',
+                "rate=True to be a finite number",
+            ),
             ("device-classes:rates=1,shares=1", "rates=1 to be a list of numbers"),
             ("poisson:rounds=3", "unknown option rounds=3"),
             ("poisson:kind=3", "unknown option kind='poisson'"),
@@ -213,11 +241,18 @@ class TestLastHandler:
 
         return fail
 
-    @pytest.mark.parametrize("error", [KeyError("key"), TypeError("no\nway"), RecursionError()])
+    @pytest.mark.parametrize(
+        "error", [KeyError("key"), TypeError("no\nway"), RecursionError()]
+    )
     def test_one_line_and_a_status_of_its_own(self, error, broken, capsys):
         broken(error)
         printed = fails(capsys, ["schedules"], status=1)
-        for part in ("schedules failed", type(error).__name__, console.ISSUES, "--debug"):
+        for part in (
+            "schedules failed",
+            type(error).__name__,
+            console.ISSUES,
+            "--debug",
+        ):
             assert part in printed
 
     @pytest.mark.parametrize("words", [["schedules", "--debug"]])
@@ -237,14 +272,20 @@ class TestLastHandler:
         [
             pytest.param(errno.ENOSPC, "Free some space.", id="full"),
             pytest.param(errno.EROFS, "Change the permissions there.", id="read-only"),
-            pytest.param(errno.EACCES, "Change the permissions there.", id="not-allowed"),
+            pytest.param(
+                errno.EACCES, "Change the permissions there.", id="not-allowed"
+            ),
             pytest.param(errno.EIO, "", id="broken"),
         ],
     )
-    def test_what_is_advised_about_a_file_suits_it(self, number, advice, broken, capsys):
+    def test_what_is_advised_about_a_file_suits_it(
+        self, number, advice, broken, capsys
+    ):
         broken(OSError(number, os.strerror(number), "place"))
         printed = fails(capsys, ["schedules"])
-        assert printed.strip().endswith(f"{os.strerror(number)}: 'place'. {advice}".strip())
+        assert printed.strip().endswith(
+            f"{os.strerror(number)}: 'place'. {advice}".strip()
+        )
 
     def test_ctrl_c(self, broken, capsys):
         broken(KeyboardInterrupt())
@@ -260,7 +301,9 @@ class TestLastHandler:
     def test_a_pipe_that_is_closed(self):
         reader, writer = os.pipe()
         os.close(reader)
-        done = subprocess.run([*FL_EPE, "schedules"], stdout=writer, stderr=subprocess.PIPE)
+        done = subprocess.run(
+            [*FL_EPE, "schedules"], stdout=writer, stderr=subprocess.PIPE
+        )
         os.close(writer)
         assert (done.returncode, done.stderr) == (141, b"")
 
@@ -268,7 +311,9 @@ class TestLastHandler:
     @pytest.mark.parametrize("words", [["schedules"]], ids="-".join)
     def test_a_full_disk(self, words):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE)
+            done = subprocess.run(
+                [*FL_EPE, *words], stdout=full, stderr=subprocess.PIPE
+            )
         assert done.returncode == 2
         assert done.stderr.startswith(b"fl-epe: error: No space left on device.")
         assert len(done.stderr.splitlines()) == 1
@@ -277,14 +322,18 @@ class TestLastHandler:
     def test_places_where_nothing_can_be_written(self, words, capsys, tmp_path):
         (tmp_path / "file").write_text("")
         inside = tmp_path / "file" / "x"
-        assert f"Not a directory: '{inside}'" in fails(capsys, [*words, "--output", inside])
+        assert f"Not a directory: '{inside}'" in fails(
+            capsys, [*words, "--output", inside]
+        )
 
 
 class TestArgumentError:
     def test_says_names_as_the_caller_writes_them(self):
         error = ArgumentError("Expected {a_b} < {c}, not {other}.", a_b="x{c}y", c=2)
         assert str(error) == "Expected a_b='x{c}y' < c=2, not {other}."
-        assert error.said(lambda name: f"--{name}").startswith("Expected --a_b='x{c}y' < --c=2")
+        assert error.said(lambda name: f"--{name}").startswith(
+            "Expected --a_b='x{c}y' < --c=2"
+        )
         again = pickle.loads(pickle.dumps(error))  # noqa: S301
         assert (str(again), again.values) == (str(error), error.values)
 
@@ -299,7 +348,9 @@ class TestArgumentError:
             raise ArgumentError("Expected {rate} in [0, {t}].", rate=2, t=9)
         assert e.value.values == {"of": "x", "total": 9}
 
-    @pytest.mark.parametrize("value", ["5", 2.5, math.inf, math.nan, True, None, [1], 10**19])
+    @pytest.mark.parametrize(
+        "value", ["5", 2.5, math.inf, math.nan, True, None, [1], 10**19]
+    )
     def test_types(self, value):
         @dataclasses.dataclass
         class Settings:
@@ -317,7 +368,10 @@ class TestArgumentError:
 class TestText:
     @pytest.mark.parametrize(
         "name",
-        ["[red]x[/red]", *(pytest.param(x, marks=pytest.mark.slow) for x in ("[/]", ":smile:"))],
+        [
+            "[red]x[/red]",
+            *(pytest.param(x, marks=pytest.mark.slow) for x in ("[/]", ":smile:")),
+        ],
         ids=["red", "end", "smile"],
     )
     def test_is_no_markup(self, name, tmp_path, capsys, monkeypatch):
@@ -331,7 +385,16 @@ class TestText:
         assert f"{name}'" in fails(capsys, ["estimate", name])
         path.rename(name.replace("/", "|") + ".csv")
         spec = f"trace:path={name.replace('/', '|')}.csv"
-        words = ["compare", "--workers", "1", "--schedules", spec, "epochs", "--output", "o" + name]
+        words = [
+            "compare",
+            "--workers",
+            "1",
+            "--schedules",
+            spec,
+            "epochs",
+            "--output",
+            "o" + name,
+        ]
         assert main([*words, "--noise-multipliers", "1"]) == 0
         printed = "".join(capsys.readouterr().out.split())
         assert spec in printed
@@ -339,8 +402,20 @@ class TestText:
 
     def test_is_escaped_on_a_page(self, log, capsys, tmp_path):
         odd = log.rename(tmp_path / "<b>&.csv")
-        words = ["compare", "--workers", "1", "--schedules", f"trace:path={odd}", "epochs"]
-        assert main([*words, "--noise-multipliers", "1", "--output", str(tmp_path / "out")]) == 0
+        words = [
+            "compare",
+            "--workers",
+            "1",
+            "--schedules",
+            f"trace:path={odd}",
+            "epochs",
+        ]
+        assert (
+            main(
+                [*words, "--noise-multipliers", "1", "--output", str(tmp_path / "out")]
+            )
+            == 0
+        )
         page = (tmp_path / "out" / "compare.html").read_text()
         assert "<b>&" not in page
         assert "&lt;b&gt;&amp;.csv" in page
@@ -364,7 +439,9 @@ class TestCommands:
             assert json.loads(capsys.readouterr().out)["noise_multiplier"] > 0
 
     def test_the_package_is_a_program(self):
-        done = subprocess.run([*FL_EPE, "--version"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [*FL_EPE, "--version"], capture_output=True, text=True, check=True
+        )
         assert done.stdout.startswith("fl-epe ")
 
 
@@ -376,7 +453,16 @@ def with_usual_signals():
 
 @pytest.mark.slow
 def test_ctrl_c_of_a_process(tmp_path):
-    command = [*FL_EPE, "compare", "--workers", "1", "--rounds", "4096", "--output", tmp_path]
+    command = [
+        *FL_EPE,
+        "compare",
+        "--workers",
+        "1",
+        "--rounds",
+        "4096",
+        "--output",
+        tmp_path,
+    ]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -395,7 +481,9 @@ def test_ctrl_c_of_a_process(tmp_path):
 
 def test_the_exit_status_of_an_interrupt_in_a_text_that_is_executed(tmp_path):
     """As while SciPy is imported: CPython would end the process by the signal instead."""
-    (tmp_path / "mine.py").write_text("import signal\nexec('signal.raise_signal(signal.SIGINT)')\n")
+    (tmp_path / "mine.py").write_text(
+        "import signal\nexec('signal.raise_signal(signal.SIGINT)')\n"
+    )
     done = subprocess.run(
         [*FL_EPE, "run", "mine:task"], cwd=tmp_path, capture_output=True, text=True
     )

@@ -85,7 +85,9 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
             raise NotMeasured("no canary took part in 16 rounds")
         if cell.participations == 1 and failure == "skipped":
             raise ValueError("too few rounds")
-        diverged = "the training loss is nan at the end" if failure == "diverged" else None
+        diverged = (
+            "the training loss is nan at the end" if failure == "diverged" else None
+        )
         at_once = {"diverged": diverged if cell.participations == 1 else None}
         return dataclasses.replace(room.measure(plan, cell), **at_once)
 
@@ -93,7 +95,10 @@ def test_compare(failure: str, tmp_path, capsys, monkeypatch):
     grid = "--schedules cyclic --noise-multipliers 0.3 --participations 1 2 --workers 1"
     size = "--rounds 16 --clients 100"
     expected = 3 if failure in ("not_measured", "diverged") else 0
-    assert main(["compare", *grid.split(), *size.split(), "--output", str(tmp_path)]) == expected
+    assert (
+        main(["compare", *grid.split(), *size.split(), "--output", str(tmp_path)])
+        == expected
+    )
     printed = " ".join(capsys.readouterr().out.split())
     words = failure.replace("_", " ")
     assert (f"Of 2 rows, 1 {words}: see the notes." in printed) is (expected == 3)

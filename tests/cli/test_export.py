@@ -35,14 +35,26 @@ def test_what_others_could_read_before_is_private_afterwards(run_dir):
 
 @pytest.mark.parametrize(
     "whole_folder",
-    [pytest.param(True, id="folder", marks=pytest.mark.slow), pytest.param(False, id="file")],
+    [
+        pytest.param(True, id="folder", marks=pytest.mark.slow),
+        pytest.param(False, id="file"),
+    ],
 )
-def test_a_copy_has_no_seeds_and_the_same_report(run_dir, whole_folder, tmp_path, capsys):
+def test_a_copy_has_no_seeds_and_the_same_report(
+    run_dir, whole_folder, tmp_path, capsys
+):
     shared = tmp_path / "shared"
     shared.mkdir()
     source = run_dir if whole_folder else run_dir / "record.npz"
     assert (
-        main(["export", str(source), str(shared if whole_folder else shared / "record.npz")]) == 0
+        main(
+            [
+                "export",
+                str(source),
+                str(shared if whole_folder else shared / "record.npz"),
+            ]
+        )
+        == 0
     )
     assert "a copy of" in capsys.readouterr().out
     copy = shared / "record.npz"
@@ -51,7 +63,9 @@ def test_a_copy_has_no_seeds_and_the_same_report(run_dir, whole_folder, tmp_path
     assert record.provenance.seeds == {}
     assert original.provenance.seeds["canary"] == 2**127
     with np.load(copy) as archive:
-        assert all(str(2**127).encode() not in bytes(archive[name]) for name in archive.files)
+        assert all(
+            str(2**127).encode() not in bytes(archive[name]) for name in archive.files
+        )
     reports = []
     for folder in (run_dir, shared):
         assert main(["report", str(folder)]) == 0

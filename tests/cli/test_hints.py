@@ -18,18 +18,24 @@ from fl_epe.tasks.by_name import BUILT_IN
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        pytest.param(["rnu", "digits"], "no command 'rnu' (did you mean run?)", id="command"),
+        pytest.param(
+            ["rnu", "digits"], "no command 'rnu' (did you mean run?)", id="command"
+        ),
         pytest.param(["run", "digit"], "(did you mean digits?)", id="task"),
         pytest.param(["run", "hosp"], "(did you mean hosp:task?)", id="file"),
         pytest.param(
-            ["run", "digits", "--participation", "poison"], "(did you mean poisson?)", id="schedule"
+            ["run", "digits", "--participation", "poison"],
+            "(did you mean poisson?)",
+            id="schedule",
         ),
         pytest.param(
             ["run", "digits", "--noise", "0.5"],
             "(did you mean --noise-generator or --noise-multiplier?)",
             id="start",
         ),
-        pytest.param(["run", "digits", "--nois", "1"], "(did you mean --noise", id="part"),
+        pytest.param(
+            ["run", "digits", "--nois", "1"], "(did you mean --noise", id="part"
+        ),
     ],
 )
 def test_what_was_meant(words, hint, tmp_path, monkeypatch, capsys):
@@ -42,7 +48,9 @@ def test_what_was_meant(words, hint, tmp_path, monkeypatch, capsys):
 
 def test_options_of_built_in_tasks_are_known_without_them():
     tasks = [find_task(name).settings for name in BUILT_IN]
-    fields = {field.name for settings in tasks for field in dataclasses.fields(settings)}
+    fields = {
+        field.name for settings in tasks for field in dataclasses.fields(settings)
+    }
     assert {option[2:].replace("-", "_") for option in _BUILT_IN_OPTIONS} == fields
 
 
@@ -59,14 +67,18 @@ def test_a_misspelt_option_does_not_wait_for_torch(typed, hint):
         f"try: main(['run', 'digits', {typed!r}, '1'])\n"
         "except SystemExit as stop: print(stop.code, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["2", "False"]
     assert hint in done.stderr
 
 
 def test_two_dashes_are_no_misspelt_option():
     words = ["run", "--num-clients", "60", "--", "digits"]
-    assert parser_for(words).parse_args(words).__dict__["task_options num_clients"] == 60
+    assert (
+        parser_for(words).parse_args(words).__dict__["task_options num_clients"] == 60
+    )
 
 
 def test_data_that_are_not_there_are_not_looked_up(tmp_path, monkeypatch, capsys):
@@ -108,7 +120,9 @@ def test_help_names_what_a_shell_can_give(command, capsys):
     assert "None" not in text
     assert "(default: )" not in text
     options = set(re.findall(r"--([a-z]+-[a-z-]+)", text))
-    assert not {name for name in options if re.search(rf"\b{name.replace('-', '_')}\b", text)}
+    assert not {
+        name for name in options if re.search(rf"\b{name.replace('-', '_')}\b", text)
+    }
 
 
 def test_the_kinds_of_schedules_have_no_types_of_python(capsys):
@@ -116,12 +130,19 @@ def test_the_kinds_of_schedules_have_no_types_of_python(capsys):
     text = capsys.readouterr().out
     assert "None" not in text
     assert "list[" not in text
-    assert "    hours: how long a client is available on each day, in hours (default: 8)." in text
+    assert (
+        "    hours: how long a client is available on each day, in hours (default: 8)."
+        in text
+    )
 
 
-def test_an_option_that_was_not_typed_is_named_without_a_value(tmp_path, monkeypatch, capsys):
+def test_an_option_that_was_not_typed_is_named_without_a_value(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "summing.py").write_text("def total(updates, rng):\n    return updates.sum(0)\n")
+    (tmp_path / "summing.py").write_text(
+        "def total(updates, rng):\n    return updates.sum(0)\n"
+    )
     assert main(["conform", "summing:total"]) == 2
     assert "Expected --epsilon to be claimed" in capsys.readouterr().err
     sys.modules.pop("summing")

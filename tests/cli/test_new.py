@@ -68,15 +68,32 @@ def test_a_table_becomes_a_task(targets, outputs, own_modules, capsys):
     assert 'NUMBERS = ["a b", "count"]' in text
     assert "CATEGORIES = []" in text  # one colour says nothing
     assert f"torch.nn.Linear(64, {outputs})" in text
-    assert main(["run", "mine:task", "--output", "out", *FEW]) == 0, capsys.readouterr().err
+    assert main(["run", "mine:task", "--output", "out", *FEW]) == 0, (
+        capsys.readouterr().err
+    )
 
 
-def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(own_modules, capsys):
+def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(
+    own_modules, capsys
+):
     table(own_modules / "t.csv", lambda i: 1e5 + 3e4 * (i % 5))
-    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]) == 0
+    assert (
+        main(
+            ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+        )
+        == 0
+    )
     own = (own_modules / "mine.py").read_text()
     (own_modules / "plain.py").write_text(own.replace("    loss=loss,\n", ""))
-    few = [*FEW, "--rounds", "12", "--evaluate-every", "1", "--noise-multiplier", "0.01"]
+    few = [
+        *FEW,
+        "--rounds",
+        "12",
+        "--evaluate-every",
+        "1",
+        "--noise-multiplier",
+        "0.01",
+    ]
     capsys.readouterr()
     assert main(["run", "mine:task", "--output", "out", *few]) == 0
     said = capsys.readouterr().out
@@ -85,7 +102,10 @@ def test_a_regression_is_scaled_and_one_that_learns_nothing_is_no_success(own_mo
     assert float(found) < 0.5  # of the targets' variance
     assert main(["run", "plain:task", "--output", "bad", *few]) == 3
     assert "Diverged, as " in capsys.readouterr().out
-    assert json.loads((own_modules / "bad/report.json").read_text())["status"] == "diverged"
+    assert (
+        json.loads((own_modules / "bad/report.json").read_text())["status"]
+        == "diverged"
+    )
 
 
 def logistic_table(path, share):
@@ -93,7 +113,9 @@ def logistic_table(path, share):
     random = np.random.default_rng(1)
     inputs, weights = random.standard_normal((6000, 8)), random.standard_normal(8)
     scores = 1.1 * inputs @ weights / np.linalg.norm(weights)
-    start = scipy.optimize.brentq(lambda b: scipy.special.expit(scores + b).mean() - share, -9, 9)
+    start = scipy.optimize.brentq(
+        lambda b: scipy.special.expit(scores + b).mean() - share, -9, 9
+    )
     goals = random.random(6000) < scipy.special.expit(scores + start)
     names = ",".join(["a", "b", "c", "d", "e", "f", "g", "h", "whose", "goal"])
     rows = np.column_stack([inputs, np.arange(6000) % 100, goals])
@@ -101,12 +123,27 @@ def logistic_table(path, share):
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(0.045, id="4.5-percent"), pytest.param(0.13, id="13-percent")]
+    "share",
+    [pytest.param(0.045, id="4.5-percent"), pytest.param(0.13, id="13-percent")],
 )
 def test_a_model_of_a_rare_class_that_learned_is_a_success(share, own_modules, capsys):
     logistic_table(own_modules / "t.csv", share)
-    assert main(["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]) == 0
-    words = ["--seed", "1", "--rounds", "40", "--evaluate-every", "10", "--output", "out"]
+    assert (
+        main(
+            ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "whose"]
+        )
+        == 0
+    )
+    words = [
+        "--seed",
+        "1",
+        "--rounds",
+        "40",
+        "--evaluate-every",
+        "10",
+        "--output",
+        "out",
+    ]
     assert main(["run", "mine:task", *words]) == 0, capsys.readouterr()
     said = capsys.readouterr().out
     (auc,) = re.findall(r"The model's ROC AUC on held-out data: ([\d.]+)", said)
@@ -125,7 +162,9 @@ def test_the_table_is_found_from_any_folder(own_modules, monkeypatch, capsys):
     (own_modules / "data").mkdir()
     (own_modules / "tasks").mkdir()
     table(own_modules / "data/t.csv", lambda i: i % 2)
-    assert main(["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]) == 0
+    assert (
+        main(["new", "tasks/far.py", "--data", "data/t.csv", "--targets", "goal"]) == 0
+    )
     text = (own_modules / "tasks/far.py").read_text()
     assert f'read_tables("{own_modules / "data/t.csv"}")' in text
     assert "Next: cd tasks && fl-epe run far:task" in capsys.readouterr().out
@@ -155,15 +194,28 @@ def _hospital(path):
     return int(table["outcome"].count())
 
 
-def test_a_table_as_people_have_it_runs_without_an_edit(own_modules, monkeypatch, capsys):
+def test_a_table_as_people_have_it_runs_without_an_edit(
+    own_modules, monkeypatch, capsys
+):
     size = _hospital(own_modules / "t.csv")
-    new = ["new", "ward.py", "--data", "t.csv", "--targets", "outcome", "--by", "hospital"]
+    new = [
+        "new",
+        "ward.py",
+        "--data",
+        "t.csv",
+        "--targets",
+        "outcome",
+        "--by",
+        "hospital",
+    ]
     assert main(new) == 0
     said = capsys.readouterr().out.splitlines()
     text = (own_modules / "ward.py").read_text()
     assert 'DATES = {"admitted": "%d.%m.%Y"}' in text
     assert "Categories: sex, code" in said
-    assert any(line.startswith("Rows left out, without outcome or hospital: ") for line in said)
+    assert any(
+        line.startswith("Rows left out, without outcome or hospital: ") for line in said
+    )
     for name, reason in {
         "patient_id": "its name is that of an identifier",
         "case": f"whole numbers as of an identifier, {size} different values in {size} rows",
@@ -176,7 +228,9 @@ def test_a_table_as_people_have_it_runs_without_an_edit(own_modules, monkeypatch
     inputs = load_task("ward:task").held_out().inputs
     # Three numbers and what is missing of each, a date, two sexes or none, 20 of 40 codes.
     assert inputs.shape[1] == 3 + 3 + 1 + 3 + 20
-    assert main(["run", "ward:task", "--output", "out", *FEW]) == 0, capsys.readouterr().err
+    assert main(["run", "ward:task", "--output", "out", *FEW]) == 0, (
+        capsys.readouterr().err
+    )
 
 
 def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
@@ -190,7 +244,9 @@ def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
     table.to_csv("t.csv", index=False)
     new = ["new", "uneven.py", "--data", "t.csv", "--targets", "label", "--by", "owner"]
     assert main(new) == 0
-    assert main(["run", "uneven:task", "--output", "out", *FEW]) == 0, capsys.readouterr().err
+    assert main(["run", "uneven:task", "--output", "out", *FEW]) == 0, (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +259,9 @@ def test_owners_of_very_uneven_sizes_run_without_an_edit(own_modules, capsys):
     ],
 )
 def test_a_client_takes_part_at_least_twice(clients, cohort, often, own_modules):
-    table = pandas.DataFrame({"x": np.arange(2 * clients) / 7, "goal": [0, 1] * clients})
+    table = pandas.DataFrame(
+        {"x": np.arange(2 * clients) / 7, "goal": [0, 1] * clients}
+    )
     table["owner"] = np.repeat(np.arange(clients), 2)
     table.to_csv("t.csv", index=False)
     new = ["new", "mine.py", "--data", "t.csv", "--targets", "goal", "--by", "owner"]
@@ -258,12 +316,22 @@ def test_what_it_writes_is_formatted(own_modules):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param(["my-task.py"], "FILE='my-task.py' to be a name that Python", id="name"),
-        pytest.param(["task.txt"], "FILE='task.txt' to be a name that Python", id="ending"),
-        pytest.param(["no/x.py"], "FILE='no/x.py' to be in a folder that exists", id="folder"),
+        pytest.param(
+            ["my-task.py"], "FILE='my-task.py' to be a name that Python", id="name"
+        ),
+        pytest.param(
+            ["task.txt"], "FILE='task.txt' to be a name that Python", id="ending"
+        ),
+        pytest.param(
+            ["no/x.py"], "FILE='no/x.py' to be in a folder that exists", id="folder"
+        ),
         pytest.param(["--by", "x"], "--data beside --targets and --by", id="no-data"),
-        pytest.param(["--data", "no.csv", "--targets", "x"], "dataset='no.csv'", id="missing"),
-        pytest.param(["--data", "t.csv"], "--targets to name a column", id="no-targets"),
+        pytest.param(
+            ["--data", "no.csv", "--targets", "x"], "dataset='no.csv'", id="missing"
+        ),
+        pytest.param(
+            ["--data", "t.csv"], "--targets to name a column", id="no-targets"
+        ),
         pytest.param(
             ["--data", "t.csv", "--targets", "gaol"],
             "--targets='gaol' to be a column",
@@ -275,10 +343,14 @@ def test_what_it_writes_is_formatted(own_modules):
             id="by",
         ),
         pytest.param(
-            ["--data", "t.csv", "--targets", "Goal"], "goal (did you mean goal?)", id="capital"
+            ["--data", "t.csv", "--targets", "Goal"],
+            "goal (did you mean goal?)",
+            id="capital",
         ),
         pytest.param(
-            ["--data", "ts.csv", "--targets", "goal"], "(did you mean t.csv?)", id="file-beside"
+            ["--data", "ts.csv", "--targets", "goal"],
+            "(did you mean t.csv?)",
+            id="file-beside",
         ),
         pytest.param(
             ["--data", "t.csv", "--targets", "whose", "--by", "whose"],
@@ -335,7 +407,9 @@ ODD_NAMES = {
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_column_s_name_is_what_the_written_task_calls_it(name, own_modules, monkeypatch, capsys):
+def test_a_column_s_name_is_what_the_written_task_calls_it(
+    name, own_modules, monkeypatch, capsys
+):
     column = ODD_NAMES[name]
     numbers = np.arange(60)
     columns = {
@@ -346,7 +420,16 @@ def test_a_column_s_name_is_what_the_written_task_calls_it(name, own_modules, mo
         f"owner {column}": numbers % 12,
     }
     pandas.DataFrame(columns).to_parquet("t.parquet")
-    new = ["new", "odd.py", "--data", "t.parquet", "--targets", column, "--by", f"owner {column}"]
+    new = [
+        "new",
+        "odd.py",
+        "--data",
+        "t.parquet",
+        "--targets",
+        column,
+        "--by",
+        f"owner {column}",
+    ]
     assert main(new) == 0, capsys.readouterr()
     monkeypatch.syspath_prepend(own_modules)
     task = load_task("odd:task")
@@ -357,9 +440,22 @@ def test_a_column_s_name_is_what_the_written_task_calls_it(name, own_modules, mo
 
 
 def test_columns_may_be_called_as_the_task_calls_its_inputs(own_modules, monkeypatch):
-    columns = {"inputs": [0, 1] * 30, "all inputs": [*range(12)] * 5, "x": np.arange(60) / 7}
+    columns = {
+        "inputs": [0, 1] * 30,
+        "all inputs": [*range(12)] * 5,
+        "x": np.arange(60) / 7,
+    }
     pandas.DataFrame(columns).to_parquet("t.parquet")
-    new = ["new", "odd.py", "--data", "t.parquet", "--targets", "inputs", "--by", "all inputs"]
+    new = [
+        "new",
+        "odd.py",
+        "--data",
+        "t.parquet",
+        "--targets",
+        "inputs",
+        "--by",
+        "all inputs",
+    ]
     assert main(new) == 0
     monkeypatch.syspath_prepend(own_modules)
     assert load_task("odd:task").num_clients == 12

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SILENT = ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "RAY_USAGE_STATS_ENABLED")
+SILENT = (
+    "FLWR_TELEMETRY_ENABLED",
+    "FLWR_DISABLE_UPDATE_CHECK",
+    "RAY_USAGE_STATS_ENABLED",
+)
 CLOUDS = ("169.254.169.254", "metadata.google.internal")
 """Where Ray asks which cloud it is in, whatever its settings. Nothing about the run goes there."""
 
@@ -34,7 +38,11 @@ def watched(folder, *program, **settings):
         "PYTHONPATH": os.pathsep.join([str(ROOT / "tests/support/watched"), str(ROOT)]),
     }
     done = subprocess.run(
-        [sys.executable, *program], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, *program],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     return done, log.read_text().splitlines() if log.exists() else []
 
@@ -42,7 +50,9 @@ def watched(folder, *program, **settings):
 @pytest.mark.slow
 def test_a_run_in_process_stays_on_this_machine(tmp_path):
     done, left = watched(tmp_path, "-m", "fl_epe", *TINY)
-    assert done.returncode in (0, 3), done.stderr  # 3: too few canaries took part to say an ε
+    assert done.returncode in (0, 3), (
+        done.stderr
+    )  # 3: too few canaries took part to say an ε
     assert (tmp_path / "out" / "record.npz").exists()
     assert left == []
 

@@ -58,7 +58,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_every_output_says_the_same(words, folder, capsys):
-    command = ["run", "onenumber:task", "--seed", "1", "--workers", "1", "--output", "out", *words]
+    command = [
+        "run",
+        "onenumber:task",
+        "--seed",
+        "1",
+        "--workers",
+        "1",
+        "--output",
+        "out",
+        *words,
+    ]
     assert main(command) in (0, 3)
     printed = capsys.readouterr().out
     record = AuditRecord.load(Path("out/record.npz"))
@@ -72,24 +82,48 @@ def test_every_output_says_the_same(words, folder, capsys):
     log = [json.loads(line) for line in Path("out/run.log").read_text().splitlines()]
     noted = [line for line in log if line["event"] == "round"][-1]
     for name, found in zip(("epsilon-final", "epsilon-all"), estimates, strict=True):
-        assert [noted[name], noted[f"{name}-low"], noted[f"{name}-high"]] == pytest.approx(
-            [finite(value) for value in (found.epsilon, found.low, found.high)], rel=1e-9
+        assert [
+            noted[name],
+            noted[f"{name}-low"],
+            noted[f"{name}-high"],
+        ] == pytest.approx(
+            [finite(value) for value in (found.epsilon, found.low, found.high)],
+            rel=1e-9,
         )
     assert epsilon_by_round(record)[-1].estimate == estimates[1]
     report = json.loads(Path("out/report.json").read_text())
     if "answer" in report:
         assert [number(each["epsilon"]) for each in report["answer"]] == said
         table = re.sub(r"\s+", " ", printed.rpartition(last)[2])
-        assert all(re.search(rf"(?<![\d.,]){re.escape(text)}(?![\d.,]\d)", table) for text in said)
+        assert all(
+            re.search(rf"(?<![\d.,]){re.escape(text)}(?![\d.,]\d)", table)
+            for text in said
+        )
 
 
 def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
-    assert main(["run", "onenumber:task", "--seed", "1", "--workers", "1", "--output", "out"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "onenumber:task",
+                "--seed",
+                "1",
+                "--workers",
+                "1",
+                "--output",
+                "out",
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     plan = " ".join(printed.partition("round 0/10")[0].split())
     load = "like 6 more clients beside 60 clients: 9.1% of a round."
     assert plan.startswith(f"Canaries (synthetic clients) take part {load}")
-    (line,) = re.findall(r"Forecast: ε is at most about .+?; .+?\(in 95% of runs\)\.", plan)
+    (line,) = re.findall(
+        r"Forecast: ε is at most about .+?; .+?\(in 95% of runs\)\.", plan
+    )
     limits, shown = (re.findall(r"\d[\d.]*", part) for part in line.split(";"))
     assert len(limits) == len(shown[:2]) == 2
     assert plan.count(REAL_UPDATES_LEFT_OUT) == 1
@@ -102,9 +136,22 @@ def test_before_it_starts_a_run_says_what_its_canaries_can_show(folder, capsys):
 
 
 def test_a_run_without_canaries_measures_nothing_and_goes_on(folder, capsys):
-    command = ["run", "onenumber:task", "--seed", "1", "--workers", "1", "--output", "out"]
+    command = [
+        "run",
+        "onenumber:task",
+        "--seed",
+        "1",
+        "--workers",
+        "1",
+        "--output",
+        "out",
+    ]
     assert main([*command, "--num-canaries", "0"]) == 3
     assert "The run has no canaries" in capsys.readouterr().out
     record = AuditRecord.load(Path("out/record.npz"))
-    assert (record.rounds, record.num_canaries, record.mechanism.cohort_size) == (10, 0, 24.0)
+    assert (record.rounds, record.num_canaries, record.mechanism.cohort_size) == (
+        10,
+        0,
+        24.0,
+    )
     assert [each.estimate for each in answers(record)] == [None, None]

@@ -53,8 +53,8 @@ class TestOptions:
         often: float | Literal["always"] = 1.0
         loud: bool = False
         table: Mapping[str, int] = dataclasses.field(default_factory=dict)
-        inner: Annotated[Mapping[str, int], Group(Inner, without=("hidden",))] = dataclasses.field(
-            default_factory=dict
+        inner: Annotated[Mapping[str, int], Group(Inner, without=("hidden",))] = (
+            dataclasses.field(default_factory=dict)
         )
 
     @pytest.fixture
@@ -65,12 +65,23 @@ class TestOptions:
 
     def test_only_what_is_typed_is_given(self, parser):
         words = ["there", "--must", "x", "--names", "c", "d", "--way", "down", "--loud"]
-        words += ["--share", "0.5", "--table", "a-b=1", "--table", "c=x", "--depth", "2"]
+        words += [
+            "--share",
+            "0.5",
+            "--table",
+            "a-b=1",
+            "--table",
+            "c=x",
+            "--depth",
+            "2",
+        ]
         more = {"way": "down", "loud": True, "share": 0.5, "inner": {"depth": 2}}
         more["table"] = {"a_b": 1, "c": "x"}
         expected = self.Settings("x", "there", names=("c", "d"), **more)
         assert make(self.Settings, parser.parse_args(words)) == expected
-        assert make(self.Settings, parser.parse_args(["--must", "x"])) == self.Settings("x")
+        assert make(self.Settings, parser.parse_args(["--must", "x"])) == self.Settings(
+            "x"
+        )
 
     @pytest.mark.parametrize(("word", "value"), [("always", "always"), ("2.5", 2.5)])
     def test_a_number_or_a_word(self, word, value, parser):
@@ -79,7 +90,13 @@ class TestOptions:
 
     @pytest.mark.parametrize(
         "words",
-        ["", *(f"--must x --{it}" for it in ("count 1.5", "way left", "often never", "table a"))],
+        [
+            "",
+            *(
+                f"--must x --{it}"
+                for it in ("count 1.5", "way left", "often never", "table a")
+            ),
+        ],
         ids=["missing", "wrong-type", "wrong-choice", "wrong-word", "no-pair"],
     )
     def test_what_is_missing_or_wrong_is_refused(self, words, parser):
@@ -111,4 +128,6 @@ class TestOptions:
     @pytest.mark.parametrize("settings", [RunConfig, ComparisonPlan])
     def test_every_setting_is_documented(self, settings):
         for field in dataclasses.fields(settings):
-            assert re.search(rf"^ +{field.name}: \S", settings.__doc__, re.M), field.name
+            assert re.search(rf"^ +{field.name}: \S", settings.__doc__, re.M), (
+                field.name
+            )

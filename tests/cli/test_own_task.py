@@ -84,7 +84,9 @@ def _ended(_):
     raise EndedError
 
 
-def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.CaptureFixture[str]):
+def test_a_task_of_this_folder_is_trained_beside_other_files(
+    capsys: pytest.CaptureFixture[str],
+):
     Path("out/checkpoint.npz.part").mkdir(parents=True)
     Path("out/film.part").touch()
     Path("mine").write_text("mine")
@@ -101,10 +103,14 @@ def test_a_task_of_this_folder_is_trained_beside_other_files(capsys: pytest.Capt
     assert record.provenance.faults == ()
 
 
-def test_the_report_calls_a_client_what_the_data_call_it(capsys: pytest.CaptureFixture[str]):
+def test_the_report_calls_a_client_what_the_data_call_it(
+    capsys: pytest.CaptureFixture[str],
+):
     _run("owntask:normal", "--output", "out")
     assert "one user" in " ".join(capsys.readouterr().out.split())
-    assert AuditRecord.load(Path("out/record.npz")).mechanism.participation.unit == "user"
+    assert (
+        AuditRecord.load(Path("out/record.npz")).mechanism.participation.unit == "user"
+    )
 
 
 def test_the_command_that_goes_on_can_be_pasted(capsys: pytest.CaptureFixture[str]):
@@ -128,16 +134,24 @@ def test_its_options_are_in_the_help(capsys: pytest.CaptureFixture[str]):
 def test_notes_are_printed_before_training(capsys: pytest.CaptureFixture[str]):
     assert _run("owntask:normal", "--output", "out") == 0
     said = capsys.readouterr().err
-    assert said.startswith("Note: BatchNorm: its weights, if any, are trained and audited")
+    assert said.startswith(
+        "Note: BatchNorm: its weights, if any, are trained and audited"
+    )
 
 
 ERRORS = {
-    "module": (("nowhere:task",), "No module 'nowhere' for task name='nowhere:task': run from"),
+    "module": (
+        ("nowhere:task",),
+        "No module 'nowhere' for task name='nowhere:task': run from",
+    ),
     "name": (("owntask:tsk",), "broken, stops (did you mean task?)"),
     "short": (("owntask",), "to be one of digits"),
     "file": (("owntask.py:task",), "with dots and without .py"),
     "option": (("owntask:task", "--hidden", "0.5"), "--hidden"),
-    "clients": (("owntask:task", "--clients", "70"), "there are 54 rows for 70 clients"),
+    "clients": (
+        ("owntask:task", "--clients", "70"),
+        "there are 54 rows for 70 clients",
+    ),
     "taken": (("owntask:rounds",), "fl-epe run has an option --rounds of its own"),
     "number": (("owntask:number",), "owntask:number to make a Task, got int"),
     "broken": (("owntask:broken",), "failed with KeyError: 'no' (owntask.py, line"),
@@ -167,7 +181,10 @@ def test_a_failing_metric_is_the_tasks_fault(capsys: pytest.CaptureFixture[str])
     Path("fail").touch()
     assert _run("owntask:stops", "--output", "out") == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "The task 'owntask:stops' failed with KeyError: 'told to' (owntask.py, line" in said
+    assert (
+        "The task 'owntask:stops' failed with KeyError: 'told to' (owntask.py, line"
+        in said
+    )
 
 
 def _stopped_run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
@@ -196,7 +213,10 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
     Path("owntask.py").write_text("from pathlib import Path; Path('came').touch()")
     for words, said in {
         (): "Expected --task='owntask:task' to be named again: the checkpoint in out names this",
-        ("--task", "digits"): "Expected task='digits' to be 'owntask:task', the task of the",
+        (
+            "--task",
+            "digits",
+        ): "Expected task='digits' to be 'owntask:task', the task of the",
     }.items():
         assert main(["resume", "out", *words]) == 2
         assert said in capsys.readouterr().err
@@ -205,11 +225,15 @@ def test_no_checkpoint_chooses_the_module_that_is_imported(
 
 
 @pytest.mark.parametrize("here", [True, False], ids=["own-task", "built-in"])
-def test_resume_looks_here_only_for_a_task_of_ones_own(here: bool, monkeypatch: pytest.MonkeyPatch):
+def test_resume_looks_here_only_for_a_task_of_ones_own(
+    here: bool, monkeypatch: pytest.MonkeyPatch
+):
     few = ["--num-canaries", "2", "--unobserved", "2", "--clipping", "fixed"]
     _stopped_run(monkeypatch, "owntask:task" if here else "digits", *few)
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "path", [path for path in sys.path if path != str(Path.cwd())])
+        patch.setattr(
+            sys, "path", [path for path in sys.path if path != str(Path.cwd())]
+        )
         patch.setattr(StopRequest, "raise_if_asked", _ended)
         again = ["--task", "owntask:task"] if here else []
         assert main(["resume", "out", "--workers", "1", *again]) == 130
@@ -221,7 +245,9 @@ def test_from_another_folder_it_is_said_where_to_go(
 ):
     _stopped_run(monkeypatch)
     sys.modules.pop("owntask")
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(Path.cwd())])
+    monkeypatch.setattr(
+        sys, "path", [path for path in sys.path if path != str(Path.cwd())]
+    )
     importlib.invalidate_caches()
     monkeypatch.chdir(folder)
     capsys.readouterr()
@@ -233,9 +259,33 @@ def test_from_another_folder_it_is_said_where_to_go(
 
 @pytest.mark.slow
 def test_compare_trains_a_task_of_this_folder():
-    words = ["compare", "--task", "owntask:task", "--task-option", "hidden=4", "--workers", "1"]
-    words += ["--schedules", "epochs", "--noise-multipliers", "0.2", "--participations", "1"]
-    words += ["--rounds", "3", "--set", "num-canaries=8", "--delta", "0.1", "--output", "grid"]
+    words = [
+        "compare",
+        "--task",
+        "owntask:task",
+        "--task-option",
+        "hidden=4",
+        "--workers",
+        "1",
+    ]
+    words += [
+        "--schedules",
+        "epochs",
+        "--noise-multipliers",
+        "0.2",
+        "--participations",
+        "1",
+    ]
+    words += [
+        "--rounds",
+        "3",
+        "--set",
+        "num-canaries=8",
+        "--delta",
+        "0.1",
+        "--output",
+        "grid",
+    ]
     assert main(words) == 0
     assert "owntask:task" in Path("grid/compare.json").read_text()
     assert len(list(Path("grid").rglob("*.npz"))) == 1

@@ -25,7 +25,13 @@ def runs(tmp_path, monkeypatch):
 def test_figures_beside_the_report(runs, capsys):
     assert main(["report", "one", "--figures", "svg", "png"]) == 0
     names = {path.name for path in (runs / "one" / "figures").iterdir()}
-    assert {"scores.csv", "table.tex", "epsilon.svg", "epsilon.png", "epsilon.csv"} <= names
+    assert {
+        "scores.csv",
+        "table.tex",
+        "epsilon.svg",
+        "epsilon.png",
+        "epsilon.csv",
+    } <= names
     assert not any(name.endswith(".pdf") for name in names)
     assert "Figures: one/figures" in capsys.readouterr().out
 
@@ -67,7 +73,9 @@ HOSTILE = "\x1b[2J\x1b[H\x9b1mε ≈ 0.01. Verdict: private\r\x07\u202e" + "x" *
 
 def _nothing_moves_the_cursor(text):
     assert "\\u001b[2J" in text  # it is there, written out
-    assert not [c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf")]
+    assert not [
+        c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf")
+    ]
     assert "x" * 2001 not in text
 
 

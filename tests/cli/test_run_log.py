@@ -42,17 +42,26 @@ def test_rounds_have_the_numbers_of_the_record(folder):
     start, *rounds = [line for line in lines(folder) if line["event"] == "round"]
     assert (start["round"], start["train_loss"]) == (0, None)
     assert [line["round"] for line in rounds] == [1, 2, 3, 4]
-    assert [line["train_loss"] for line in rounds] == record.metrics["train_loss"].tolist()
-    assert [line["clip_norm"] for line in rounds] == record.mechanism.clip_norms.tolist()
+    assert [line["train_loss"] for line in rounds] == record.metrics[
+        "train_loss"
+    ].tolist()
+    assert [
+        line["clip_norm"] for line in rounds
+    ] == record.mechanism.clip_norms.tolist()
     assert rounds[-1]["eval_accuracy"] == record.metrics["eval_accuracy"][-1]
     for line in rounds:
-        assert line["epsilon-all-low"] <= line["epsilon-all"] <= line["epsilon-all-high"]
+        assert (
+            line["epsilon-all-low"] <= line["epsilon-all"] <= line["epsilon-all-high"]
+        )
 
 
 def test_the_last_line_is_the_report(folder):
     report = json.loads((folder / "report.json").read_text("utf-8"))
     last = lines(folder)[-1]
-    assert (last["status"], last["exit_status"]) == (report["status"], report["exit_status"])
+    assert (last["status"], last["exit_status"]) == (
+        report["status"],
+        report["exit_status"],
+    )
 
 
 def test_no_seed_is_in_the_log_or_the_report(folder):
@@ -131,7 +140,13 @@ def test_the_command_line_without_its_seed(words, shown):
 
 
 def _progress(done, **more):
-    known = {"round": done, "rounds": 5, "loss": math.nan, "accuracy": 0.5, "clip_norm": math.inf}
+    known = {
+        "round": done,
+        "rounds": 5,
+        "loss": math.nan,
+        "accuracy": 0.5,
+        "clip_norm": math.inf,
+    }
     return Progress(**{**known, "canaries_seen": 3, "seconds_left": 1.0, **more})
 
 
@@ -139,8 +154,16 @@ def test_unknown_numbers_are_null_and_faults_are_told_once(tmp_path):
     log = RunLog(tmp_path, pytest.fail)
     log.progress(_progress(1, faults=("one",), fault_counts={"client failed": 1}))
     log.progress(_progress(2, faults=("one",), fault_counts={"client failed": 1}))
-    epsilons = {"epsilon-all": 1.0, "epsilon-all-low": 0.0, "epsilon-all-high": math.inf}
-    more = {"faults": ("one", "two"), "fault_counts": {"client failed": 3}, "epsilons": epsilons}
+    epsilons = {
+        "epsilon-all": 1.0,
+        "epsilon-all-low": 0.0,
+        "epsilon-all-high": math.inf,
+    }
+    more = {
+        "faults": ("one", "two"),
+        "fault_counts": {"client failed": 3},
+        "epsilons": epsilons,
+    }
     log.progress(_progress(3, **more))
     rounds = lines(tmp_path)
     assert rounds[0]["train_loss"] is rounds[0]["clip_norm"] is None
@@ -164,9 +187,21 @@ def test_a_disk_that_fills_up_is_warned_about_once(tmp_path, monkeypatch):
 
 def test_the_log_of_an_earlier_run_in_the_folder_does_not_count(tmp_path):
     rows = [
-        {"event": "started", "command": "fl-epe run old", "time": "2001-01-01T00:00:00Z"},
-        {"event": "started", "command": "fl-epe run new", "time": "2002-01-01T00:00:00Z"},
-        {"event": "started", "command": "fl-epe resume .", "time": "2003-01-01T00:00:00Z"},
+        {
+            "event": "started",
+            "command": "fl-epe run old",
+            "time": "2001-01-01T00:00:00Z",
+        },
+        {
+            "event": "started",
+            "command": "fl-epe run new",
+            "time": "2002-01-01T00:00:00Z",
+        },
+        {
+            "event": "started",
+            "command": "fl-epe resume .",
+            "time": "2003-01-01T00:00:00Z",
+        },
     ]
     text = "".join(json.dumps(row) + "\n" for row in rows)
     (tmp_path / RUN_LOG).write_text(text + "no JSON\n[1]\n", "utf-8")
@@ -177,4 +212,6 @@ def test_the_log_of_an_earlier_run_in_the_folder_does_not_count(tmp_path):
 
 def test_a_pipe_in_place_of_the_log_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / RUN_LOG)
-    assert run_facts(tmp_path, "fl-epe run digits", "now")["commands"] == ("fl-epe run digits",)
+    assert run_facts(tmp_path, "fl-epe run digits", "now")["commands"] == (
+        "fl-epe run digits",
+    )

@@ -17,7 +17,16 @@ SMALL = [
 def test_a_run_stops_by_its_rule(tmp_path, capsys):
     output = tmp_path / "run"
     assert (
-        main([*SMALL, "--stop-when", "epsilon-all-low > 2", "--details", "--output", str(output)])
+        main(
+            [
+                *SMALL,
+                "--stop-when",
+                "epsilon-all-low > 2",
+                "--details",
+                "--output",
+                str(output),
+            ]
+        )
         == 3
     )
     printed = " ".join(capsys.readouterr().out.split())
@@ -33,7 +42,9 @@ def test_a_run_stops_by_its_rule(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "rule", ["epsilon-all > 8", "epsilon-all-low < 8", "soon"], ids=["name", "sign", "word"]
+    "rule",
+    ["epsilon-all > 8", "epsilon-all-low < 8", "soon"],
+    ids=["name", "sign", "word"],
 )
 def test_another_rule_is_bad_input(rule, tmp_path, capsys):
     assert main([*SMALL, "--stop-when", rule, "--output", str(tmp_path / "run")]) == 2

@@ -56,7 +56,9 @@ def holder(tmp_path):
 def test_a_second_process_is_told_who_is_at_work(command, holder, capsys):
     folder, process = holder
     assert main([*command, str(folder)]) == 2
-    assert f"to be free: process {process.pid} is at work in it" in capsys.readouterr().err
+    assert (
+        f"to be free: process {process.pid} is at work in it" in capsys.readouterr().err
+    )
 
 
 def test_the_lock_dies_with_its_process(holder):
@@ -79,7 +81,9 @@ def test_a_lock_that_is_a_link_leaves_what_it_points_to(link, tmp_path):
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-@pytest.mark.parametrize("words", [["resume"], ["run", "digits", "--rounds", "0", "--output"]])
+@pytest.mark.parametrize(
+    "words", [["resume"], ["run", "digits", "--rounds", "0", "--output"]]
+)
 def test_a_folder_without_a_run_keeps_every_file(words, tmp_path, capsys):
     """As downloads, beside a folder that ends in .part and a file called run.lock."""
     for name in ("film.part", "run.lock", f"film.mp4{PART}"):
@@ -140,7 +144,9 @@ def test_beside_a_node_at_work_the_process_ends_at_once(monkeypatch):
     """Python's own end would take the thread's C++ with it, and abort."""
     ended, done = list[int](), threading.Event()
     monkeypatch.setattr(os, "_exit", ended.append)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     end_beside_threads(130)
     assert ended == []
     node = threading.Thread(target=done.wait, name=NODE_THREAD)
@@ -231,6 +237,12 @@ def test_a_run_that_is_terminated_says_how_to_go_on(running):
     (done,) = re.findall(said, printed)
     kept = {path.name for path in output.iterdir()}
     assert kept == {"checkpoint.npz", "checkpoint-previous.npz", "run.log"}
-    assert int(read_checkpoint(output / "checkpoint.npz")[1]["rounds_done"]) == int(done) > 0
-    for name in kept - {"run.log"}:  # what is kept of a run has its secrets; the log has none
+    assert (
+        int(read_checkpoint(output / "checkpoint.npz")[1]["rounds_done"])
+        == int(done)
+        > 0
+    )
+    for name in kept - {
+        "run.log"
+    }:  # what is kept of a run has its secrets; the log has none
         assert (output / name).stat().st_mode & 0o077 == 0

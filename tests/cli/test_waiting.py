@@ -17,9 +17,13 @@ class _Terminal(io.StringIO):
     ("command", "said"),
     [
         pytest.param(
-            "advise canaries --clients 50", "what canaries can tell", id="advise-canaries"
+            "advise canaries --clients 50",
+            "what canaries can tell",
+            id="advise-canaries",
         ),
-        pytest.param("advise log log.csv --noise-multiplier 1", "of the log", id="advise-log"),
+        pytest.param(
+            "advise log log.csv --noise-multiplier 1", "of the log", id="advise-log"
+        ),
         pytest.param("report {run}", "what the record tells", id="report"),
         pytest.param(
             "compare --schedules trace:path=log.csv --noise-multipliers 1 --workers 1",
@@ -28,7 +32,9 @@ class _Terminal(io.StringIO):
         ),
     ],
 )
-def test_what_is_waited_for_is_said(command, said, finished, tmp_path, monkeypatch, capsys):
+def test_what_is_waited_for_is_said(
+    command, said, finished, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("round,client_id\n1,a\n1,b\n2,c\n")
     terminal = _Terminal()

@@ -10,7 +10,12 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from opacus.optimizers import DPOptimizer
 
 from fl_epe.conformance import conform
-from fl_epe.conformance.adapters import of_flower_mod, of_flower_strategy, of_opacus, of_pfl
+from fl_epe.conformance.adapters import (
+    of_flower_mod,
+    of_flower_strategy,
+    of_opacus,
+    of_pfl,
+)
 
 CLAIM = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian"}
 
@@ -73,7 +78,9 @@ def test_the_form_of_pfl(monkeypatch):
 
         def constrain_sensitivity(self, user, seed):
             norm = np.sqrt(sum((array**2).sum() for array in user.values()))
-            return Statistics({k: v / max(norm, 1.0) for k, v in user.items()}, 1.0), None
+            return Statistics(
+                {k: v / max(norm, 1.0) for k, v in user.items()}, 1.0
+            ), None
 
         def add_noise(self, total, cohort_size, seed):
             rngs = [np.random.default_rng((seed, i * self.apart)) for i in range(2)]
@@ -95,10 +102,14 @@ def test_the_form_of_pfl(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", ["of_flower_strategy", "of_flower_mod", "of_opacus", "of_pfl"])
+@pytest.mark.parametrize(
+    "name", ["of_flower_strategy", "of_flower_mod", "of_opacus", "of_pfl"]
+)
 def test_an_adapter_is_made_without_its_library(name, monkeypatch):
     from fl_epe.conformance import adapters
 
     for library in ("flwr", "flwr.app", "torch", "opacus", "pfl"):
         monkeypatch.setitem(sys.modules, library, None)
-    assert getattr(adapters, name)(lambda: None, **CLAIM).claimed == pytest.approx(4.377, abs=1e-3)
+    assert getattr(adapters, name)(lambda: None, **CLAIM).claimed == pytest.approx(
+        4.377, abs=1e-3
+    )

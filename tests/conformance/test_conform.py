@@ -72,7 +72,9 @@ def test_noise_of_its_own_is_not_taken_for_a_change():
 
 def test_a_broken_mechanism_with_noise_of_its_own_is_found_by_games():
     broken, _ = PAIRS["clips-entries"]
-    assert {"game: all entries"} <= set(names(conform(own_randomness(broken), trials=400)))
+    assert {"game: all entries"} <= set(
+        names(conform(own_randomness(broken), trials=400))
+    )
 
 
 def test_a_claim_below_theory_fails():
@@ -108,14 +110,16 @@ def test_a_target_that_refuses_everything_does_not_pass():
 
 def test_truncated_noise_is_critical():
     found = conform(truncated_gaussian(2.0), trials=200)
-    assert ("noise: tails", "critical") in [(check.name, check.severity) for check in found.failed]
+    assert ("noise: tails", "critical") in [
+        (check.name, check.severity) for check in found.failed
+    ]
 
 
 def test_one_seed_in_every_call_is_found():
     def release(updates):
-        return finite(updates).clip(-0.1, 0.1).sum(axis=0) + np.random.default_rng(0).normal(
-            size=DIM
-        )
+        return finite(updates).clip(-0.1, 0.1).sum(axis=0) + np.random.default_rng(
+            0
+        ).normal(size=DIM)
 
     found = conform(Target(release, **gaussian()), trials=100)
     assert "noise: fresh in each call" in names(found)
@@ -146,10 +150,15 @@ def test_the_result_says_what_so_many_trials_find():
 
 
 def test_a_claim_that_no_game_can_contradict_is_not_passed():
-    found = conform(dataclasses.replace(PAIRS["response-too-true"][1], epsilon=9.0), trials=400)
+    found = conform(
+        dataclasses.replace(PAIRS["response-too-true"][1], epsilon=9.0), trials=400
+    )
     games = [check.outcome for check in found.checks if check.name.startswith("game")]
     assert set(games) == {"unknown"}
-    assert "so large a claim cannot be contradicted by games of 400 trials" in found.summary
+    assert (
+        "so large a claim cannot be contradicted by games of 400 trials"
+        in found.summary
+    )
 
 
 def test_a_failure_has_a_command_and_all_forms_show_it():
@@ -163,7 +172,9 @@ def test_a_failure_has_a_command_and_all_forms_show_it():
 
 
 def test_a_seed_repeats_the_result():
-    one, other = (conform(PAIRS["clips-layers"][1], trials=100, seed=7) for _ in range(2))
+    one, other = (
+        conform(PAIRS["clips-layers"][1], trials=100, seed=7) for _ in range(2)
+    )
     assert one == other
 
 
@@ -177,7 +188,10 @@ def test_only_the_last_step_is_seen_by_an_adversary_who_sees_no_more():
 def test_sampling_that_is_claimed_is_played_where_the_target_does_not_sample():
     step = Batches(lambda count, step, rng: np.arange(count))
     target = dataclasses.replace(
-        Batches.target(by_coins), release=step.release, reset=step.start, draws_batches=False
+        Batches.target(by_coins),
+        release=step.release,
+        reset=step.start,
+        draws_batches=False,
     )
     assert names(conform(target, trials=200)) == []
 
@@ -199,7 +213,12 @@ def test_a_matrix_after_the_noise_leaks_no_more(processed):
         clipped = updates / np.maximum(1, lengths)
         return processed(clipped.sum(axis=0) + rng.normal(0, 1, 12))
 
-    claim = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian", "clip_norm": 1.0}
+    claim = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        "noise": "gaussian",
+        "clip_norm": 1.0,
+    }
     result = conform(Target(release, **claim, trials=400))
     assert [x.name for x in result.checks if x.outcome == "failed"] == []
 
@@ -208,10 +227,19 @@ def test_a_histogram_may_move_two_bins_where_a_record_is_replaced():
     """The claim is of one record more or less, which moves one bin by 1."""
 
     def release(updates, rng):
-        bins = np.bincount(updates.argmax(axis=1), minlength=12) if len(updates) else np.zeros(12)
+        bins = (
+            np.bincount(updates.argmax(axis=1), minlength=12)
+            if len(updates)
+            else np.zeros(12)
+        )
         return bins + rng.normal(0, 1, 12)
 
-    claim = {"noise_multiplier": 1.0, "delta": 1e-5, "noise": "gaussian", "clip_norm": 1.0}
+    claim = {
+        "noise_multiplier": 1.0,
+        "delta": 1e-5,
+        "noise": "gaussian",
+        "clip_norm": 1.0,
+    }
     result = conform(Target(release, **claim, trials=400))
     assert [x.name for x in result.checks if x.outcome == "failed"] == []
 

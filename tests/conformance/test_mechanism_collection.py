@@ -78,7 +78,9 @@ def test_a_law_refuses_a_norm_that_its_scale_does_not_follow():
 
 
 def test_who_samples_has_to_be_said():
-    with pytest.raises(ValueError, match=r"draws_batches=None to be said with sampling_rate < 1"):
+    with pytest.raises(
+        ValueError, match=r"draws_batches=None to be said with sampling_rate < 1"
+    ):
         Target(noisy_sum, sampling_rate=0.25, **GAUSSIAN)
 
 
@@ -90,7 +92,9 @@ def test_a_claimed_epsilon_needs_its_noise():
     assert Target(noisy_sum, epsilon=2.0, delta=1e-5).multiplier is None
     sampled = {**GAUSSIAN, **SAMPLED, "noise_multiplier": None}
     claim = poisson_epsilon(1.0, 0.25, 4, 1e-5)
-    assert Target(noisy_sum, epsilon=claim, **sampled).multiplier == pytest.approx(1.0, rel=1e-3)
+    assert Target(noisy_sum, epsilon=claim, **sampled).multiplier == pytest.approx(
+        1.0, rel=1e-3
+    )
 
 
 def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
@@ -106,11 +110,16 @@ def test_what_is_proved_of_a_sampled_claim_is_at_its_own_delta():
 def test_of_batches_that_are_not_sampled_no_more_is_proved_than_they_leak():
     """ε is 4.38, whatever is claimed of sampling."""
     target = SOUND["poisson-sampled"]
-    alone = Profile.of(dataclasses.replace(target, sampling_rate=1.0, steps=1, draws_batches=None))
+    alone = Profile.of(
+        dataclasses.replace(target, sampling_rate=1.0, steps=1, draws_batches=None)
+    )
     fpr = np.geomspace(1e-3, 0.5, 50)
     rates = zip(fpr, alone.fnr(fpr), strict=True)
     claim = Profile.of(target)
-    assert max(claim.epsilon(float(a), float(b), DELTA) for a, b in rates) <= alone.epsilons[-1]
+    assert (
+        max(claim.epsilon(float(a), float(b), DELTA) for a, b in rates)
+        <= alone.epsilons[-1]
+    )
 
 
 def test_what_is_detectable_is_found():

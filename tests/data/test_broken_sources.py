@@ -29,7 +29,9 @@ def _vocabulary(tmp_path):
 
 def _refused(tmp_path, capsys, kind, source, *more):
     before = {path.name for path in tmp_path.iterdir()}
-    assert main(["data", "convert", kind, str(source), str(tmp_path / "out"), *more]) == 2
+    assert (
+        main(["data", "convert", kind, str(source), str(tmp_path / "out"), *more]) == 2
+    )
     printed = capsys.readouterr().err
     assert len(printed.splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == before
@@ -40,7 +42,9 @@ def _hdf5(path, **features):
     with h5py.File(path, "w") as file:
         for name, value in features.items():
             if isinstance(value, tuple):
-                file.create_dataset(f"examples/f1/{name}", *value, chunks=(1, *value[0][1:]))
+                file.create_dataset(
+                    f"examples/f1/{name}", *value, chunks=(1, *value[0][1:])
+                )
             elif value is None:
                 file.create_group(f"examples/f1/{name}")
             else:
@@ -52,12 +56,18 @@ LABEL = np.zeros(2, np.int64)
 HDF5 = {
     "group": ({"pixels": None, "label": LABEL}, "to be a sound .h5"),
     "scalar": ({"pixels": 0.5, "label": LABEL}, "to be a sound .h5"),
-    "length": ({"pixels": np.zeros((3, 28, 28)), "label": LABEL}, "columns of one type and length"),
+    "length": (
+        {"pixels": np.zeros((3, 28, 28)), "label": LABEL},
+        "columns of one type and length",
+    ),
     "endless": (
         {"pixels": ((2**50, 28, 28), "f4"), "label": ((2**50,), "i8")},
         "to be a sound .h5: it takes .* MiB unpacked",
     ),
-    "complex": ({"pixels": np.zeros((2, 28, 28), complex), "label": LABEL}, "Expected "),
+    "complex": (
+        {"pixels": np.zeros((2, 28, 28), complex), "label": LABEL},
+        "Expected ",
+    ),
     "missing": ({"label": LABEL}, "to have a column 'image' or 'pixels'"),
 }
 
@@ -89,9 +99,18 @@ def test_a_file_that_was_cut_off(name, cut, tmp_path, capsys):
 
 
 SQL = {
-    "message-null": ("UPDATE examples SET serialized_example_proto = x''", "column 'tokens'"),
-    "message-text": ("UPDATE examples SET serialized_example_proto = 'x'", "tf.train.Example"),
-    "client-bytes": ("UPDATE examples SET client_id = x'ff' WHERE rowid = 2", "one type"),
+    "message-null": (
+        "UPDATE examples SET serialized_example_proto = x''",
+        "column 'tokens'",
+    ),
+    "message-text": (
+        "UPDATE examples SET serialized_example_proto = 'x'",
+        "tf.train.Example",
+    ),
+    "client-bytes": (
+        "UPDATE examples SET client_id = x'ff' WHERE rowid = 2",
+        "one type",
+    ),
     "no-text": ("UPDATE examples SET client_id = CAST(x'ff' AS TEXT)", "decode"),
     "no-table": ("DROP TABLE examples", "no such table"),
     "no-rows": ("DELETE FROM examples", "to have .*, found none|to have rows"),
@@ -141,7 +160,10 @@ def test_what_a_killed_conversion_left_is_removed(tmp_path):
     data_files.write_parquet(tmp_path / "a.parquet", POSTS, "user_id")
     (tmp_path / "out.fl-epe-part" / "inner").mkdir(parents=True)
     (tmp_path / "out.fl-epe-part.lock").touch()
-    assert len(convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out")) == 3
+    assert (
+        len(convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "out"))
+        == 3
+    )
     assert {path.name for path in tmp_path.iterdir()} == {
         "a.parquet",
         "out",

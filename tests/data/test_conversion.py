@@ -9,7 +9,15 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from data_files import Rows, example, handwriting, png, write_hdf5, write_parquet, write_sqlite
+from data_files import (
+    Rows,
+    example,
+    handwriting,
+    png,
+    write_hdf5,
+    write_parquet,
+    write_sqlite,
+)
 from pyarrow import parquet
 from text_sources import (
     VOCABULARY,
@@ -39,7 +47,10 @@ def _expected_ids(rows: Rows) -> dict[str, np.ndarray]:
     words = Words([word.encode() for word in VOCABULARY])
     return {
         client: words.encode(
-            arrow_rows({"client": [client] * len(part), "tokens": [f["tokens"] for f in part]}, "")
+            arrow_rows(
+                {"client": [client] * len(part), "tokens": [f["tokens"] for f in part]},
+                "",
+            )
         )
         for client, part in _by_client(rows).items()
     }
@@ -49,7 +60,9 @@ FORMATS = [".sqlite", ".sqlite.lzma", ".h5", ".parquet", "datasets"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_gives_each_user_their_sentences(tmp_path: pathlib.Path, form: str):
+def test_every_format_gives_each_user_their_sentences(
+    tmp_path: pathlib.Path, form: str
+):
     rows, held_out = tagged_sentences(), tagged_sentences("test", 10)[:37]
     source = write_text_source(tmp_path / "source", form, rows, held_out)
     store = data.convert("stackoverflow", source, tmp_path / "store")
@@ -103,19 +116,26 @@ def _write_pictures(
 ) -> str:
     folder.mkdir()
     tff = [
-        (f"all_{split}", writer, {"pixels": 1 - f["ink"] / np.float32(255), "label": f["label"]})
+        (
+            f"all_{split}",
+            writer,
+            {"pixels": 1 - f["ink"] / np.float32(255), "label": f["label"]},
+        )
         for split, writer, f in rows
     ]
     if form == "hub":
         hub = {"train": _hub_dataset(rows)}
-        monkeypatch.setattr(datasets, "load_dataset", {"flwrlabs/femnist": hub}.__getitem__)
+        monkeypatch.setattr(
+            datasets, "load_dataset", {"flwrlabs/femnist": hub}.__getitem__
+        )
         return "flwrlabs/femnist"
     if form == "parquet":
         (folder / "data").mkdir()
         _hub_dataset(rows).to_parquet(str(folder / "data/train-00000-of-00001.parquet"))
         # The library's own loader takes a folder as it takes a hub id.
         loaded = sources._from_datasets(
-            datasets.load_dataset(str(folder), cache_dir=str(folder.parent / "hf")), "hub"
+            datasets.load_dataset(str(folder), cache_dir=str(folder.parent / "hf")),
+            "hub",
         )
         assert [(part.split, part.rows) for part in loaded] == [("train", len(rows))]
         return str(folder)
@@ -173,7 +193,9 @@ def test_clients_without_examples_are_left_out_and_counted(
     capsys: pytest.CaptureFixture[str],
 ):
     """Also the first one, whose borders would decide what is ink."""
-    source = pathlib.Path(_write_pictures(tmp_path / "source", form, _pictures(40), monkeypatch))
+    source = pathlib.Path(
+        _write_pictures(tmp_path / "source", form, _pictures(40), monkeypatch)
+    )
     names = ["a", "f0003_nobody", "z"]
     if form == "hdf5":
         with h5py.File(source / "fed_emnist_train.h5", "a") as file:
@@ -186,7 +208,9 @@ def test_clients_without_examples_are_left_out_and_counted(
         nobody: dict[str, Any] = {name: {"x": [], "y": []} for name in names}
         content["user_data"] = nobody | content["user_data"]
         (source / "all_data_0.json").write_text(json.dumps(content))
-    assert main(["data", "convert", "emnist", str(source), str(tmp_path / "store")]) == 0
+    assert (
+        main(["data", "convert", "emnist", str(source), str(tmp_path / "store")]) == 0
+    )
     assert "Clients left out, without examples: 3\n" in capsys.readouterr().out
     store = data.ClientStore(tmp_path / "store")
     assert store.names.tolist() == sorted(_by_client(_pictures(40)))
@@ -199,7 +223,9 @@ def test_every_id_of_an_integer_column_is_a_client(tmp_path: pathlib.Path):
     ids = [10**18 + i for i in range(20)]
     rows = pa.table({"user_id": ids * 2, "tokens": ["a b"] * 40})
     parquet.write_table(rows, tmp_path / "a.parquet")
-    store = data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
+    store = data.convert(
+        "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store"
+    )
     assert store.names.tolist() == list(map(str, ids))
 
 
@@ -209,9 +235,13 @@ def test_a_tenth_of_each_user_is_held_out_where_the_source_holds_nothing_out(
     rows = tagged_sentences()
     write_vocabulary(tmp_path)
     write_parquet(tmp_path / "train.parquet", rows, "user_id")
-    store = data.convert("stackoverflow", str(tmp_path / "train.parquet"), tmp_path / "store")
+    store = data.convert(
+        "stackoverflow", str(tmp_path / "train.parquet"), tmp_path / "store"
+    )
     sizes = [len(part) for _, part in sorted(_by_client(rows).items())]
-    assert store.sizes(np.arange(len(store))).tolist() == [size - size // 10 for size in sizes]
+    assert store.sizes(np.arange(len(store))).tolist() == [
+        size - size // 10 for size in sizes
+    ]
     assert store.about["held_out"] == sum(size // 10 for size in sizes)
 
 
@@ -220,7 +250,9 @@ def test_a_data_set_of_a_hub(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     loaded = datasets.DatasetDict({"train": datasets.Dataset.from_dict(rows)})
     monkeypatch.setattr(datasets, "load_dataset", {"owner/posts": loaded}.get)
     words = write_vocabulary(tmp_path)
-    store = data.convert("stackoverflow", "owner/posts", tmp_path / "store", vocabulary=words)
+    store = data.convert(
+        "stackoverflow", "owner/posts", tmp_path / "store", vocabulary=words
+    )
     assert store.names.tolist() == ["a", "b"]
     assert store.about["source"] == "owner/posts"
 
@@ -255,7 +287,12 @@ def test_progress_counts_rows(tmp_path: pathlib.Path):
     rows, held_out = tagged_sentences(), tagged_sentences("test")[:20]
     source = write_text_source(tmp_path / "source", ".sqlite", rows, held_out)
     seen: list[tuple] = []
-    data.convert("stackoverflow", source, tmp_path / "store", on_progress=lambda *a: seen.append(a))
+    data.convert(
+        "stackoverflow",
+        source,
+        tmp_path / "store",
+        on_progress=lambda *a: seen.append(a),
+    )
     assert ("reading held-out rows", 20, 20) in seen
     assert ("reading rows", 16, len(rows)) in seen
     assert ("reading rows", len(rows), len(rows)) in seen
@@ -265,7 +302,9 @@ def test_progress_counts_rows(tmp_path: pathlib.Path):
 # Sources of tasks
 
 
-def test_a_source_is_converted_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_source_is_converted_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     source = tmp_path / "train.parquet"
     write_vocabulary(tmp_path)
     write_parquet(source, tagged_sentences(), "user_id")

@@ -55,9 +55,14 @@ def test_lists_that_are_not_packed_and_unknown_fields_are_read(tmp_path: pathlib
         return bytes([number << 3 | 2, len(content)]) + content
 
     ints = field(3, b"\x08\x05" + b"\x08\x96\x01")
-    floats = field(2, b"\x0d" + np.float32(1.5).tobytes() + b"\x0d" + np.float32(-2).tobytes())
+    floats = field(
+        2, b"\x0d" + np.float32(1.5).tobytes() + b"\x0d" + np.float32(-2).tobytes()
+    )
     unknown = b"\x20\x07" + b"\x29" + bytes(8) + field(7, b"abc")
-    entries = [field(1, b"i") + field(2, ints), field(1, b"f") + unknown + field(2, floats)]
+    entries = [
+        field(1, b"i") + field(2, ints),
+        field(1, b"f") + unknown + field(2, floats),
+    ]
     message = field(1, b"".join(field(1, entry) for entry in entries)) + unknown
     assert _read(tmp_path, message, "i", "f") == {"i": [5, 150], "f": [1.5, -2]}
 
@@ -80,11 +85,23 @@ def test_what_is_no_example_says_where(message: bytes, tmp_path: pathlib.Path):
 
 def test_sentences_become_the_ids_of_tff():
     words = Words([b"the", b"a", b"code"])
-    texts = ["a code", "", "the  b", " ".join(["a"] * 19), " ".join(["a"] * 20 + ["the"])]
+    texts = [
+        "a code",
+        "",
+        "the  b",
+        " ".join(["a"] * 19),
+        " ".join(["a"] * 20 + ["the"]),
+    ]
     expected = np.zeros((5, 21), np.uint16)
     expected[0, :4] = [BOS, 2, 3, EOS]
     expected[1, :3] = [BOS, OOV, EOS]
-    expected[2, :5] = [BOS, 1, OOV, OOV, EOS]  # two spaces have an empty word between them
+    expected[2, :5] = [
+        BOS,
+        1,
+        OOV,
+        OOV,
+        EOS,
+    ]  # two spaces have an empty word between them
     expected[3] = [BOS, *[2] * 19, EOS]
     expected[4] = [BOS, *[2] * 20]
     for column in (texts, [text.encode() for text in texts]):
@@ -158,7 +175,9 @@ def test_every_form_of_an_image_becomes_the_same_ink(form: str, bright_paper: bo
     np.testing.assert_array_equal(found[:, -1], labels)
     values, targets = images_and_labels(found)
     assert values.shape == (20, 1, 28, 28)
-    np.testing.assert_array_equal(values[:, 0], ink.astype(np.float32) / np.float32(255))
+    np.testing.assert_array_equal(
+        values[:, 0], ink.astype(np.float32) / np.float32(255)
+    )
     np.testing.assert_array_equal(targets, labels)
 
 
@@ -173,10 +192,17 @@ def test_the_first_rows_decide_which_way_round_all_are():
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        pytest.param([[0.0] * 783], [1], r"784 numbers an image, found \[783\]", id="783"),
-        pytest.param([[0.0] * 783, [0.0] * 785], [1, 1], r"found \[783, 785\]", id="other-sizes"),
         pytest.param(
-            [[1.5] * 784], [1], r"pixels in \[0, 1\], found 1.5", id="pixels-in-0,1,found-1.5"
+            [[0.0] * 783], [1], r"784 numbers an image, found \[783\]", id="783"
+        ),
+        pytest.param(
+            [[0.0] * 783, [0.0] * 785], [1, 1], r"found \[783, 785\]", id="other-sizes"
+        ),
+        pytest.param(
+            [[1.5] * 784],
+            [1],
+            r"pixels in \[0, 1\], found 1.5",
+            id="pixels-in-0,1,found-1.5",
         ),
         pytest.param([[0] * 784], [1], r"pixels in \[0, 1\]", id="whole-numbers"),
         pytest.param([[float("nan")] * 784], [1], "pixels in", id="pixels-in"),
@@ -186,12 +212,21 @@ def test_the_first_rows_decide_which_way_round_all_are():
             "dark or bright borders of images",
             id="borders-to-be-dark-or-bright",
         ),
-        pytest.param([[0.0] * 784], [62], r"labels in \[0, 62\), found 62", id="label-62"),
-        pytest.param([[0.0] * 784], [-1], "found -1", id="label-below-0"),
-        pytest.param([[0.0] * 784], ["a"], "labels to be integers, found string", id="label-a"),
-        pytest.param([{"bytes": b"none"}], [1], "28.: cannot identify", id="no-picture"),
         pytest.param(
-            [{"bytes": png(np.zeros((28, 27), np.uint8))}], [1], r"has \(27, 28\)", id="28,27"
+            [[0.0] * 784], [62], r"labels in \[0, 62\), found 62", id="label-62"
+        ),
+        pytest.param([[0.0] * 784], [-1], "found -1", id="label-below-0"),
+        pytest.param(
+            [[0.0] * 784], ["a"], "labels to be integers, found string", id="label-a"
+        ),
+        pytest.param(
+            [{"bytes": b"none"}], [1], "28.: cannot identify", id="no-picture"
+        ),
+        pytest.param(
+            [{"bytes": png(np.zeros((28, 27), np.uint8))}],
+            [1],
+            r"has \(27, 28\)",
+            id="28,27",
         ),
     ],
 )
@@ -206,11 +241,15 @@ def test_what_is_no_image_is_named(images: list, labels: list, message: str):
 @pytest.mark.parametrize(
     ("encoder", "columns"),
     [
-        pytest.param(Images(), {"image": [[0.0] * 784] * 3, "label": [1, 2, 3]}, id="images"),
+        pytest.param(
+            Images(), {"image": [[0.0] * 784] * 3, "label": [1, 2, 3]}, id="images"
+        ),
         pytest.param(Words([b"a"]), {"tokens": ["a", "", "b a"]}, id="words"),
     ],
 )
-def test_examples_have_the_width_and_type_that_the_encoder_says(encoder: Encoder, columns: dict):
+def test_examples_have_the_width_and_type_that_the_encoder_says(
+    encoder: Encoder, columns: dict
+):
     found = encoder.encode(_batch(**columns))
     assert found.shape == (3, encoder.width)
     assert found.dtype == encoder.dtype
@@ -225,7 +264,9 @@ def test_missing_values_and_mixed_types_are_named():
 
 
 def test_clients_of_any_simple_type_become_texts():
-    found = arrow_rows({"client": pa.array([7, 8]), "x": pa.chunked_array([[1], [2]])}, "there")
+    found = arrow_rows(
+        {"client": pa.array([7, 8]), "x": pa.chunked_array([[1], [2]])}, "there"
+    )
     assert found.to_pydict() == {"client": ["7", "8"], "x": [1, 2]}
 
 

@@ -46,10 +46,14 @@ GOOD = ("train", "u", {"tokens": "a b"})
         ),
         pytest.param(_text_file("a.txt", "x"), "found none", id="found-none"),
         pytest.param(
-            _parquet(user_id=["u"]), "a.parquet to have a column 'tokens', found", id="no-tokens"
+            _parquet(user_id=["u"]),
+            "a.parquet to have a column 'tokens', found",
+            id="no-tokens",
         ),
         pytest.param(
-            _parquet(tokens=["u"]), "'user_id' or 'client_id', found 'tokens'", id="no-client"
+            _parquet(tokens=["u"]),
+            "'user_id' or 'client_id', found 'tokens'",
+            id="no-client",
         ),
         pytest.param(
             _parquet(user_id=["u"], tokens=[3]),
@@ -62,18 +66,24 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="client-is-a-real-number",
         ),
         pytest.param(
-            _text_file("a.json", '{"users": ["u"], "user_data": {"u": {"x": [], "y": [1]}}}'),
+            _text_file(
+                "a.json", '{"users": ["u"], "user_data": {"u": {"x": [], "y": [1]}}}'
+            ),
             "a.json to hold LEAF's JSON: client 'u' has no 'x' and 'y' of one length",
             id="leaf-lengths",
         ),
-        pytest.param(_text_file("a.json", "[]"), "a.json to hold LEAF's JSON", id="leaf-list"),
+        pytest.param(
+            _text_file("a.json", "[]"), "a.json to hold LEAF's JSON", id="leaf-list"
+        ),
         pytest.param(
             _parquet(user_id=pa.array([None], pa.string()), tokens=[""]),
             "no missing client in",
             id="no-missing-client-in",
         ),
         pytest.param(
-            _parquet(user_id=pa.array([], pa.string()), tokens=pa.array([], pa.string())),
+            _parquet(
+                user_id=pa.array([], pa.string()), tokens=pa.array([], pa.string())
+            ),
             "source='.*' to have rows, found none",
             id="no-rows",
         ),
@@ -82,7 +92,9 @@ GOOD = ("train", "u", {"tokens": "a b"})
             "a.parquet to be a sound .parquet",
             id="a.parquet-to-be-a-Parquet-file",
         ),
-        pytest.param(_text_file("a.h5", "HDF"), "a.h5 to be a sound .h5", id="a.h5-to-be-sound"),
+        pytest.param(
+            _text_file("a.h5", "HDF"), "a.h5 to be a sound .h5", id="a.h5-to-be-sound"
+        ),
         pytest.param(
             _text_file("a.sqlite", "text" * 200),
             "a.sqlite to be a sound .sqlite: file is not",
@@ -94,7 +106,10 @@ GOOD = ("train", "u", {"tokens": "a b"})
             id="a.sqlite.lzma-to-be-a-whole-LZMA-file",
         ),
         pytest.param(
-            _text_file("a.sqlite.lzma", lzma.compress(bytes(9999), format=lzma.FORMAT_ALONE)[:-9]),
+            _text_file(
+                "a.sqlite.lzma",
+                lzma.compress(bytes(9999), format=lzma.FORMAT_ALONE)[:-9],
+            ),
             "to be a sound .sqlite.lzma",
             id="whole-LZMA-file",
         ),
@@ -146,7 +161,9 @@ def test_two_formats_in_a_folder_are_one_too_many(tmp_path: pathlib.Path):
 
 def test_stackoverflow_needs_its_words(tmp_path: pathlib.Path):
     write_parquet(tmp_path / "a.parquet", [GOOD], "user_id")
-    with pytest.raises(ValueError, match=r"source='.*' to have .*stackoverflow.word_count beside"):
+    with pytest.raises(
+        ValueError, match=r"source='.*' to have .*stackoverflow.word_count beside"
+    ):
         data.convert("stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "store")
 
 
@@ -172,21 +189,32 @@ def test_features_of_different_lengths_are_named(tmp_path: pathlib.Path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [pytest.param({"kind": "mnist"}, "kind='mnist' to be one of", id="kind=mnist-to-be-one-of")],
+    [
+        pytest.param(
+            {"kind": "mnist"}, "kind='mnist' to be one of", id="kind=mnist-to-be-one-of"
+        )
+    ],
 )
 def test_arguments_are_checked_first(arguments: dict, message: str):
     given = {"kind": "stackoverflow", "source": "x", "target": "y"} | arguments
     with pytest.raises(ValueError, match=message):
-        data.convert(given.pop("kind"), given.pop("source"), given.pop("target"), **given)
+        data.convert(
+            given.pop("kind"), given.pop("source"), given.pop("target"), **given
+        )
 
 
 def test_paths_that_do_not_exist_are_named(tmp_path: pathlib.Path):
-    with pytest.raises(FileNotFoundError, match=r"source='/nowhere' to be a path or a hub id"):
+    with pytest.raises(
+        FileNotFoundError, match=r"source='/nowhere' to be a path or a hub id"
+    ):
         data.convert("emnist", "/nowhere", tmp_path / "store")
     write_parquet(tmp_path / "a.parquet", [GOOD], "user_id")
     with pytest.raises(FileNotFoundError, match="vocabulary='none'"):
         data.convert(
-            "stackoverflow", str(tmp_path / "a.parquet"), tmp_path / "s", vocabulary="none"
+            "stackoverflow",
+            str(tmp_path / "a.parquet"),
+            tmp_path / "s",
+            vocabulary="none",
         )
 
 
@@ -195,7 +223,9 @@ def test_a_hub_out_of_reach_says_what_to_do(
 ):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConnectionError, match=r"source='flwrlabs/femnist' .*Without network, name"):
+    with pytest.raises(
+        ConnectionError, match=r"source='flwrlabs/femnist' .*Without network, name"
+    ):
         data.convert("emnist", "flwrlabs/femnist", tmp_path / "store")
 
 
@@ -222,17 +252,33 @@ def test_what_happens_meanwhile_is_not_overwritten(
 
 
 def test_what_a_source_needs_besides_is_named(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
     (tmp_path / "a.h5").touch()
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    assert main(["data", "convert", "emnist", str(tmp_path / "a.h5"), str(tmp_path / "store")]) == 2
     assert (
-        "needs h5py, which is not installed: pip install 'fl-epe[data]'" in capsys.readouterr().err
+        main(
+            [
+                "data",
+                "convert",
+                "emnist",
+                str(tmp_path / "a.h5"),
+                str(tmp_path / "store"),
+            ]
+        )
+        == 2
+    )
+    assert (
+        "needs h5py, which is not installed: pip install 'fl-epe[data]'"
+        in capsys.readouterr().err
     )
 
 
-def test_hub_ids_and_paths_are_told_apart(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_hub_ids_and_paths_are_told_apart(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     assert data.absolute("flwrlabs/femnist") == "flwrlabs/femnist"
     (tmp_path / "folder").mkdir()

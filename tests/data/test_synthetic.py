@@ -10,7 +10,15 @@ import torch
 from alone import Alone
 from torch.nn import functional
 
-from fl_epe.data.examples import BOS, CHARACTERS, EOS, OOV, PAD, VOCABULARY, words_and_next
+from fl_epe.data.examples import (
+    BOS,
+    CHARACTERS,
+    EOS,
+    OOV,
+    PAD,
+    VOCABULARY,
+    words_and_next,
+)
 from fl_epe.data.synthetic_images import WRITERS, distances
 from fl_epe.data.synthetic_images import examples as drawings
 from fl_epe.data.synthetic_images import held_out as held_out_drawings
@@ -49,7 +57,9 @@ def test_sentences_have_the_form_of_real_ones():
 
 def test_words_have_zipf_frequencies():
     found = np.concatenate([sentences(0, user, 100) for user in range(300)])[:, 1:]
-    counts = np.sort(np.bincount(found[(found > 0) & (found < OOV)], minlength=OOV))[::-1]
+    counts = np.sort(np.bincount(found[(found > 0) & (found < OOV)], minlength=OOV))[
+        ::-1
+    ]
     ranks = np.array([1, 10, 100, 1000])
     slope = np.polyfit(np.log(ranks), np.log(counts[ranks - 1]), 1)[0]
     assert -1.3 < slope < -0.7
@@ -60,7 +70,9 @@ def test_sizes_of_users_are_like_the_real_ones():
     sizes = np.array([len(sentences(0, user)) for user in range(400)])
     assert sizes.min() >= 100
     # Real: 135,818,730 sentences of 342,477 users. The law's standard deviation is about 750.
-    assert sizes.mean() == pytest.approx(135_818_730 / USERS, abs=5 * 750 / math.sqrt(400))
+    assert sizes.mean() == pytest.approx(
+        135_818_730 / USERS, abs=5 * 750 / math.sqrt(400)
+    )
     assert sizes.max() > 2000
     assert len(sentences(0, 1, 25)) == 25
 
@@ -83,7 +95,9 @@ def test_a_users_posts_are_more_alike_than_those_of_two_users():
 
 def test_next_words_can_be_learned():
     """Counting pairs predicts held-out words better than counting words, by a nat and more."""
-    inputs, targets = words_and_next(np.concatenate([sentences(0, u, 200) for u in range(300)]))
+    inputs, targets = words_and_next(
+        np.concatenate([sentences(0, u, 200) for u in range(300)])
+    )
     held_in, held_out = words_and_next(held_out_sentences(0, 1000))
     single = np.bincount(targets.ravel(), minlength=VOCABULARY) + 0.1
     single = single / single.sum()
@@ -110,7 +124,9 @@ def test_training_on_sentences_lowers_the_loss_by_two_nats():
     for user in range(24):
         inputs, targets = map(torch.from_numpy, words_and_next(sentences(0, user, 8)))
         logits = functional.embedding(inputs, first) @ last.T + parameters[2]
-        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=PAD
+        )
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-10)
@@ -199,7 +215,9 @@ def test_training_on_drawings_lowers_the_loss_by_a_nat():
     ("name", "clients", "held_out"),
     [("synthetic-stackoverflow", USERS, 1000), ("synthetic-emnist", WRITERS, 2000)],
 )
-def test_synthetic_tasks_have_as_many_clients_and_keep_none(name: str, clients: int, held_out: int):
+def test_synthetic_tasks_have_as_many_clients_and_keep_none(
+    name: str, clients: int, held_out: int
+):
     task = load_task(name)
     assert task.num_clients == clients
     assert len(task.client(clients - 1)) > 0
@@ -207,7 +225,9 @@ def test_synthetic_tasks_have_as_many_clients_and_keep_none(name: str, clients: 
     assert len(task.held_out()) == held_out
     few = load_task(name, num_clients=3, max_examples=7)
     assert [len(few.client(client)) for client in range(3)] == [7, 7, 7]
-    assert torch.equal(few.client(2).targets, load_task(name, max_examples=7).client(2).targets)
+    assert torch.equal(
+        few.client(2).targets, load_task(name, max_examples=7).client(2).targets
+    )
 
 
 @pytest.mark.parametrize("name", ["synthetic-stackoverflow", "synthetic-emnist"])

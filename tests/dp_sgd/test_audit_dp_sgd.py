@@ -54,7 +54,9 @@ def examples(count=64):
 
 def network():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 4))
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 4)
+    )
 
 
 def private(kind=DPOptimizer, inner=torch.optim.SGD, z=1.0, more=None, **options):
@@ -137,12 +139,18 @@ def test_epsilon_is_that_of_theory(z):
 def test_canaries_of_a_fixed_number_of_steps(participations):
     model, optimizer = private(z=0.5)
     with audited(
-        optimizer, num_canaries=400, sample_rate=None, steps=STEPS, participations=participations
+        optimizer,
+        num_canaries=400,
+        sample_rate=None,
+        steps=STEPS,
+        participations=participations,
     ) as audit:
         train(model, optimizer, STEPS + 2)
     record = audit.record()
     assert (record.presence.sum(axis=0) == participations).all()
-    assert not record.presence[STEPS:].any()  # the run went on for longer than was planned
+    assert not record.presence[
+        STEPS:
+    ].any()  # the run went on for longer than was planned
     found = audit.epsilon(confidence=0.999)
     assert found.low < gaussian_epsilon(0.5, 1e-5, participations) < found.high
 
@@ -193,7 +201,11 @@ def test_the_plain_step_is_what_it_says():
         optimizer.step(np.ones(2))
     with pytest.raises(ValueError, match="noise_multiplier=-1"):
         PlainDPSGD(
-            np.ones(2), learning_rate=1, noise_multiplier=-1, max_grad_norm=1, expected_batch_size=1
+            np.ones(2),
+            learning_rate=1,
+            noise_multiplier=-1,
+            max_grad_norm=1,
+            expected_batch_size=1,
         )
 
 
@@ -209,7 +221,9 @@ def test_empty_batches_do_not_switch_the_check_of_batch_sizes_off():
     with audited(optimizer, sample_rate=2 / 500, num_canaries=100) as audit:
         for size in [0, *rng.binomial(500, 4 / 500, 150)]:
             optimizer.step(rng.normal(size=(size, 50)))
-    assert "where a sampling rate of 0.004 makes one expect 2" in audit.findings.faults[0]
+    assert (
+        "where a sampling rate of 0.004 makes one expect 2" in audit.findings.faults[0]
+    )
     assert audit.findings.unseen == ()
 
 
@@ -300,7 +314,9 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(name, monkeypatch):
+def test_without_the_canaries_gradients_training_is_the_same_bit_for_bit(
+    name, monkeypatch
+):
     monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
     model, optimizer = private(**OPTIMIZERS[name])
     plain, numbers = train(model, optimizer), torch.get_rng_state()
@@ -320,7 +336,9 @@ def test_the_engine_s_training_is_the_same_bit_for_bit(mode, monkeypatch):
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         assert torch.equal(plain, epochs(*parts))
     record = audit.record()
-    assert record.mechanism.canary_participations == 8 * 0.25  # the engine's own sampling rate
+    assert (
+        record.mechanism.canary_participations == 8 * 0.25
+    )  # the engine's own sampling rate
     assert record.mechanism.participation.hidden
 
 
@@ -333,7 +351,9 @@ def test_canaries_are_all_that_is_different(mode):
         changed = epochs(*parts)
     record = audit.record()
     shift = np.asarray(plain - changed, np.float64) / 0.1 * BATCH / record.rounds
-    total = -audit._auditor.canaries.combine(np.ones((1, 20)))[0]  # less the gradients they change
+    total = -audit._auditor.canaries.combine(np.ones((1, 20)))[
+        0
+    ]  # less the gradients they change
     assert np.dot(shift, total) / np.dot(total, total) == pytest.approx(1, abs=0.1)
     assert not torch.equal(start, changed)
 
@@ -463,7 +483,9 @@ def test_schedules_of_the_noise_and_of_the_learning_rate_go_on():
         train(model, optimizer, 3, lambda: [each.step() for each in (rate, noise)])
     record = audit.record()
     assert record.mechanism.server.learning_rates.tolist() == [1, 0.5, 0.25]
-    assert record.mechanism.noise_multiplier is None  # no single one: no ε is claimed by theory
+    assert (
+        record.mechanism.noise_multiplier is None
+    )  # no single one: no ε is claimed by theory
     assert audit.epsilon().epsilon > 0
     model, optimizer = private(lr=1.0)
     rate = torch.optim.lr_scheduler.StepLR(optimizer.original_optimizer, 1, gamma=0.5)
@@ -493,7 +515,11 @@ def test_adaptive_clipping_has_the_noise_of_the_sum():
     assert mechanism.sum_noise_multiplier == pytest.approx((1 - 1 / 16) ** -0.5)
     assert len(set(mechanism.clip_norms.tolist())) > 1
     found = audit.epsilon(confidence=0.999)
-    assert found.low < gaussian_epsilon(mechanism.sum_noise_multiplier, 1e-5, STEPS) < found.high
+    assert (
+        found.low
+        < gaussian_epsilon(mechanism.sum_noise_multiplier, 1e-5, STEPS)
+        < found.high
+    )
 
 
 def test_an_optimizer_whose_steps_cannot_be_added_up():
@@ -534,7 +560,10 @@ def test_the_record_and_the_report(tmp_path, capsys):
         assert audit._design["share"] == 50 / BATCH
         train(model, optimizer, 4)
     text = audit.report(tmp_path, details=True)
-    assert "About 50.0 canaries join a step, beside an expected batch of 16 examples" in text
+    assert (
+        "About 50.0 canaries join a step, beside an expected batch of 16 examples"
+        in text
+    )
     assert "whether one example took part" in " ".join(text.split())
     assert "one example" in " ".join(text.split())
     assert "every real example's gradient" in " ".join(text.split())
@@ -598,14 +627,22 @@ class DistributedDPOptimizer(DPOptimizer):  # type: ignore[misc]
 
 
 REFUSED = {
-    "per-layer": (per_layer, {}, "one clip norm for all layers, got optimizer=DPPerLayer"),
+    "per-layer": (
+        per_layer,
+        {},
+        "one clip norm for all layers, got optimizer=DPPerLayer",
+    ),
     "distributed": (
         lambda _: private(DistributedDPOptimizer)[1],
         {},
         "one process, got optimizer=DistributedDPOptimizer",
     ),
     "nothing-trained": (no_params, {}, "trainable parameters"),
-    "not-private": (lambda o: o.original_optimizer, {}, "type SGD to be an Opacus DPOptimizer"),
+    "not-private": (
+        lambda o: o.original_optimizer,
+        {},
+        "type SGD to be an Opacus DPOptimizer",
+    ),
     "no-rate": (lambda o: o, {"sample_rate": None}, "sample_rate=… .* or steps=…"),
     "both": (lambda o: o, {"steps": 5}, "steps=5 or sample_rate=1.0, not both"),
     "rate": (lambda o: o, {"sample_rate": 1.5}, "sample_rate=1.5"),
@@ -646,7 +683,9 @@ def test_other_trained_parameters_than_at_the_start_stop_the_audit():
     assert "4 trainable tensors" in audit.faults[0]
 
 
-def digits_like(seed=0, z=1.0, wrong=None, poisson=True, accumulate=1, clip=0.2, **options):
+def digits_like(
+    seed=0, z=1.0, wrong=None, poisson=True, accumulate=1, clip=0.2, **options
+):
     """A run of Opacus's engine with 120 steps of about 64 examples, and Opacus's own ε."""
     torch.manual_seed(seed)
     inputs = torch.randn(1500, 20)
@@ -664,7 +703,9 @@ def digits_like(seed=0, z=1.0, wrong=None, poisson=True, accumulate=1, clip=0.2,
         wrong(optimizer)
     settings = {"num_canaries": 300, "delta": 1e-5, "seed": seed} | options
     with audit_dp_sgd(optimizer, **settings) as audit:
-        for number, (images, targets) in enumerate((pair for _ in range(2) for pair in loader), 1):
+        for number, (images, targets) in enumerate(
+            (pair for _ in range(2) for pair in loader), 1
+        ):
             torch.nn.functional.cross_entropy(model(images), targets).backward()
             if number % accumulate == 0:
                 optimizer.step()
@@ -726,7 +767,10 @@ FAULTS = {
     "name",
     [
         pytest.param(
-            name, marks=[pytest.mark.slow] if name in ("no-clipping", "half-of-the-noise") else []
+            name,
+            marks=[pytest.mark.slow]
+            if name in ("no-clipping", "half-of-the-noise")
+            else [],
         )
         for name in FAULTS
     ],
@@ -757,13 +801,17 @@ def test_without_noise_no_epsilon_of_every_step_is_a_number(z):
         with pytest.raises(NotMeasured, match=f"{why}, so ε of every round"):
             audit.epsilon(statistic=statistic)
     assert "Not measured" in audit.report()
-    assert bool(audit.findings.faults) == (z > 0)  # who claims no noise has no fault in that
+    assert bool(audit.findings.faults) == (
+        z > 0
+    )  # who claims no noise has no fault in that
 
 
 def test_accumulated_batches_multiply_the_sampling_rate():
     audit = digits_like(poisson=False, accumulate=2)
     mechanism = audit.record().mechanism
-    assert mechanism.canary_participations == pytest.approx(24 * 2 / 24)  # Opacus: 24 steps of 2q
+    assert mechanism.canary_participations == pytest.approx(
+        24 * 2 / 24
+    )  # Opacus: 24 steps of 2q
     theory = poisson_epsilon(1.0, 2 / 24, 24, 1e-5)  # what Opacus counts
     assert answers(audit.record())[1].analytical.epsilon == pytest.approx(theory)
     counts = audit._auditor._rounds["presence"].sum(axis=1).tolist()
@@ -778,11 +826,16 @@ def test_intervals_hold_the_theorem_for_few_and_many_canaries(count):
     audit = digits_like(z=0.3, num_canaries=count)
     found = audit.epsilon(confidence=0.999)
     assert found.low < theory < found.high
-    assert audit.record().norms.sums.max() == 0  # no other canary is left in the residual
+    assert (
+        audit.record().norms.sums.max() == 0
+    )  # no other canary is left in the residual
 
 
 def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
-    audit, claim = digits_like(num_canaries=1000), poisson_epsilon(1.0, 1 / 24, 48, 1e-5)
+    audit, claim = (
+        digits_like(num_canaries=1000),
+        poisson_epsilon(1.0, 1 / 24, 48, 1e-5),
+    )
     scores = scores_for_claim(audit.record())
     # Canaries that were drawn for no step count as members, and the null is exact.
     assert len(scores.observed) == 1000
@@ -792,7 +845,9 @@ def test_a_claim_of_the_accountant_is_tested_at_unknown_steps():
     assert evidence.statistic == "likelihood ratios at unknown rounds"
     assert evidence.estimate == audit.epsilon(confidence=0.99)
     assert not evidence.adversary.knows_rounds
-    with pytest.raises(ValueError, match="method='gdp' to be one for scores of any distribution"):
+    with pytest.raises(
+        ValueError, match="method='gdp' to be one for scores of any distribution"
+    ):
         find_evidence(audit, claim, 1e-5, method="gdp")
     summary = summarize(audit.record())
     every, told = summary.answers[1], summary.told[1]
@@ -812,25 +867,36 @@ def test_the_number_of_canaries_is_a_tenth_of_a_batch():
     assert audit._design["share"] == pytest.approx(0.1)
     audit = audited(private()[1], num_canaries=None, sample_rate=1e-4)
     assert audit._design["num_canaries"] == 1000
-    audit = audited(private()[1], num_canaries=None, sample_rate=None, steps=40, participations=2)
+    audit = audited(
+        private()[1], num_canaries=None, sample_rate=None, steps=40, participations=2
+    )
     assert audit._design["num_canaries"] == 32
-    assert digits_like(num_canaries=None)._design["num_canaries"] == 148  # of 1,500 examples
+    assert (
+        digits_like(num_canaries=None)._design["num_canaries"] == 148
+    )  # of 1,500 examples
 
 
 @pytest.mark.slow
 def test_right_runs_are_not_convicted():
     claim = poisson_epsilon(1.0, 1 / 24, 48, 1e-5)
     for seed in range(5):
-        assert not assert_private(digits_like(seed, num_canaries=None), claim, 1e-5).violated
+        assert not assert_private(
+            digits_like(seed, num_canaries=None), claim, 1e-5
+        ).violated
 
 
 def test_what_cannot_be_seen_is_named():
     parts = engine("ghost")
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         epochs(*parts)
-    assert len(audit.findings.unseen) == 1  # batches are counted by their gradients' norms
+    assert (
+        len(audit.findings.unseen) == 1
+    )  # batches are counted by their gradients' norms
     text = " ".join(audit.report(details=True).split())
-    assert "Not checked: clipping of 8 of 8 batches: ghost clipping keeps no gradients" in text
+    assert (
+        "Not checked: clipping of 8 of 8 batches: ghost clipping keeps no gradients"
+        in text
+    )
     assert audit.record().findings.unseen == audit.findings.unseen
     parts = engine()
     with audited(parts[1]) as audit:  # as if all examples were in each step
@@ -843,9 +909,14 @@ def test_what_cannot_be_seen_is_named():
 def test_a_check_that_fails_ends_nothing(where, monkeypatch):
     plain = epochs(*engine())
     monkeypatch.setattr(DPSGDAudit, "_gradient", nothing)
-    monkeypatch.setattr(optimizers if where == "clipping" else seen_steps, where, breaks)
+    monkeypatch.setattr(
+        optimizers if where == "clipping" else seen_steps, where, breaks
+    )
     parts = engine()
     with audit_dp_sgd(parts[1], num_canaries=40, delta=1e-5) as audit:
         assert torch.equal(plain, epochs(*parts))
     monkeypatch.undo()
-    assert audit.record().rounds in (1, 8)  # scored, but where its noise could not be looked at
+    assert audit.record().rounds in (
+        1,
+        8,
+    )  # scored, but where its noise could not be looked at

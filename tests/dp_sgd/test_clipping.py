@@ -14,7 +14,9 @@ def gradients():
     rng = np.random.default_rng(1)
     lengths = rng.lognormal(-3, 1, N)[:, None]
     return [
-        torch.from_numpy(rng.normal(size=(N, size)) * lengths * rng.uniform(0.5, 2, (N, 1)))
+        torch.from_numpy(
+            rng.normal(size=(N, size)) * lengths * rng.uniform(0.5, 2, (N, 1))
+        )
         for size in SIZES
     ]
 
@@ -32,14 +34,18 @@ def summed(gradients, *factors):
 @pytest.mark.parametrize("limit", [0.5, 1.0, 1.7, 1e9])
 def test_gradients_that_are_cut_to_a_length(gradients, limit):
     norms = norms_of(gradients)
-    found = clipping(gradients, summed(gradients, torch.clamp(limit / norms, max=1)), 1.0)
+    found = clipping(
+        gradients, summed(gradients, torch.clamp(limit / norms, max=1)), 1.0
+    )
     assert found.largest == pytest.approx(min(limit, float(norms.max())))
 
 
 RULES = {
     "smooth": lambda norms, _: 1 / (norms + 0.3),
     "norm-of-a-part": lambda _, part: torch.clamp(1 / part, max=1),
-    "weighted-after": lambda norms, _: torch.linspace(0, 2, N) * torch.clamp(1 / norms, max=1),
+    "weighted-after": lambda norms, _: (
+        torch.linspace(0, 2, N) * torch.clamp(1 / norms, max=1)
+    ),
 }
 
 
@@ -59,7 +65,9 @@ def test_gradients_with_a_factor_each(gradients, rule, kind):
 def test_tensors_that_are_cut_by_themselves(gradients, limit):
     factors = [torch.clamp(limit / part.norm(dim=1), max=1) for part in gradients]
     found = clipping(gradients, summed(gradients, *factors), 1.0)
-    assert bool(found.unseen) == (limit < 1)  # of another limit the small tensors do not tell
+    assert bool(found.unseen) == (
+        limit < 1
+    )  # of another limit the small tensors do not tell
     assert found.largest == pytest.approx(limit if found.unseen else 3**0.5)
 
 
@@ -86,5 +94,7 @@ def test_of_two_equal_gradients_nobody_knows_which_was_cut(gradients):
 
 
 def test_no_examples_at_all():
-    assert repr(clipping([torch.zeros(0, 12)], [torch.zeros(12)], 1.0)) == repr(BatchSeen(0))
+    assert repr(clipping([torch.zeros(0, 12)], [torch.zeros(12)], 1.0)) == repr(
+        BatchSeen(0)
+    )
     assert clipping([torch.zeros(0, 12)], [torch.ones(12)], 1.0).unseen

@@ -77,7 +77,9 @@ def test_whatever_is_computed_from_the_noisy_gradient_is_not_accused(seed):
     def signs(gradient, canaries, noise):
         return np.sign(gradient + canaries + noise)
 
-    def third(gradient, canaries, noise):  # nor is a part of it, which may be a large step
+    def third(
+        gradient, canaries, noise
+    ):  # nor is a part of it, which may be a large step
         return gradient + canaries + noise / 3
 
     for rule in (delayed, smoothed, largest, signs, third):
@@ -106,7 +108,9 @@ def test_changes_between_steps_are_counted():
 
 
 @pytest.mark.parametrize(("end", "changes"), [(-1, 0), (-2, 1)])
-def test_a_step_whose_end_nobody_saw_is_a_change_unless_it_ends_as_replayed(end, changes):
+def test_a_step_whose_end_nobody_saw_is_a_change_unless_it_ends_as_replayed(
+    end, changes
+):
     movement = Movement(3)
     movement.begin(np.zeros(3), np.ones(3), lambda: np.zeros(3) - 1)
     movement.count_change(np.zeros(3) + end)

@@ -40,11 +40,15 @@ def test_right_runs_have_no_fault(runs):
 def test_noise_that_is_missing_or_not_as_claimed():
     silent = check_steps(steps(), SILENT, rate=0.05, batch_size=50)
     assert silent.unbounded == "the noise: 1 of 1 without any: array 1"
-    assert "not as claimed (arrays without noise): 1 of 1 without any" in silent.faults[0]
+    assert (
+        "not as claimed (arrays without noise): 1 of 1 without any" in silent.faults[0]
+    )
     none = check_steps(steps(silent=True), [])
     assert (none.faults, none.unbounded) == ((), "60 of 60 steps had no noise")
     same = np.random.default_rng(2**40).normal(size=100)
-    repeats = check_steps(steps(), check_noise([same, same], 1.0), rate=0.05, batch_size=50)
+    repeats = check_steps(
+        steps(), check_noise([same, same], 1.0), rate=0.05, batch_size=50
+    )
     assert repeats.unbounded == "the noise: rounds 1 and 2 have the same noise"
     assert "rounds 1 and 2 have the same noise" in repeats.faults[0]
     seeded = check_noise(np.random.default_rng(1).normal(size=100), 1.0)
@@ -55,7 +59,9 @@ def test_noise_that_is_missing_or_not_as_claimed():
 
 def test_batch_sizes():
     assert "60 of 60 batches have 50 examples" in faults(steps(examples=50.0))
-    few = faults(steps(), rate=0.06)  # 50 examples are those of 833 then: no contradiction
+    few = faults(
+        steps(), rate=0.06
+    )  # 50 examples are those of 833 then: no contradiction
     assert few == ""
     assert "100 examples on average" in faults(steps(examples=100.0))
     assert faults(steps(examples=50.0), rate=1.0) == ""  # everybody, in every step
@@ -68,7 +74,10 @@ def test_a_batch_of_unknown_size_does_not_switch_the_check_off():
     unknown = StepSeen(1, (BatchSeen(),))
     many = [unknown, *steps(examples=100.0)]
     assert "98.36 examples on average" in faults(many)
-    few = [unknown, *steps(examples=20.0)]  # the one may have had 2,000: no contradiction
+    few = [
+        unknown,
+        *steps(examples=20.0),
+    ]  # the one may have had 2,000: no contradiction
     assert "on average" not in faults(few)
     assert "60 of 61 batches have 20 examples" in faults(few)
     unseen = check_steps(few, RIGHT, rate=0.05, batch_size=50).unseen
@@ -77,8 +86,14 @@ def test_a_batch_of_unknown_size_does_not_switch_the_check_off():
 
 
 def test_lengths_of_clipped_gradients():
-    assert "up to 2 times as long as the clip norm, in 60 of 60" in faults(steps(largest=2.0))
-    parts = (BatchSeen(10.0, 1.0), BatchSeen(10.0, 2.0), BatchSeen(10.0, unseen="nobody knows"))
+    assert "up to 2 times as long as the clip norm, in 60 of 60" in faults(
+        steps(largest=2.0)
+    )
+    parts = (
+        BatchSeen(10.0, 1.0),
+        BatchSeen(10.0, 2.0),
+        BatchSeen(10.0, unseen="nobody knows"),
+    )
     found = check_steps([StepSeen(1, parts)], RIGHT)
     assert "up to 2 times as long as the clip norm, in 1 of 1" in found.faults[0]
     assert found.unseen[0] == "clipping of 1 of 3 batches: nobody knows"
@@ -99,7 +114,9 @@ def test_one_factor_for_all_gradients_of_a_batch():
     ],
 )
 def test_noise_where_no_gradient_is(square, words, infinite):
-    seen = [StepSeen(1, (BatchSeen(50.0, 1.0),), untouched=100, untouched_square=square)]
+    seen = [
+        StepSeen(1, (BatchSeen(50.0, 1.0),), untouched=100, untouched_square=square)
+    ]
     found = check_steps([*seen, *steps()], RIGHT, rate=0.05, batch_size=50)
     assert words in "; ".join(found.faults)
     assert bool(found.faults) == bool(words)

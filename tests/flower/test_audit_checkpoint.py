@@ -39,7 +39,13 @@ SERVER = Path(__file__).parents[1] / "support" / "killed_server.py"
 
 def start(strategy, arrays, rounds=ROUNDS, **settings):
     """`run_until`, with the settings of these tests."""
-    settings = {"num_canaries": CANARIES, "delta": DELTA, "seed": 1, "max_share": 0.5, **settings}
+    settings = {
+        "num_canaries": CANARIES,
+        "delta": DELTA,
+        "seed": 1,
+        "max_share": 0.5,
+        **settings,
+    }
     return run_until(strategy, arrays, rounds, **settings)
 
 
@@ -73,9 +79,13 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
         for name in ("means", "final", "displacement", "deltas"):
             if getattr(theirs, name) is None:
                 continue
-            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=1e-6)
+            np.testing.assert_allclose(
+                getattr(ours, name), getattr(theirs, name), atol=1e-6
+            )
     np.testing.assert_allclose(found.norms.means, expected.norms.means, rtol=1e-5)
-    np.testing.assert_allclose(found.norms.displacement, expected.norms.displacement, rtol=1e-5)
+    np.testing.assert_allclose(
+        found.norms.displacement, expected.norms.displacement, rtol=1e-5
+    )
     np.testing.assert_allclose(
         found.mechanism.contributions, expected.mechanism.contributions, rtol=1e-5
     )
@@ -84,7 +94,9 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
     ours, theirs = (dataclasses.asdict(record.findings) for record in (found, expected))
     assert theirs.pop("resumed_after") == ()
     assert len(ours.pop("resumed_after")) > 0
-    assert ours.pop("plan")[:2] == theirs.pop("plan")[:2]  # the third sentence is about seconds
+    assert (
+        ours.pop("plan")[:2] == theirs.pop("plan")[:2]
+    )  # the third sentence is about seconds
     assert ours == theirs
     assert found.provenance.seeds == expected.provenance.seeds
     for sees in ("final", "all"):
@@ -102,7 +114,9 @@ def _check_same(found: AuditRecord, expected: AuditRecord) -> None:
         pytest.param(KILLED - 2, ROUNDS - KILLED + 2, id="two-rounds-before"),
     ],
 )
-def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, back, rounds):
+def test_a_resumed_audit_is_that_of_an_uninterrupted_run(
+    tmp_path, momentum, back, rounds
+):
     whole, _ = start(Later(momentum=momentum), model(), participations=2)
     killed = Later(momentum=momentum)
     given = {"checkpoint": tmp_path, "participations": 2}
@@ -111,23 +125,34 @@ def test_a_resumed_audit_is_that_of_an_uninterrupted_run(tmp_path, momentum, bac
     if momentum:
         vector = [
             (a.numpy() - b.numpy()) / 0.5  # how the server moved in the round before
-            for a, b in zip(models[back - 1].values(), models[back].values(), strict=True)
+            for a, b in zip(
+                models[back - 1].values(), models[back].values(), strict=True
+            )
         ]
-    again, _ = start(Later(back, momentum, vector), models[back], rounds, **given, seed=None)
+    again, _ = start(
+        Later(back, momentum, vector), models[back], rounds, **given, seed=None
+    )
     _check_same(again.record(), whole.record())
     went_back = "round 3, the server went back to the model after this round: rounds 4 to 5, whose"
-    assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (back < KILLED)
+    assert [fault[: len(went_back)] for fault in again.faults] == [went_back] * (
+        back < KILLED
+    )
     assert again.record().findings.resumed_after == (back,)
 
 
-def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(tmp_path, whole, killed):
+def test_all_rounds_may_be_given_again_and_later_ones_are_not_measured(
+    tmp_path, whole, killed
+):
     again, models = start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path)
     record = again.record()
     assert len(models) == ROUNDS + 1
     assert record.rounds == ROUNDS
     np.testing.assert_array_equal(record.presence, whole.presence)
     np.testing.assert_allclose(record.observed.means, whole.observed.means, atol=1e-6)
-    assert f"round {ROUNDS + 1}, this round and later ones are not measured" in again.faults[0]
+    assert (
+        f"round {ROUNDS + 1}, this round and later ones are not measured"
+        in again.faults[0]
+    )
 
 
 def test_a_server_may_be_killed_again_and_again(tmp_path, whole):
@@ -164,10 +189,14 @@ def test_models_of_any_form_are_known_again(tmp_path):
 
 def test_momentum_that_was_not_kept_begins_at_zero(tmp_path):
     _, models = start(Later(momentum=0.9), model(), kill=KILLED, checkpoint=tmp_path)
-    again, _ = start(Later(KILLED, 0.9), models[KILLED], ROUNDS - KILLED, checkpoint=tmp_path)
+    again, _ = start(
+        Later(KILLED, 0.9), models[KILLED], ROUNDS - KILLED, checkpoint=tmp_path
+    )
     norms = again.record().norms
     assert norms.means[KILLED] == pytest.approx(norms.deltas[KILLED] / 0.5, rel=1e-5)
-    assert norms.means[KILLED + 1] != pytest.approx(norms.deltas[KILLED + 1] / 0.5, rel=1e-2)
+    assert norms.means[KILLED + 1] != pytest.approx(
+        norms.deltas[KILLED + 1] / 0.5, rel=1e-2
+    )
 
 
 def test_a_strategy_that_is_only_hooked_goes_on_too(tmp_path, whole, killed):
@@ -190,23 +219,35 @@ def test_a_loop_that_finds_its_model_itself_goes_on_too(tmp_path, whole, killed)
             return super().start(grid, killed[self.done], ROUNDS - self.done)
 
     Finds.__name__ = Later.__name__  # the same strategy as far as the checkpoint knows
-    given = {"num_canaries": CANARIES, "rounds": ROUNDS, "checkpoint": tmp_path, "max_share": 0.5}
+    given = {
+        "num_canaries": CANARIES,
+        "rounds": ROUNDS,
+        "checkpoint": tmp_path,
+        "max_share": 0.5,
+    }
     with InProcessGrid(drifting_app(), NODES) as grid:
-        with pytest.raises(ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"):
+        with pytest.raises(
+            ValueError, match=r"delta=0.5 to be 0.001, as in the audit in"
+        ):
             CanaryAudit(Finds(KILLED), delta=0.5, **given).start(grid)
         audit = CanaryAudit(Finds(KILLED), delta=DELTA, **given)
         audit.start(grid)
     _check_same(audit.record(), whole)
 
 
-def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(tmp_path, killed):
+def test_other_settings_of_a_hooked_strategy_are_a_fault_and_a_new_audit(
+    tmp_path, killed
+):
     kept = (tmp_path / "audit.npz").read_bytes()
     given = {"delta": DELTA, "rounds": 3, "checkpoint": tmp_path, "max_share": 0.5}
     audit = CanaryAudit(Later(KILLED), num_canaries=12, **given)
     with InProcessGrid(drifting_app(), NODES) as grid:
         audit.attach().start(grid, killed[KILLED], num_rounds=3)
     assert audit.record().presence.sum(axis=0).tolist() == [1] * 12
-    assert "Expected num_canaries=12 to be 24, as in the audit in the checkpoint" in audit.faults[0]
+    assert (
+        "Expected num_canaries=12 to be 24, as in the audit in the checkpoint"
+        in audit.faults[0]
+    )
     assert (tmp_path / "audit-1.npz").read_bytes() == kept
 
 
@@ -216,7 +257,11 @@ def test_canaries_of_clients_go_on(tmp_path):
     audit, models = start(Later(), model(), kill=KILLED, app=app, **given)
     before = audit.record()
     again, _ = start(
-        Later(KILLED), models[KILLED], ROUNDS - KILLED, app=app, **given | {"seed": None}
+        Later(KILLED),
+        models[KILLED],
+        ROUNDS - KILLED,
+        app=app,
+        **given | {"seed": None},
     )
     record = again.record()
     assert record.rounds == ROUNDS
@@ -243,15 +288,21 @@ def test_clients_keep_their_canaries_and_what_they_answered(tmp_path):
     for done, kill in ((0, 2), (2, 2), (4, None)):
         sent.append({})
         random.seed(done)  # Flower draws the order of the clients from it
-        audit, models = start(Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given)
+        audit, models = start(
+            Later(done), arrays, ROUNDS - done, kill=kill, app=app, **given
+        )
         arrays = models[-1]
-        faults.append([fault for fault in audit.faults if "answered with their canary" in fault])
+        faults.append(
+            [fault for fault in audit.faults if "answered with their canary" in fault]
+        )
     assert sent[0].keys() == sent[1].keys() == sent[2].keys()
     for client, orders in sent[0].items():
         assert {*orders, *sent[1][client], *sent[2][client]} == {orders[0]}
     assert len(faults[0]) == 1
     assert faults[0] == faults[1] == faults[2]
-    after, _ = start(Later(ROUNDS), arrays, 0, app=app, **given)  # nobody is asked any more
+    after, _ = start(
+        Later(ROUNDS), arrays, 0, app=app, **given
+    )  # nobody is asked any more
     after.record()
     assert faults[0][0] in after.faults
 
@@ -276,7 +327,12 @@ def test_a_loop_of_starts_with_a_checkpoint_may_be_killed(tmp_path, rounds, whol
 
 
 def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
-    given = {"num_canaries": CANARIES, "delta": DELTA, "max_share": 0.5, "checkpoint": tmp_path}
+    given = {
+        "num_canaries": CANARIES,
+        "delta": DELTA,
+        "max_share": 0.5,
+        "checkpoint": tmp_path,
+    }
     audit = CanaryAudit(Later(KILLED), **given, rounds=9)
     with (
         InProcessGrid(drifting_app(), NODES) as grid,
@@ -286,17 +342,24 @@ def test_another_number_of_all_rounds_is_refused(tmp_path, killed):
 
 
 def _other_model() -> ArrayRecord:
-    arrays = {name: Array(array.numpy() - np.float32(0.01)) for name, array in model().items()}
+    arrays = {
+        name: Array(array.numpy() - np.float32(0.01)) for name, array in model().items()
+    }
     return ArrayRecord(arrays)
 
 
 @pytest.mark.parametrize(
-    "arrays", [pytest.param(_other_model(), id="other"), pytest.param(model(), id="initial")]
+    "arrays",
+    [pytest.param(_other_model(), id="other"), pytest.param(model(), id="initial")],
 )
-def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog, arrays, killed):
+def test_another_run_begins_afresh_and_the_first_is_moved_aside(
+    tmp_path, caplog, arrays, killed
+):
     kept = (tmp_path / "audit.npz").read_bytes()
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
-        audit, _ = start(Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12)
+        audit, _ = start(
+            Later(), arrays, 4, checkpoint=tmp_path, seed=None, num_canaries=12
+        )
     assert "of another run; a new one begins" in caplog.text
     record = audit.record()
     assert (record.rounds, record.num_canaries) == (4, 12)
@@ -311,7 +374,9 @@ def test_another_run_begins_afresh_and_the_first_is_moved_aside(tmp_path, caplog
 
 @pytest.mark.parametrize("name", ["audit", "start"])
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-def test_a_damaged_file_is_moved_aside_and_never_read_in_part(tmp_path, name, damage, killed):
+def test_a_damaged_file_is_moved_aside_and_never_read_in_part(
+    tmp_path, name, damage, killed
+):
     (path,) = tmp_path.glob(f"{name}*.npz")
     content = bytearray(path.read_bytes())
     if damage == "missing":
@@ -349,7 +414,10 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
     for kind in (Stops, InProcessGrid):
         given = {"num_canaries": CANARIES, "delta": DELTA, "checkpoint": tmp_path}
         audit = CanaryAudit(Later(), **given, max_share=0.5)
-        with kind(drifting_app(), NODES) as grid, contextlib.suppress(KeyboardInterrupt):
+        with (
+            kind(drifting_app(), NODES) as grid,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             audit.start(grid, model(), num_rounds=ROUNDS)
         (saved,), _ = read_archive(tmp_path / "audit.npz", "", texts=("audit",))
         seeds.append(saved["seed"])
@@ -376,18 +444,25 @@ def test_a_run_killed_in_its_first_round_keeps_its_canaries(tmp_path):
 )
 def test_another_setting_is_refused_before_training(tmp_path, name, change, killed):
     kept = (tmp_path / "audit.npz").read_bytes()
-    with pytest.raises(ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"):
+    with pytest.raises(
+        ValueError, match=f"Expected .*{name}.* the audit in the checkpoint"
+    ):
         start(Later(KILLED), killed[KILLED], ROUNDS, checkpoint=tmp_path, **change)
     assert (tmp_path / "audit.npz").read_bytes() == kept
 
 
 def test_another_strategy_is_refused(tmp_path, killed):
-    for strategy, name in ((flower.FedAvg(**PLAIN), "strategy="), (Later(0, 0.5), "optimizer")):
+    for strategy, name in (
+        (flower.FedAvg(**PLAIN), "strategy="),
+        (Later(0, 0.5), "optimizer"),
+    ):
         with pytest.raises(ValueError, match=name):
             start(strategy, killed[KILLED], checkpoint=tmp_path)
 
 
-def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplog, whole):
+def test_a_full_disk_is_a_fault_and_the_run_goes_on(
+    tmp_path, monkeypatch, caplog, whole
+):
     calls = []
 
     def full(path, *arguments, **named):
@@ -399,11 +474,19 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(tmp_path, monkeypatch, caplo
     monkeypatch.setattr("fl_epe.flower.checkpoint.write_archive", full)
     with caplog.at_level(logging.WARNING, "flwr.fl_epe"):
         audit, models = start(Later(), model(), checkpoint=tmp_path)
-    np.testing.assert_allclose(audit.record().observed.means, whole.observed.means, atol=1e-6)
+    np.testing.assert_allclose(
+        audit.record().observed.means, whole.observed.means, atol=1e-6
+    )
     lost = [fault for fault in audit.faults if "No space left on device" in fault]
-    assert [fault.partition(",")[0] for fault in lost] == ["round 1", "round 3", "round 4"]
+    assert [fault.partition(",")[0] for fault in lost] == [
+        "round 1",
+        "round 3",
+        "round 4",
+    ]
     assert caplog.text.count("No space left") == 1
-    again, _ = start(Later(6), models[6], 2, checkpoint=tmp_path)  # what was saved later is whole
+    again, _ = start(
+        Later(6), models[6], 2, checkpoint=tmp_path
+    )  # what was saved later is whole
     assert again.record().presence.sum() == CANARIES
 
 
@@ -441,7 +524,9 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     given = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, str(SERVER), str(tmp_path)]
     with (tmp_path / "log").open("wb") as log:
-        first = subprocess.Popen([*command, str(KILLED + 1)], env=given, stdout=log, stderr=log)
+        first = subprocess.Popen(
+            [*command, str(KILLED + 1)], env=given, stdout=log, stderr=log
+        )
     try:
         end = time.monotonic() + PATIENCE
         while not (tmp_path / "waits").exists():
@@ -451,7 +536,9 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
     finally:
         first.kill()
         assert first.wait() == -signal.SIGKILL
-    again = subprocess.run(command, env=given, capture_output=True, timeout=PATIENCE, text=True)
+    again = subprocess.run(
+        command, env=given, capture_output=True, timeout=PATIENCE, text=True
+    )
     assert again.returncode == 0, again.stderr
     assert f"goes on after round {KILLED} of {ROUNDS}" in again.stderr
     record = AuditRecord.load(tmp_path / "record.npz")
@@ -462,14 +549,21 @@ def test_a_process_that_is_killed_in_a_round_goes_on_in_another_one(tmp_path):
 def test_clients_may_be_numbers_of_numpy(tmp_path):
     app, clients = drifting_app([canary_mod]), np.arange(1, 9)
     audit, _ = start(
-        flower.FedAvg(**PLAIN), model(), 2, app=app, clients=clients, checkpoint=tmp_path
+        flower.FedAvg(**PLAIN),
+        model(),
+        2,
+        app=app,
+        clients=clients,
+        checkpoint=tmp_path,
     )
     assert (tmp_path / "audit.npz").is_file()
     assert not [fault for fault in audit.faults if "saved" in fault]
 
 
 def test_no_debugger_shows_the_seed(tmp_path):
-    audit, _ = start(flower.FedAvg(**PLAIN), model(), 1, seed=918273645, checkpoint=tmp_path)
+    audit, _ = start(
+        flower.FedAvg(**PLAIN), model(), 1, seed=918273645, checkpoint=tmp_path
+    )
     assert "918273645" not in repr(vars(audit))
 
 
@@ -533,7 +627,9 @@ def other_app(tmp_path):
 
 
 def test_a_second_server_app_is_told_who_keeps_its_audit_there(other_app, tmp_path):
-    said = rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
+    said = (
+        rf"checkpoint='{re.escape(str(tmp_path))}' to be free: process {other_app.pid} "
+    )
     with pytest.raises(ValueError, match=said):
         start(fixed(), model(), checkpoint=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["fl-epe.lock"]
@@ -547,9 +643,14 @@ def test_a_second_server_app_is_told_who_keeps_its_audit_there(other_app, tmp_pa
 
 def test_names_in_an_audit_stay_in_its_folder(killed, tmp_path):
     """As in a folder that somebody else wrote."""
-    (audit,), arrays = read_archive(tmp_path / "audit.npz", "an audit", schema=1, texts=("audit",))
+    (audit,), arrays = read_archive(
+        tmp_path / "audit.npz", "an audit", schema=1, texts=("audit",)
+    )
     write_archive(
-        tmp_path / "audit.npz", arrays, {"audit": audit | {"blocks": ["../rounds"]}}, schema=1
+        tmp_path / "audit.npz",
+        arrays,
+        {"audit": audit | {"blocks": ["../rounds"]}},
+        schema=1,
     )
     again, _ = start(Later(), killed[KILLED], checkpoint=tmp_path)
     assert any("leads out of it" in fault for fault in again.faults)

@@ -19,7 +19,9 @@ LAYOUT = Layout.of(pack(w=np.zeros(500, "f4")))
 
 
 def _reply(vector, examples=1, **metrics):
-    content = RecordDict({"arrays": pack(w=vector), "m": MetricRecord({"n": examples, **metrics})})
+    content = RecordDict(
+        {"arrays": pack(w=vector), "m": MetricRecord({"n": examples, **metrics})}
+    )
     return types.SimpleNamespace(content=content)  # a Message needs a run
 
 
@@ -36,7 +38,9 @@ def _mean(given, shares):
     return np.average(values, axis=0, weights=shares).astype("f4")
 
 
-@pytest.mark.parametrize(("way", "shares"), [("weighted", [1, 2, 3] * 3), ("equal", [1] * 9)])
+@pytest.mark.parametrize(
+    ("way", "shares"), [("weighted", [1, 2, 3] * 3), ("equal", [1] * 9)]
+)
 def test_shares_of_an_average_are_found(replies, way, shares):
     seen = Aggregation(replies, pack(w=_mean(replies, shares)))
     found = shares_of(seen, "n", LAYOUT, "arrays")
@@ -65,11 +69,15 @@ def test_noise_of_clients_is_told_from_updates():
     assert np.mean(found) > 0.9  # five tests, each wrong in one of a thousand
     assert not any(are_noise(list(_updates(rng, 1.0, 1.0))) for _ in range(20))
     white = _updates(rng, 1.0)
-    assert not are_noise(list(white / np.linalg.norm(white, axis=1)[:, None]))  # all as long
+    assert not are_noise(
+        list(white / np.linalg.norm(white, axis=1)[:, None])
+    )  # all as long
     assert not are_noise(list(white + 0.3 * white[0]))  # with a common direction
 
 
-def _record(present=lambda t, i: 1.0, weights=(1.0,), rounds=20, canaries=5, noise=0.02):
+def _record(
+    present=lambda t, i: 1.0, weights=(1.0,), rounds=20, canaries=5, noise=0.02
+):
     """A mean of canaries, each times ``present``, and noise; everybody counts as present."""
     auditor = RunAuditor(rounds * canaries, 50, seed=7, delta=1e-3)
     rng, theta = np.random.default_rng(8), np.zeros(DIM, np.float32)
@@ -79,9 +87,13 @@ def _record(present=lambda t, i: 1.0, weights=(1.0,), rounds=20, canaries=5, noi
         own = np.resize(weights, canaries)
         own = own / np.sqrt(np.mean(own**2))
         added = [0.1 * w * present(t, i) for w, i in zip(own, cohort, strict=True)]
-        mean = sum(a * auditor.canaries.vector(i) for a, i in zip(added, cohort, strict=True))
+        mean = sum(
+            a * auditor.canaries.vector(i) for a, i in zip(added, cohort, strict=True)
+        )
         theta = (theta + mean + noise * rng.normal(size=DIM)).astype("f4")
-        facts = RoundFacts(cohort, 0.1, clip_norm=1.0, weights=own if np.ptp(own) else ())
+        facts = RoundFacts(
+            cohort, 0.1, clip_norm=1.0, weights=own if np.ptp(own) else ()
+        )
         auditor.observe(theta, facts)
     return auditor.record()
 
@@ -108,7 +120,9 @@ def test_scores_of_unequal_canaries_are_what_their_weights_say():
     fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
     heavy = 0.1 * 8 / np.sqrt(68 / 5)  # among noise of 0.02 in each entry
-    found = seen_by(record, EVERY_ROUND).sizes.observed[4::5]  # the heavy one of each round
+    found = seen_by(record, EVERY_ROUND).sizes.observed[
+        4::5
+    ]  # the heavy one of each round
     assert abs(found.mean() - heavy / 0.02) < 5 * found.std() / np.sqrt(len(found))
 
 
@@ -116,7 +130,10 @@ def test_an_auditor_goes_on_with_unequal_canaries():
     auditor = RunAuditor(6, 4, seed=7, delta=1e-3)
     theta = np.zeros(DIM, np.float32)
     auditor.begin(theta)
-    facts = [RoundFacts([0, 1, 2], 0.1, weights=[0.5, 1.0, 1.3]), RoundFacts([3, 4, 5], 0.1)]
+    facts = [
+        RoundFacts([0, 1, 2], 0.1, weights=[0.5, 1.0, 1.3]),
+        RoundFacts([3, 4, 5], 0.1),
+    ]
     rng = np.random.default_rng(1)
     models = [rng.normal(size=DIM).astype("f4") for _ in facts]
     for vector, round_facts in zip(models, facts, strict=True):

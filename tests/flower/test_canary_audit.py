@@ -11,7 +11,12 @@ import pytest
 from flower_audits import CANARIES, DELTA, NODES, PLAIN, REPLIES, ROUNDS, fixed, run
 from flower_clients import DIM, drifting_app, model
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
-from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp import strategy as flower
 
 from fl_epe import AuditRecord, epsilon_from_record
@@ -30,7 +35,9 @@ def adaptive(side, z=0.5):
 _ALIKE = pytest.mark.slow
 STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
     "FedAvg": lambda: flower.FedAvg(**PLAIN),
-    "FedAvgM": lambda: flower.FedAvgM(**PLAIN, server_momentum=0.9, server_learning_rate=0.5),
+    "FedAvgM": lambda: flower.FedAvgM(
+        **PLAIN, server_momentum=0.9, server_learning_rate=0.5
+    ),
     "FedAdam": lambda: flower.FedAdam(**PLAIN),
     "FedYogi": lambda: flower.FedYogi(**PLAIN),
     "FedAdagrad": lambda: flower.FedAdagrad(**PLAIN),
@@ -47,7 +54,9 @@ STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("FedAvg", "FedAdam", "fixed") else pytest.param(name, marks=_ALIKE)
+        name
+        if name in ("FedAvg", "FedAdam", "fixed")
+        else pytest.param(name, marks=_ALIKE)
         for name in STRATEGIES
     ],
 )
@@ -90,7 +99,9 @@ def test_fed_avg_expected_scores_explain_the_scores():
     """Nothing clips: canaries have the norm of the median update, and the share is known."""
     audit, _ = run(flower.FedAvg(**PLAIN), participations=6, max_share=1)
     record = audit.record()
-    np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 30), rtol=1e-3)
+    np.testing.assert_allclose(
+        record.mechanism.contributions, 0.1 / (NODES + 30), rtol=1e-3
+    )
     fit = ladder_fit(seen_by(record, EVERY_ROUND))
     assert fit.low < 1 < fit.high
 
@@ -105,7 +116,9 @@ def test_fed_avg_expected_scores_explain_the_scores():
 )
 def test_noise_after_the_optimizer_is_warned_of(base):
     audit, _ = run(fixed(base))
-    assert "the analytical ε does not hold" in " ".join(audit.report(details=True).split())
+    assert "the analytical ε does not hold" in " ".join(
+        audit.report(details=True).split()
+    )
     plain, _ = run(fixed())
     assert "ε does not hold" not in " ".join(plain.report(details=True).split())
 
@@ -113,10 +126,14 @@ def test_noise_after_the_optimizer_is_warned_of(base):
 @pytest.mark.slow
 def test_the_dp_wrapper_keeps_its_promise():
     """Canaries of single participation see a Gaussian mechanism with the wrapper's z."""
-    audit, _ = run(fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1, rounds=12)
+    audit, _ = run(
+        fixed(z=0.5, expected=NODES + 50), num_canaries=600, max_share=1, rounds=12
+    )
     record = audit.record()
     assert record.mechanism.noise_multiplier == 0.5
-    np.testing.assert_allclose(record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6)
+    np.testing.assert_allclose(
+        record.mechanism.contributions, 0.1 / (NODES + 50), rtol=1e-6
+    )
     estimate = epsilon_from_record(record, statistic="matched-filter")
     claim = gaussian_epsilon(0.5, DELTA)
     # The real clients' updates are part of what the canary must stand out from: noise of norm
@@ -124,7 +141,11 @@ def test_the_dp_wrapper_keeps_its_promise():
     seen = gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 1) / DIM), DELTA)
     assert estimate.low < seen < estimate.high
     raw = epsilon_from_record(record, statistic="matched-filter", leave_one_out=False)
-    assert raw.low < gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA) < raw.high
+    assert (
+        raw.low
+        < gaussian_epsilon(np.sqrt(0.5**2 + (NODES + 50) / DIM), DELTA)
+        < raw.high
+    )
     assert raw.epsilon < estimate.epsilon
     assert estimate.low < claim
 
@@ -159,7 +180,9 @@ def test_client_side_clipping(mod, make):
         record.mechanism.contributions, record.mechanism.clip_norms / REPLIES, rtol=1e-6
     )
     assert np.all(record.presence.sum(axis=0) == 1)
-    if "norm_bit" in result.train_metrics_clientapp[1]:  # a real client's vote, not a canary's
+    if (
+        "norm_bit" in result.train_metrics_clientapp[1]
+    ):  # a real client's vote, not a canary's
         assert set(record.mechanism.clip_norms) != {0.1}
     scores = record.observed.means[record.presence] * np.sqrt(DIM)
     expected = 1 / np.sqrt(0.5**2 + REPLIES / DIM)
@@ -168,7 +191,10 @@ def test_client_side_clipping(mod, make):
 
 def accounted():
     config = PrivacyConfig(
-        DELTA, NODES, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+        DELTA,
+        NODES,
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        SamplingMethod.NO_AMPLIFICATION,
     )
     return fixed(expected=NODES, accountant=RdpAccountant(config))
 
@@ -213,16 +239,22 @@ def test_aggregated_metrics_stay_as_they_were():
         from flwr.app import MetricRecord
 
         metrics = [record["metrics"] for record in records]
-        return MetricRecord({"most": max(m[key] for m in metrics), "clients": len(metrics)})
+        return MetricRecord(
+            {"most": max(m[key] for m in metrics), "clients": len(metrics)}
+        )
 
     for more in ({}, {"train_metrics_aggr_fn": total}):
         with InProcessGrid(drifting_app(examples=examples), NODES) as grid:
             plain = flower.FedAvg(**PLAIN, **more).start(grid, model(), num_rounds=3)
-        _, audited = run(flower.FedAvg(**PLAIN, **more), drifting_app(examples=examples), rounds=3)
+        _, audited = run(
+            flower.FedAvg(**PLAIN, **more), drifting_app(examples=examples), rounds=3
+        )
         for t in (1, 2, 3):
             before = dict(plain.train_metrics_clientapp[t])
             after = dict(audited.train_metrics_clientapp[t])
-            assert {key for key in after if not key.startswith("epsilon")} == set(before)
+            assert {key for key in after if not key.startswith("epsilon")} == set(
+                before
+            )
             for key, value in before.items():
                 assert after[key] == pytest.approx(value, rel=1e-12)
 
@@ -240,19 +272,28 @@ def test_a_strategy_without_that_hook_sees_neutral_metrics():
 
     with InProcessGrid(drifting_app(examples=examples), NODES) as grid:
         plain = flower.FedAvg(**PLAIN).start(grid, model(), num_rounds=1)
-    _, audited = run(Own(**PLAIN), drifting_app(examples=examples), rounds=1, num_canaries=7)
+    _, audited = run(
+        Own(**PLAIN), drifting_app(examples=examples), rounds=1, num_canaries=7
+    )
     before, after = (r.train_metrics_clientapp[1]["loss"] for r in (plain, audited))
     assert after == pytest.approx(before, rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("participations", 2), ("replies", "model"), ("num_examples", 9)]
+    ("name", "value"),
+    [("participations", 2), ("replies", "model"), ("num_examples", 9)],
 )
 def test_what_clients_decide_themselves_is_refused(name, value):
-    message = re.escape(f"Expected {name}={value!r} to be left out with clients, who answer")
+    message = re.escape(
+        f"Expected {name}={value!r} to be left out with clients, who answer"
+    )
     with pytest.raises(ValueError, match=message):
         CanaryAudit(
-            flower.FedAvg(**PLAIN), num_canaries=30, delta=0.1, clients=0.5, **{name: value}
+            flower.FedAvg(**PLAIN),
+            num_canaries=30,
+            delta=0.1,
+            clients=0.5,
+            **{name: value},
         )
 
 
@@ -264,9 +305,12 @@ def test_a_canary_heavier_than_the_rest_shows():
     weights = record.mechanism.canary_weights
     assert plain.record().mechanism.canary_weights is None
     assert weights is not None
-    np.testing.assert_allclose(weights[record.presence], 100)  # clients have 10 examples
+    np.testing.assert_allclose(
+        weights[record.presence], 100
+    )  # clients have 10 examples
     estimates = [
-        epsilon_from_record(a.record(), statistic="matched-filter") for a in (plain, heavy)
+        epsilon_from_record(a.record(), statistic="matched-filter")
+        for a in (plain, heavy)
     ]
     assert estimates[1].low > estimates[0].high
 
@@ -279,8 +323,16 @@ def _as_in_round_one(message, context, call_next):
 
 def _in_starts(starts, strategy=None, **settings):
     """The audit after so many rounds in each call of start, and the last model."""
-    settings = {"num_canaries": 12, "seed": 1, "delta": DELTA, "max_share": 0.5, **settings}
-    audit = CanaryAudit(strategy or flower.FedAvgM(**PLAIN, server_momentum=0.5), **settings)
+    settings = {
+        "num_canaries": 12,
+        "seed": 1,
+        "delta": DELTA,
+        "max_share": 0.5,
+        **settings,
+    }
+    audit = CanaryAudit(
+        strategy or flower.FedAvgM(**PLAIN, server_momentum=0.5), **settings
+    )
     arrays = model()
     random.seed(0)  # Flower draws clients from it
     with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
@@ -306,7 +358,9 @@ def test_several_starts_are_one_run_to_the_bit(starts):
         np.testing.assert_array_equal(one.numpy(), other.numpy())
     for sees in ("all", "final"):
         expected = epsilon_from_record(whole.record(), adversary=Adversary(sees))
-        assert epsilon_from_record(audit.record(), adversary=Adversary(sees)) == expected
+        assert (
+            epsilon_from_record(audit.record(), adversary=Adversary(sees)) == expected
+        )
     np.testing.assert_array_equal(audit.record().presence, whole.record().presence)
     assert audit.faults == []
 
@@ -314,17 +368,23 @@ def test_several_starts_are_one_run_to_the_bit(starts):
 def test_rounds_that_nobody_told_of_are_not_measured():
     whole, _ = _in_starts([4])
     audit, _ = _in_starts([4, 3])
-    np.testing.assert_array_equal(audit.record().observed.means, whole.record().observed.means)
+    np.testing.assert_array_equal(
+        audit.record().observed.means, whole.record().observed.means
+    )
     assert epsilon_from_record(audit.record()) == epsilon_from_record(whole.record())
     (fault,) = audit.faults
-    assert fault.startswith("round 5, this round and later ones are not measured: the canaries")
+    assert fault.startswith(
+        "round 5, this round and later ones are not measured: the canaries"
+    )
     audit, _ = _in_starts([1, 1, 1])
     assert audit.report().startswith("Not measured, as ")
     assert "pass rounds=1, if that is all" in audit.faults[0]
 
 
 def test_a_second_start_with_another_model_is_not_measured():
-    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=12, delta=DELTA, rounds=6, max_share=1)
+    audit = CanaryAudit(
+        flower.FedAvg(**PLAIN), num_canaries=12, delta=DELTA, rounds=6, max_share=1
+    )
     with InProcessGrid(drifting_app([_as_in_round_one]), NODES) as grid:
         for _ in range(2):
             audit.start(grid, model(), num_rounds=3)

@@ -4,14 +4,26 @@ import numpy as np
 import pytest
 import secure_aggregation
 from flower_clients import DIM, digits_app, digits_model, drifting_app, model
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flower
 
 from fl_epe import CanarySet, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND
 from fl_epe.flower import CanaryAudit, ClientCanaries, InProcessGrid, canary_mod
-from fl_epe.flower.client_canaries import Acknowledgement, CanaryOrder, take_acknowledgement
+from fl_epe.flower.client_canaries import (
+    Acknowledgement,
+    CanaryOrder,
+    take_acknowledgement,
+)
 from fl_epe.simulation.flower_internals import ensure_task_identity
 
 NODES, ROUNDS, CANARIES, DELTA = 24, 12, 8, 1e-3
@@ -19,11 +31,15 @@ PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": 2, "min_available_nodes": 
 
 
 def server_side(z=0.5, norm=0.1):
-    return flower.DifferentialPrivacyServerSideFixedClipping(flower.FedAvg(**PLAIN), z, norm, NODES)
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        flower.FedAvg(**PLAIN), z, norm, NODES
+    )
 
 
 def client_side(z=0.5, norm=0.1):
-    return flower.DifferentialPrivacyClientSideFixedClipping(flower.FedAvg(**PLAIN), z, norm, NODES)
+    return flower.DifferentialPrivacyClientSideFixedClipping(
+        flower.FedAvg(**PLAIN), z, norm, NODES
+    )
 
 
 def adaptive(z=0.5):
@@ -37,22 +53,32 @@ def run(strategy, app, arrays=None, **settings):
     audit = CanaryAudit(strategy, **settings)
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app, NODES) as grid:
-        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=ROUNDS)
+        result = audit.start(
+            grid, model() if arrays is None else arrays, num_rounds=ROUNDS
+        )
     return audit, result
 
 
 @pytest.mark.parametrize(
     ("strategy", "mods", "length"),
     [
-        (flower.FedAvg(**PLAIN), [], 0.05),  # nothing clips: as long as the client's own update
+        (
+            flower.FedAvg(**PLAIN),
+            [],
+            0.05,
+        ),  # nothing clips: as long as the client's own update
         pytest.param(server_side(), [], 0.1, marks=pytest.mark.slow),
         (client_side(), [fixedclipping_mod], 0.1),
         pytest.param(adaptive(), [adaptiveclipping_mod], 0.1, marks=pytest.mark.slow),
     ],
     ids=["nothing", "server", "client", "adaptive"],
 )
-def test_chosen_clients_answer_with_their_canary_from_the_second_round_on(strategy, mods, length):
-    audit, result = run(strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9))
+def test_chosen_clients_answer_with_their_canary_from_the_second_round_on(
+    strategy, mods, length
+):
+    audit, result = run(
+        strategy, drifting_app([*mods, canary_mod], norm=0.05), clients=range(1, 9)
+    )
     record = audit.record()
     assert record.mechanism.participation.name == "deployment"
     assert record.presence.sum(axis=1).tolist() == [0] + [CANARIES] * (ROUNDS - 1)
@@ -98,18 +124,26 @@ def test_only_canary_clients_hear_of_the_audit():
 
 def test_a_kind_that_there_is_not():
     with pytest.raises(ValueError, match="canary_kind='cube' to be one of"):
-        CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=4, delta=1e-2, canary_kind="cube")
+        CanaryAudit(
+            flower.FedAvg(**PLAIN), num_canaries=4, delta=1e-2, canary_kind="cube"
+        )
 
 
 @pytest.mark.slow
 def test_both_kinds_find_the_same():
     records = [
-        run(server_side(), drifting_app([canary_mod]), clients=[1, 2, 3], canary_kind=kind)[
-            0
-        ].record()
+        run(
+            server_side(),
+            drifting_app([canary_mod]),
+            clients=[1, 2, 3],
+            canary_kind=kind,
+        )[0].record()
         for kind in ("rotation", "sphere")
     ]
-    assert [record.provenance.canary_kind for record in records] == ["rotation", "sphere"]
+    assert [record.provenance.canary_kind for record in records] == [
+        "rotation",
+        "sphere",
+    ]
     assert not np.allclose(records[0].observed.means, records[1].observed.means)
     np.testing.assert_array_equal(records[0].presence, records[1].presence)
 
@@ -136,7 +170,9 @@ def test_the_reply_keeps_its_form_and_carries_the_canary():
             {k: Array(v.numpy() + 1) for k, v in message.content["arrays"].items()}
         )
         metrics = MetricRecord({"loss": 0.25, "num-examples": 11})
-        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+        return Message(
+            RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message
+        )
 
     context = Context(0, 7, {}, RecordDict(), {})
     reply = canary_mod(message, context, app)
@@ -147,7 +183,9 @@ def test_the_reply_keeps_its_form_and_carries_the_canary():
 
 def test_a_canary_client_that_fails_is_absent():
     app = drifting_app([canary_mod], fails=lambda node, t: node == 2 and t > 3)
-    audit, _ = run(flower.FedAvg(**PLAIN), app, clients=[2, 3, 4])  # partition 2 is node 3
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), app, clients=[2, 3, 4]
+    )  # partition 2 is node 3
     assert audit.record().presence.sum(axis=0).tolist() == [11, 2, 11]
 
 
@@ -174,7 +212,9 @@ def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
     for arrays in ({"arrays": model()}, {}):
         content = RecordDict({**arrays, "config": ConfigRecord()})
         reply = answer_of(order, content, other_arrays)
-        np.testing.assert_array_equal(reply.content["arrays"]["other"].numpy(), np.zeros(3))
+        np.testing.assert_array_equal(
+            reply.content["arrays"]["other"].numpy(), np.zeros(3)
+        )
         assert take_acknowledgement(reply.content) is Acknowledgement.UNFIT
         assert dict(reply.content["metrics"]) == {"loss": 0.5}
 
@@ -189,7 +229,9 @@ def test_a_reply_that_is_not_like_the_message_goes_out_as_it_is():
 )
 def test_outside_a_clipping_mod_a_client_answers_for_itself(make, mod):
     """There nothing would clip a canary that is made to be clipped."""
-    audit, result = run(make(), drifting_app([canary_mod, mod], norm=0.05), clients=range(1, 9))
+    audit, result = run(
+        make(), drifting_app([canary_mod, mod], norm=0.05), clients=range(1, 9)
+    )
     assert "Not measured, as 0 of 8 canary clients" in as_line(audit.report())
     assert "put it last in mods" in as_line(audit.report())
     with InProcessGrid(drifting_app([mod], norm=0.05), NODES) as grid:
@@ -203,7 +245,9 @@ def test_without_canary_mod_nothing_is_measured():
     audit, result = run(flower.FedAvg(**PLAIN), drifting_app(), clients=range(1, 9))
     assert len(result.train_metrics_clientapp) == ROUNDS
     assert not any("epsilon" in key for key in result.train_metrics_clientapp[ROUNDS])
-    assert as_line(audit.report()).count("0 of 8 canary clients answered with their canary")
+    assert as_line(audit.report()).count(
+        "0 of 8 canary clients answered with their canary"
+    )
     assert "is canary_mod installed?" in as_line(audit.report())
 
 
@@ -217,21 +261,32 @@ def test_canary_clients_that_never_answer_are_counted():
 
 @pytest.mark.parametrize(
     ("make", "mods"),
-    [pytest.param(server_side, [], marks=pytest.mark.slow), (client_side, [fixedclipping_mod])],
+    [
+        pytest.param(server_side, [], marks=pytest.mark.slow),
+        (client_side, [fixedclipping_mod]),
+    ],
     ids=["server-clips", "client-clips"],
 )
 def test_client_mod_and_server_injection_agree(make, mods):
     """The same training of real digits, the same eight canaries in all rounds from the second."""
     norm = 0.5
     by_clients, _ = run(
-        make(norm=norm), digits_app([*mods, canary_mod]), digits_model(), clients=range(1, 9)
+        make(norm=norm),
+        digits_app([*mods, canary_mod]),
+        digits_model(),
+        clients=range(1, 9),
     )
-    by_server, _ = run(make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS)
+    by_server, _ = run(
+        make(norm=norm), digits_app(mods), digits_model(), participations=ROUNDS
+    )
     assert not by_clients.faults
     records = [by_clients.record(), by_server.record()]
     for record in records:
         assert np.all(record.presence[1:])
-    for scores in ([r.observed.means[1:] for r in records], [r.observed.final for r in records]):
+    for scores in (
+        [r.observed.means[1:] for r in records],
+        [r.observed.final for r in records],
+    ):
         # 88 cosines with the rounds' means; 8 with the final model.
         error = np.sqrt(sum(s.var(ddof=1) / s.size for s in scores))
         assert abs(scores[0].mean() - scores[1].mean()) < 3 * error

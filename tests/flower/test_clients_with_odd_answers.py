@@ -38,6 +38,12 @@ def test_an_error_whose_text_raises_is_one_client_that_failed():
 def test_the_node_whose_loss_is_not_finite_is_named():
     audit, result = run(FedAvg(**PLAIN), drifting_app([loses_its_loss]))
     assert math.isnan(result.train_metrics_clientapp[1]["loss"])
-    named = [fault for fault in audit.faults if "node 4: the loss of its training is nan" in fault]
+    named = [
+        fault
+        for fault in audit.faults
+        if "node 4: the loss of its training is nan" in fault
+    ]
     assert len(named) == 6
-    assert "node 4: the loss of its training is nan" in " ".join(audit.report(details=True).split())
+    assert "node 4: the loss of its training is nan" in " ".join(
+        audit.report(details=True).split()
+    )

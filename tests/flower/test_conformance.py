@@ -50,7 +50,9 @@ every_app_that_ends_well = _apps(ENDS_WELL, {})
 
 # It averages a metric itself, without weights. Canaries answer with the weighted average, as
 # Flower's strategies weight: no value leaves both averages as they are.
-_OWN_AVERAGE = "a metric that the strategy averages itself, without weights, moves a little"
+_OWN_AVERAGE = (
+    "a metric that the strategy averages itself, without weights, moves a little"
+)
 KNOWN_LIMITS = {"partial_replies": pytest.mark.xfail(reason=_OWN_AVERAGE)}
 
 

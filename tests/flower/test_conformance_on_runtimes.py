@@ -62,7 +62,10 @@ def test_under_ray(name, tmp_path):
         compare(name, NODES, output, grid)
 
     simulate_with_ray(
-        server, case_named(name).client_app, NODES, {"client_resources": {"num_cpus": 1}}
+        server,
+        case_named(name).client_app,
+        NODES,
+        {"client_resources": {"num_cpus": 1}},
     )
     assert (output / "verdict.txt").read_text() == NO_HARM
 

@@ -22,7 +22,10 @@ DELTA = 1e-5
 
 def averaging(nodes, fraction=1.0, cls=flower.FedAvg):
     return cls(
-        fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=nodes
+        fraction_train=fraction,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=nodes,
     )
 
 
@@ -49,7 +52,11 @@ def share_of(record):
         (100, 0.2, [*[6] * 10, 3, 2, 1]),
         (2, 1.0, [3, 2, 1]),
         (1, 1.0, [2, 1]),
-        (9, 0.25, [3, 2, 1]),  # one place, of a client who takes part six or seven times
+        (
+            9,
+            0.25,
+            [3, 2, 1],
+        ),  # one place, of a client who takes part six or seven times
     ],
     ids=["everybody", "fraction", "two", "one", "cohorts-of-two"],
 )
@@ -95,11 +102,15 @@ def test_noise_for_a_number_of_replies_is_kept_and_foretold():
     assert record.mechanism.cohort_size == 10
     plan = " ".join(record.findings.plan)
     assert "beside 9 clients: 10% of a round" in plan
-    assert re.search(r"Forecast: ε is at most about \S+ .+ and 37\.6 from every round's", plan)
+    assert re.search(
+        r"Forecast: ε is at most about \S+ .+ and 37\.6 from every round's", plan
+    )
     assert REAL_UPDATES_LEFT_OUT in plan
     assert "Up to 1 of 10 clients a round are not asked" in plan
     assert metrics["epsilon-all-low"] < 37.6 < metrics["epsilon-all-high"]
-    assert answers(record)[1].participations == 27  # clients, less the rounds of the canary
+    assert (
+        answers(record)[1].participations == 27
+    )  # clients, less the rounds of the canary
 
 
 def test_without_two_canaries_nothing_is_changed_and_the_report_says_why():
@@ -126,7 +137,9 @@ def test_fewer_clients_later_do_not_raise_the_canaries_share():
 
 
 def test_the_only_choice_may_be_how_often_or_how_much():
-    audit, _ = run(100, 10, averaging(100, 0.1), participations=4)  # they say it is 1 of 25 nodes
+    audit, _ = run(
+        100, 10, averaging(100, 0.1), participations=4
+    )  # they say it is 1 of 25 nodes
     assert audit.record().presence.sum(axis=0).tolist() == [4, 2, 1, 1]
     audit, _ = run(10, 10, averaging(10), max_share=0.5)
     record = audit.record()
@@ -186,7 +199,9 @@ def test_a_killed_run_goes_on_with_its_canaries(tmp_path):
         audit = CanaryAudit(averaging(20, 0.5), seed=1, **given)
         with pytest.raises(KilledError):
             audit.start(grid, model(), num_rounds=20, evaluate_fn=kill)
-        resumed = CanaryAudit(averaging(20, 0.5), **given)  # the seed is the one that is kept
+        resumed = CanaryAudit(
+            averaging(20, 0.5), **given
+        )  # the seed is the one that is kept
         resumed.start(grid, models[-1], num_rounds=11)
     found, record = resumed.record(), whole.record()
     np.testing.assert_array_equal(found.presence, record.presence)
@@ -210,7 +225,9 @@ def test_strangers_apps_end_as_without(name, tmp_path):
     for audited in (False, True):
         with InProcessGrid(CASES[name].client_app, CASES[name].nodes) as grid:
             folder = tmp_path / f"audited-{audited}"
-            outcomes.append(run_app(CASES[name], grid, folder, audited=audited, canaries=None))
+            outcomes.append(
+                run_app(CASES[name], grid, folder, audited=audited, canaries=None)
+            )
     no_harm.check_end(*outcomes)
     if outcomes[0].error is None:
         no_harm.check_clients(*outcomes)

@@ -75,7 +75,9 @@ def test_idle_nodes_are_no_measure_of_length():
     assert find_dominant(updates) is None
 
 
-def lying(partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), together=False):
+def lying(
+    partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), together=False
+):
     """A mod of clients that lie about their size, or answer with long or with the same updates."""
 
     def mod(message, context, call_next):
@@ -96,7 +98,9 @@ def lying(partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), tog
         reply.content["arrays"] = ArrayRecord(lie)
         if examples:
             metrics = reply.content.metric_records["metrics"]
-            reply.content["metrics"] = MetricRecord({**metrics, "num-examples": examples})
+            reply.content["metrics"] = MetricRecord(
+                {**metrics, "num-examples": examples}
+            )
         return reply
 
     return mod
@@ -105,7 +109,11 @@ def lying(partitions, times=1.0, examples=None, rounds=range(1, ROUNDS + 1), tog
 LIARS = {
     "liar-about-size": {"partitions": {4}, "examples": 10**7},
     "one-long-update": {"partitions": {4}, "times": 300.0, "rounds": {7}},
-    "third-with-one-vector": {"partitions": set(range(10)), "times": 3.9, "together": True},
+    "third-with-one-vector": {
+        "partitions": set(range(10)),
+        "times": 3.9,
+        "together": True,
+    },
 }
 
 
@@ -114,7 +122,9 @@ def test_who_hides_the_others_in_the_final_model_is_named(lie):
     nodes = 30
     settings = {**PLAIN, "min_available_nodes": nodes}
     app = drifting_app([lying(**lie)])
-    audit, _ = run(flower.FedAvg(**settings), app, rounds=ROUNDS, nodes=nodes, num_canaries=20)
+    audit, _ = run(
+        flower.FedAvg(**settings), app, rounds=ROUNDS, nodes=nodes, num_canaries=20
+    )
     summary = summarize(audit.record())
     # Beside one of nearly all weight a canary of median weight is too little to tell anything.
     assert summary.status == ("not measured" if "examples" in lie else "unreliable")
@@ -125,7 +135,9 @@ def test_who_hides_the_others_in_the_final_model_is_named(lie):
 def test_rounds_without_canaries_are_looked_at_too():
     settings = {**PLAIN, "min_available_nodes": 4}
     app = drifting_app([lying({2}, times=64.0)])
-    audit, _ = run(flower.FedAvg(**settings), app, rounds=8, nodes=4, num_canaries=2, max_share=0.2)
+    audit, _ = run(
+        flower.FedAvg(**settings), app, rounds=8, nodes=4, num_canaries=2, max_share=0.2
+    )
     assert audit.record().provenance.fault_counts[FaultKind.DOMINANT_UPDATE] == 8
 
 
@@ -148,7 +160,9 @@ def test_a_client_with_most_of_the_weight_is_named():
 
 
 def test_honest_nodes_are_not_accused():
-    audit, _ = run(flower.FedAvg(**{**PLAIN, "min_available_nodes": 4}), nodes=4, num_canaries=4)
+    audit, _ = run(
+        flower.FedAvg(**{**PLAIN, "min_available_nodes": 4}), nodes=4, num_canaries=4
+    )
     assert FaultKind.DOMINANT_UPDATE not in audit.record().provenance.fault_counts
     assert not any("over the whole run" in fault for fault in audit.faults)
 

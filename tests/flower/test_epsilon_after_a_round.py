@@ -44,7 +44,8 @@ def own_loop():
 def in_process():
     said = []
     record = simulate(
-        Job(Tiny(), CONFIG, Seeds.derive(7)), on_round=lambda now: said.append(now.epsilons)
+        Job(Tiny(), CONFIG, Seeds.derive(7)),
+        on_round=lambda now: said.append(now.epsilons),
     )
     known = [now for now in said if not np.isnan(now[ALL[0]])]
     return record, [tuple(now[name] for name in ALL) for now in known]
@@ -52,12 +53,17 @@ def in_process():
 
 def _in_metrics(result):
     rounds = result.train_metrics_clientapp
-    return [tuple(rounds[t][name] for name in ALL) for t in rounds if ALL[0] in rounds[t]]
+    return [
+        tuple(rounds[t][name] for name in ALL) for t in rounds if ALL[0] in rounds[t]
+    ]
 
 
 def around_a_strategy():
     strategy = flower.FedAvgM(
-        fraction_evaluate=0, min_train_nodes=2, min_available_nodes=2, server_momentum=0.9
+        fraction_evaluate=0,
+        min_train_nodes=2,
+        min_available_nodes=2,
+        server_momentum=0.9,
     )
     # In every round, as clients: without noise nothing is said before the end otherwise.
     audit, result = run(strategy, participations=6, num_canaries=20, rounds=6)
@@ -78,7 +84,9 @@ def dp_sgd():
         seed=0,
     )
     said, rng = [], np.random.default_rng(2)
-    with audit_dp_sgd(optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1) as audit:
+    with audit_dp_sgd(
+        optimizer, num_canaries=40, delta=1e-5, sample_rate=0.2, seed=1
+    ) as audit:
         for _ in range(6):
             optimizer.step(rng.standard_normal((8, 2000)))
             said.append(audit._auditor.epsilon_so_far())
@@ -88,15 +96,22 @@ def dp_sgd():
 @pytest.mark.parametrize("engine", [own_loop, in_process, around_a_strategy, dp_sgd])
 def test_it_is_the_same_during_the_run_and_in_the_record_and_the_report(engine):
     record, said = engine()
-    said = [e if e is None or isinstance(e, tuple) else (e.epsilon, e.low, e.high) for e in said]
+    said = [
+        e if e is None or isinstance(e, tuple) else (e.epsilon, e.low, e.high)
+        for e in said
+    ]
     found = epsilon_by_round(record)
     kept = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in found]
     assert len(kept) >= 4
-    assert kept[:-1] == [values for values in said if values is not None][-len(kept) : -1]
+    assert (
+        kept[:-1] == [values for values in said if values is not None][-len(kept) : -1]
+    )
     every = answers(record)[1]
     assert kept[-1] == (every.estimate.epsilon, every.estimate.low, every.estimate.high)
     chart = rounds_chart(record, every, record.delta)
     assert chart is not None
     drawn = next(trace for trace in chart.traces if trace["name"] == "ε so far")
     # A page keeps five digits.
-    np.testing.assert_allclose(drawn["y"], [epsilon for epsilon, _, _ in kept], rtol=1e-4)
+    np.testing.assert_allclose(
+        drawn["y"], [epsilon for epsilon, _, _ in kept], rtol=1e-4
+    )

@@ -54,8 +54,12 @@ class ScalesBytes(KnowsItsNodes):
 class NewContent(KnowsItsNodes):
     def change(self, reply):
         record = reply.content["arrays"]
-        scaled = ArrayRecord({name: _ten_times(array) for name, array in record.items()})
-        reply.content = RecordDict({"arrays": scaled, "metrics": reply.content["metrics"]})
+        scaled = ArrayRecord(
+            {name: _ten_times(array) for name, array in record.items()}
+        )
+        reply.content = RecordDict(
+            {"arrays": scaled, "metrics": reply.content["metrics"]}
+        )
 
 
 class PopsArrays(KnowsItsNodes):
@@ -73,7 +77,9 @@ def _moved(strategy, audited):
         strategy = CanaryAudit(strategy, delta=1e-3, seed=1)
     with InProcessGrid(drifting_app(), NODES) as grid:
         result = strategy.start(grid, model(), num_rounds=2)
-    flat = np.concatenate([array.ravel() for array in result.arrays.to_numpy_ndarrays()])
+    flat = np.concatenate(
+        [array.ravel() for array in result.arrays.to_numpy_ndarrays()]
+    )
     return float(np.linalg.norm(flat))
 
 
@@ -89,7 +95,9 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
         messages = sent.configure_train(1, model(), ConfigRecord(), grid)
         replies = list(grid.send_and_receive(messages))
     before = [id(reply.content) for reply in replies]
-    values = [read_only(reply.content["arrays"]["layer.bias"]).copy() for reply in replies]
+    values = [
+        read_only(reply.content["arrays"]["layer.bias"]).copy() for reply in replies
+    ]
     undo = Undo([], replies, deep=True)
     for reply in replies:
         reply.content.metric_records["metrics"].update({"loss": 7.0, "new": 1})
@@ -98,7 +106,9 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
     undo.restore()
     assert [id(reply.content) for reply in replies] == before
     for reply, value in zip(replies, values, strict=True):
-        np.testing.assert_array_equal(reply.content["arrays"]["layer.bias"].numpy(), value)
+        np.testing.assert_array_equal(
+            reply.content["arrays"]["layer.bias"].numpy(), value
+        )
         metrics = reply.content.metric_records["metrics"]
         assert metrics.keys() == {"loss", "num-examples"}
         assert metrics["loss"] != 7
@@ -106,7 +116,11 @@ def test_undo_keeps_the_objects_by_which_replies_are_known():
 
 def _adaptive(norm, rate):
     return flower.DifferentialPrivacyServerSideAdaptiveClipping(
-        flower.FedAvg(**PLAIN), 0.0, NODES + 2, initial_clipping_norm=norm, clip_norm_lr=rate
+        flower.FedAvg(**PLAIN),
+        0.0,
+        NODES + 2,
+        initial_clipping_norm=norm,
+        clip_norm_lr=rate,
     )
 
 
@@ -140,4 +154,6 @@ def test_a_clip_norm_far_above_updates_but_not_above_the_noise_is_a_canarys():
     without, _ = run(wrapped(flower.FedAvg(**PLAIN), 0.0, 10.0, 15))
     added = [audit.record().mechanism.contributions for audit in (with_noise, without)]
     np.testing.assert_allclose(added[0], 10 / 15)  # the clip norm
-    np.testing.assert_allclose(added[1], 0.1 / 15, rtol=1e-4)  # each client's update is so long
+    np.testing.assert_allclose(
+        added[1], 0.1 / 15, rtol=1e-4
+    )  # each client's update is so long

@@ -18,7 +18,12 @@ from flower_clients import drifting_app, model
 from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import fixedclipping_mod
-from flwr.serverapp import NeighboringRelation, PrivacyConfig, RdpAccountant, SamplingMethod
+from flwr.serverapp import (
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
 from flwr.serverapp import strategy as flower
 
 import fl_epe.flower
@@ -51,7 +56,9 @@ class Place:
         )
         return f"{where}.{self.name}"
 
-    def replace(self, monkeypatch: pytest.MonkeyPatch, around: Callable[..., Any]) -> None:
+    def replace(
+        self, monkeypatch: pytest.MonkeyPatch, around: Callable[..., Any]
+    ) -> None:
         """Put ``around(function)`` in the function's place, wherever it is known."""
         found = inspect.getattr_static(self.owner, self.name)
         if inspect.ismodule(self.owner):
@@ -61,7 +68,9 @@ class Place:
                     if value is found:
                         monkeypatch.setattr(module, name, new)
         elif isinstance(found, (staticmethod, classmethod)):
-            monkeypatch.setattr(self.owner, self.name, type(found)(around(found.__func__)))
+            monkeypatch.setattr(
+                self.owner, self.name, type(found)(around(found.__func__))
+            )
         elif isinstance(found, property):
             monkeypatch.setattr(self.owner, self.name, property(around(found.fget)))
         elif isinstance(found, functools.cached_property):
@@ -105,7 +114,10 @@ class Own(flower.FedAvg):
 
 def accounted() -> flower.Strategy:
     config = PrivacyConfig(
-        1e-3, NODES, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+        1e-3,
+        NODES,
+        NeighboringRelation.ADD_OR_REMOVE_ONE,
+        SamplingMethod.NO_AMPLIFICATION,
     )
     return flower.DifferentialPrivacyServerSideFixedClipping(
         flower.FedAvg(**PLAIN), 0.5, 0.1, NODES, accountant=RdpAccountant(config)
@@ -119,7 +131,9 @@ def by_clients() -> flower.Strategy:
 
 
 def around_own() -> flower.Strategy:
-    return flower.DifferentialPrivacyServerSideAdaptiveClipping(Own(**PLAIN), 0.5, NODES + 2)
+    return flower.DifferentialPrivacyServerSideAdaptiveClipping(
+        Own(**PLAIN), 0.5, NODES + 2
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +176,21 @@ CASES = {
     "own-loop": Case(lambda: Own(**PLAIN)),
     "accounted": Case(accounted),
     "clients": Case(
-        by_clients, lambda: drifting_app([fixedclipping_mod, canary_mod]), settings={"clients": 0.4}
+        by_clients,
+        lambda: drifting_app([fixedclipping_mod, canary_mod]),
+        settings={"clients": 0.4},
     ),
     "wrapped": Case(around_own),
     "resumed": Case(momentum, arrays=lambda: killed()[1], resumed=True),
-    "records": Case(lambda: Own(**PLAIN | {"min_available_nodes": 3}), FakeSilos().app, nodes=3),
+    "records": Case(
+        lambda: Own(**PLAIN | {"min_available_nodes": 3}), FakeSilos().app, nodes=3
+    ),
 }
 
 
-def make_audit(case: Case, settings: dict[str, Any], folder: str) -> CanaryAudit | RecordAudit:
+def make_audit(
+    case: Case, settings: dict[str, Any], folder: str
+) -> CanaryAudit | RecordAudit:
     if case is CASES["records"]:
         return RecordAudit(case.strategy(), 1e-5, folder=folder, log_to=[Quiet()])
     return CanaryAudit(case.strategy(), **settings)
@@ -189,11 +209,18 @@ def audited(
 ) -> tuple[CanaryAudit | RecordAudit, flower.Result]:
     """A whole run whose audit is set up, then patched, then started."""
     with contextlib.ExitStack() as stack:
-        settings: dict[str, Any] = {"num_canaries": 4, "delta": 1e-3, "seed": 1, **case.settings}
+        settings: dict[str, Any] = {
+            "num_canaries": 4,
+            "delta": 1e-3,
+            "seed": 1,
+            **case.settings,
+        }
         settings["max_share"] = 0.5
         if case.resumed:
             settings["checkpoint"] = stack.enter_context(tempfile.TemporaryDirectory())
-            shutil.copytree(killed()[0].name, settings["checkpoint"], dirs_exist_ok=True)
+            shutil.copytree(
+                killed()[0].name, settings["checkpoint"], dirs_exist_ok=True
+            )
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         audit = make_audit(case, settings, folder)
         patch()
@@ -244,7 +271,12 @@ def failing_once(calls: list[int]) -> Callable[..., Any]:
 MARKS = {"clients": (), "records": (), "wrapped": pytest.mark.slow}
 # What a user calls to run a deployment, or what reads the user's own arguments, is not inside.
 # `goes_on` is what keeps faults from the run.
-ENTRY = {"CanaryAudit.start", "CanaryAudit.report", "audit_record.report", "AuditedRun.goes_on"}
+ENTRY = {
+    "CanaryAudit.start",
+    "CanaryAudit.report",
+    "audit_record.report",
+    "AuditedRun.goes_on",
+}
 ENTRY |= {"AuditedStrategy._start_hooked", "AuditedStrategy._goes_on"}
 ENTRY |= {"RecordAudit.start", "RecordAudit.report", "RecordAudit.faults"}
 # What the grid and the app of this case call before the audit does.
@@ -252,13 +284,16 @@ OUTSIDE = {"records": {"DecodedArray.numpy", "arrays.read_only"}}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in CASES]
+    "name",
+    [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in CASES],
 )
 def test_whatever_fails_the_run_ends_and_the_report_says_so(name, monkeypatch):
     case = CASES[name]
     failures = []
     left_out = ENTRY | OUTSIDE.get(name, set())
-    tried = [place for place in called_in(case, monkeypatch) if place.label not in left_out]
+    tried = [
+        place for place in called_in(case, monkeypatch) if place.label not in left_out
+    ]
     assert len(tried) > 20
     for place in tried:
         calls: list[int] = []

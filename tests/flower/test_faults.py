@@ -27,11 +27,16 @@ def test_error_replies_do_not_stop_the_audit():
 
 @pytest.mark.parametrize(
     ("numbered", "named"),
-    [pytest.param(True, ": node 12, node 13", id="named"), pytest.param(False, "", id="counted")],
+    [
+        pytest.param(True, ": node 12, node 13", id="named"),
+        pytest.param(False, "", id="counted"),
+    ],
 )
 def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, named):
     sent = [
-        SimpleNamespace(metadata=SimpleNamespace(message_id=f"m{i}" * numbered, dst_node_id=10 + i))
+        SimpleNamespace(
+            metadata=SimpleNamespace(message_id=f"m{i}" * numbered, dst_node_id=10 + i)
+        )
         for i in range(4)
     ]
     about = [
@@ -39,7 +44,8 @@ def test_who_does_not_answer_is_counted_and_named_where_it_is_known(numbered, na
         for i in range(2)
     ]
     replies = [
-        SimpleNamespace(metadata=a, has_error=lambda: False, content=RecordDict()) for a in about
+        SimpleNamespace(metadata=a, has_error=lambda: False, content=RecordDict())
+        for a in about
     ]
     state = AuditState(seed=1, rounds=3, kind=None)
     state.hear(SimpleNamespace(index=0, sent=sent), replies, int)
@@ -66,7 +72,9 @@ def test_a_round_in_which_everybody_fails():
 
 
 def test_a_run_in_which_nothing_works_says_why():
-    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=6)
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), drifting_app(fails=lambda node, t: True), rounds=6
+    )
     with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
         epsilon_from_record(audit.record())
     text = " ".join(audit.report(details=True).split())
@@ -89,8 +97,13 @@ def test_a_poisoned_model_is_reported_and_does_not_stop_the_run():
     )
     assert len(result.train_metrics_clientapp) == 3
     text = audit.report()
-    assert text.startswith("Diverged, as the last model that the strategy released has NaN")
-    assert "round 3, the strategy released a model with NaN or infinite entries" in audit.faults
+    assert text.startswith(
+        "Diverged, as the last model that the strategy released has NaN"
+    )
+    assert (
+        "round 3, the strategy released a model with NaN or infinite entries"
+        in audit.faults
+    )
 
 
 def test_a_loss_that_is_not_finite_is_a_model_that_diverged():
@@ -113,7 +126,9 @@ def test_a_client_does_not_write_the_report(tmp_path):
     audit, _ = run(flower.FedAvg(**PLAIN), drifting_app(fails=fails))
     text = audit.report(tmp_path, details=True)
     assert "\\u001b[2J\\u001b[Hε" in text
-    written = (tmp_path / "report.json").read_text() + (tmp_path / "report.html").read_text()
+    written = (tmp_path / "report.json").read_text() + (
+        tmp_path / "report.html"
+    ).read_text()
     for said in (text, written, *audit.faults):
         assert not set(said) & {"\x1b", "\x9b"}
         assert "x" * 1000 not in said
@@ -137,7 +152,9 @@ def test_a_failure_while_a_round_is_scored_moves_no_other_round(monkeypatch):
     present = audit.record().presence.sum(axis=1)
     assert present.tolist() == [5, 5, 5, 5, 0, 5]
     assert plain_record().rounds == audit.record().rounds
-    assert any("could not be scored: RuntimeError: once" in fault for fault in audit.faults)
+    assert any(
+        "could not be scored: RuntimeError: once" in fault for fault in audit.faults
+    )
 
 
 def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
@@ -148,7 +165,9 @@ def test_a_round_without_room_for_canaries_still_says_what_was_lost(tmp_path):
     assert record.clients.absent.tolist() == [int(t == 6) for t in range(1, ROUNDS + 1)]
     assert not record.presence.any()
     text = " ".join(audit.report(tmp_path).split())
-    assert text.startswith("Not measured, as round 1, no canary takes part: Of 30 canaries 0")
+    assert text.startswith(
+        "Not measured, as round 1, no canary takes part: Of 30 canaries 0"
+    )
     assert "could not be made" not in text
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["status"] == "not measured"

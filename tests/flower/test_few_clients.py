@@ -19,13 +19,18 @@ DELTA = 1e-5
 
 def averaging(nodes, fraction=1.0):
     return flower.FedAvg(
-        fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=nodes
+        fraction_train=fraction,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=nodes,
     )
 
 
 def fixed(nodes, z=1.0, expected=None):
     base = averaging(nodes)
-    return flower.DifferentialPrivacyServerSideFixedClipping(base, z, 0.1, expected or nodes)
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        base, z, 0.1, expected or nodes
+    )
 
 
 def plan_of(strategy, rounds, clients, nodes=None, **settings):
@@ -44,23 +49,42 @@ def run(nodes, num_rounds, strategy, **settings):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "asked", "rounds"), [(10, 5, 3), (3, 3, 3), (10, 10, 1)], ids=["five", "three", "one"]
+    ("nodes", "asked", "rounds"),
+    [(10, 5, 3), (3, 3, 3), (10, 10, 1)],
+    ids=["five", "three", "one"],
 )
-def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(nodes, asked, rounds):
+def test_too_few_clients_say_what_would_do_and_with_it_they_are_measured(
+    nodes, asked, rounds
+):
     short = {"rounds": rounds} if rounds == 1 else {}
     audit, metrics = run(nodes, rounds, averaging(nodes, asked / nodes), **short)
     assert "epsilon-all" not in metrics
     text = " ".join(audit.report(details=True).split())
-    found = re.search(r"(\d+) rounds or max_share=([.\d]+) would make a measurement", text)
+    found = re.search(
+        r"(\d+) rounds or max_share=([.\d]+) would make a measurement", text
+    )
     assert found is not None
     longer, share = int(found[1]), float(found[2])
     _, metrics = run(nodes, longer, averaging(nodes, asked / nodes))
-    assert metrics["epsilon-all-low"] <= metrics["epsilon-all"] <= metrics["epsilon-all-high"]
-    _, metrics = run(nodes, rounds, averaging(nodes, asked / nodes), max_share=share, **short)
-    assert metrics["epsilon-all-low"] <= metrics["epsilon-all"] <= metrics["epsilon-all-high"]
+    assert (
+        metrics["epsilon-all-low"]
+        <= metrics["epsilon-all"]
+        <= metrics["epsilon-all-high"]
+    )
+    _, metrics = run(
+        nodes, rounds, averaging(nodes, asked / nodes), max_share=share, **short
+    )
+    assert (
+        metrics["epsilon-all-low"]
+        <= metrics["epsilon-all"]
+        <= metrics["epsilon-all-high"]
+    )
     for change in ({"rounds": longer - 1}, {"max_share": share - 0.01}):
         less = {"rounds": rounds, **change}
-        assert plan_of(averaging(nodes), less.pop("rounds"), asked, nodes, **less).number == 0
+        assert (
+            plan_of(averaging(nodes), less.pop("rounds"), asked, nodes, **less).number
+            == 0
+        )
 
 
 @pytest.mark.parametrize("clients", [3, 5, 10])

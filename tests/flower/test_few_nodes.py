@@ -20,10 +20,17 @@ DELTA = 1e-5
 
 
 def audited(nodes, rounds, app=None, z=1.0, seed=1, arrays=None, **fed_avg):
-    settings = {**PLAIN, "min_train_nodes": nodes, "min_available_nodes": nodes, **fed_avg}
+    settings = {
+        **PLAIN,
+        "min_train_nodes": nodes,
+        "min_available_nodes": nodes,
+        **fed_avg,
+    }
     strategy: flower.Strategy = flower.FedAvg(**settings)
     if z:
-        strategy = flower.DifferentialPrivacyServerSideFixedClipping(strategy, z, 0.1, nodes)
+        strategy = flower.DifferentialPrivacyServerSideFixedClipping(
+            strategy, z, 0.1, nodes
+        )
     audit = CanaryAudit(strategy, delta=DELTA, seed=seed)
     np.random.seed(seed)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app or drifting_app(), nodes) as grid:
@@ -38,7 +45,9 @@ def test_a_client_adds_in_rounds_without_canaries_what_it_adds_in_others():
     np.testing.assert_allclose(record.mechanism.contributions, 0.1 / 3, rtol=1e-6)
     record = audited(3, 30, digits_app(), z=0, arrays=digits_model())[0].record()
     added = record.mechanism.contributions * (3 + record.presence.sum(axis=1))
-    assert np.all(np.abs(np.diff(added)) < 0.3 * added[1:])  # updates become shorter, slowly
+    assert np.all(
+        np.abs(np.diff(added)) < 0.3 * added[1:]
+    )  # updates become shorter, slowly
 
 
 @pytest.mark.parametrize(("nodes", "rounds"), [(3, 60), (5, 60), (3, 120)])
@@ -46,21 +55,31 @@ def test_the_score_of_a_client_is_that_of_the_noise(nodes, rounds):
     record = audited(nodes, rounds)[0].record()
     client = AuditedClient.of(record)
     view = client.view(record, EVERY_ROUND)
-    theory = math.sqrt(client.participations)  # z is 1, and real updates hide next to nothing
+    theory = math.sqrt(
+        client.participations
+    )  # z is 1, and real updates hide next to nothing
     assert client.size(view) == pytest.approx(theory, rel=0.02)
-    every = answers(record, confidence=0.999)[1]  # a run in twenty is outside of its 95%
+    every = answers(record, confidence=0.999)[
+        1
+    ]  # a run in twenty is outside of its 95%
     assert every.extrapolated
     assert every.fit.low < 1 < every.fit.high
-    assert every.estimate.low < gaussian_epsilon(1 / theory, DELTA) < every.estimate.high
+    assert (
+        every.estimate.low < gaussian_epsilon(1 / theory, DELTA) < every.estimate.high
+    )
 
 
 def test_a_node_that_is_asked_twice_in_a_round_adds_twice():
     class Twice(flower.FedAvg):
         def configure_train(self, *arguments):
-            first, second = (list(super(Twice, self).configure_train(*arguments)) for _ in "ab")
+            first, second = (
+                list(super(Twice, self).configure_train(*arguments)) for _ in "ab"
+            )
             return [*first, *second]
 
-    strategy = flower.DifferentialPrivacyServerSideFixedClipping(Twice(**PLAIN), 1.0, 0.1, 20)
+    strategy = flower.DifferentialPrivacyServerSideFixedClipping(
+        Twice(**PLAIN), 1.0, 0.1, 20
+    )
     audit = CanaryAudit(strategy, delta=DELTA, seed=1)
     with InProcessGrid(drifting_app(), 10) as grid:
         audit.start(grid, model(), num_rounds=12)
@@ -79,9 +98,13 @@ SIZES = [round(10 * 1.4**i) for i in range(10)]
 def test_unequal_weights_are_those_of_the_median_client():
     theories = []
     for seed in (1, 2, 3):
-        audit, _ = audited(10, 20, drifting_app(examples=lambda node: SIZES[node]), 0.3, seed)
+        audit, _ = audited(
+            10, 20, drifting_app(examples=lambda node: SIZES[node]), 0.3, seed
+        )
         record = audit.record()
-        assert record.mechanism.canary_weights is None  # canaries have the median weight
+        assert (
+            record.mechanism.canary_weights is None
+        )  # canaries have the median weight
         theories.append(answers(record)[1].analytical.epsilon or math.inf)
     # A median client is replaced by canaries in one to five of its rounds.
     assert max(theories) < 1.3 * min(theories)
@@ -103,10 +126,14 @@ def replaced(clients: int, known: dict[int, float]) -> set[int]:
     seen = SeenClients()
     seen.note(0, known)
     settings = types.SimpleNamespace(identity=None, participations=None)
-    source: Any = ServerCanaries(types.SimpleNamespace(settings=settings, seen=seen), 20)
+    source: Any = ServerCanaries(
+        types.SimpleNamespace(settings=settings, seen=seen), 20
+    )
     nodes = [types.SimpleNamespace(dst_node_id=node) for node in range(clients)]
     messages = [types.SimpleNamespace(metadata=node) for node in nodes]
-    drawn = [source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)]
+    drawn = [
+        source._replaced(messages, 1, np.random.default_rng(i)) for i in range(200)
+    ]
     found = set().union(*drawn)
     return {node for node in range(clients) if id(messages[node]) in found}
 
@@ -124,7 +151,9 @@ def test_canaries_beside_clients_of_no_weight_keep_to_their_share(without):
     weights = record.clients.weights
     assert sorted(set(weights.tolist())) == [0, 1]
     canaries = record.shares()
-    assert np.all(canaries.sum(axis=1) <= 0.25 * (canaries.sum(axis=1) + 20 - without) + 1e-6)
+    assert np.all(
+        canaries.sum(axis=1) <= 0.25 * (canaries.sum(axis=1) + 20 - without) + 1e-6
+    )
 
 
 def test_no_weight_at_all_raises_as_without_the_audit():

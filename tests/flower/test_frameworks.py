@@ -50,7 +50,10 @@ NEEDS = {
 NO_APPS = {"in_torch", "words"}
 LEAST_KEPT = 0.9
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of frameworks, for users
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]  # of frameworks, for users
 
 
 def test_every_app_is_tried():
@@ -61,7 +64,9 @@ def test_every_app_is_tried():
 WEEKLY = {"huggingface_trainer", "lora_adapters", "opacus_clients"}  # the longest
 
 
-@pytest.fixture(params=[pytest.param(x, marks=[pytest.mark.weekly] * (x in WEEKLY)) for x in NEEDS])
+@pytest.fixture(
+    params=[pytest.param(x, marks=[pytest.mark.weekly] * (x in WEEKLY)) for x in NEEDS]
+)
 def case(request: pytest.FixtureRequest) -> AppCase:
     for package in NEEDS[request.param]:
         pytest.importorskip(package)
@@ -81,7 +86,9 @@ def test_an_audited_app_ends_as_without_and_learns_as_well(case, tmp_path):
     for is_audited in (False, True):
         with InProcessGrid(case.client_app, case.nodes) as grid:
             folder = tmp_path / f"audited-{is_audited}"
-            outcomes.append(run_app(case, grid, folder, audited=is_audited, canaries=None))
+            outcomes.append(
+                run_app(case, grid, folder, audited=is_audited, canaries=None)
+            )
     plain, audited = outcomes
     no_harm.check_end(plain, audited)
     no_harm.check_clients(plain, audited)

@@ -13,13 +13,19 @@ from fl_epe.flower.arrays import Layout
 from fl_epe.flower.free_arrays import leave_alone, not_free, unmoved
 
 NODES, ROUNDS = 10, 20
-PLAIN = {"fraction_evaluate": 0.0, "min_train_nodes": NODES, "min_available_nodes": NODES}
+PLAIN = {
+    "fraction_evaluate": 0.0,
+    "min_train_nodes": NODES,
+    "min_available_nodes": NODES,
+}
 COMMON = np.random.default_rng(99).standard_normal(4000)
 HEAD = (65, 10)
 
 
 def as_record(arrays):
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in arrays.items()})
+    return ArrayRecord(
+        {name: Array(np.asarray(value)) for name, value in arrays.items()}
+    )
 
 
 def app_of(step, mods=()):
@@ -30,8 +36,13 @@ def app_of(step, mods=()):
     def train(message: Message, context: Context) -> Message:
         t = int(message.content["config"]["server-round"])
         rng = np.random.default_rng((int(context.node_config["partition-id"]), t))
-        model = {name: array.numpy() for name, array in message.content["arrays"].items()}
-        new = {name: value.astype(model[name].dtype) for name, value in step(model, rng, t).items()}
+        model = {
+            name: array.numpy() for name, array in message.content["arrays"].items()
+        }
+        new = {
+            name: value.astype(model[name].dtype)
+            for name, value in step(model, rng, t).items()
+        }
         metrics = MetricRecord({"num-examples": 10})
         content = {"arrays": as_record(model | new), "metrics": metrics}
         return Message(RecordDict(content), reply_to=message)
@@ -65,7 +76,9 @@ def moves_head(model, rng, t):
 
 
 def moves_body_first(model, rng, t):
-    body = model["body"] + 0.05 * (COMMON[: len(model["body"])] + rng.standard_normal(4000))
+    body = model["body"] + 0.05 * (
+        COMMON[: len(model["body"])] + rng.standard_normal(4000)
+    )
     return moves_head(model, rng, t) | ({"body": body} if t <= ROUNDS // 2 else {})
 
 
@@ -107,7 +120,9 @@ def test_no_canary_moves_a_variance_whatever_its_name(name, by_clients):
     assert audit.record().presence.any()
 
 
-@pytest.mark.parametrize("strategy", [flower.FedAvg(**PLAIN), dp()], ids=["fedavg", "dp"])
+@pytest.mark.parametrize(
+    "strategy", [flower.FedAvg(**PLAIN), dp()], ids=["fedavg", "dp"]
+)
 def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     """ε of every round was 78 in place of 20 under FedAvg, and the body moved by 2.7."""
     head = small(*HEAD)
@@ -120,11 +135,17 @@ def test_a_frozen_body_is_left_alone_and_epsilon_is_that_without_it(strategy):
     if isinstance(strategy, flower.FedAvg):  # which adds no noise to the body
         np.testing.assert_allclose(final["body"], body, rtol=1e-6)
     found, expected = epsilons(audit), epsilons(alone)
-    assert expected["epsilon-all-low"] < found["epsilon-all"] < expected["epsilon-all-high"]
+    assert (
+        expected["epsilon-all-low"]
+        < found["epsilon-all"]
+        < expected["epsilon-all-high"]
+    )
 
 
 @pytest.mark.parametrize("by_clients", [False, True], ids=["server", "clients"])
-@pytest.mark.parametrize("make", [lambda: flower.FedAvg(**PLAIN), dp], ids=["fedavg", "dp"])
+@pytest.mark.parametrize(
+    "make", [lambda: flower.FedAvg(**PLAIN), dp], ids=["fedavg", "dp"]
+)
 def test_an_array_that_is_frozen_later_is_left_alone_from_then_on(make, by_clients):
     """Its canaries then lie in the other arrays, and show up as strongly as expected."""
     bodies = []
@@ -169,7 +190,9 @@ def test_a_model_without_a_negative_entry_is_not_measured_and_not_changed():
     arrays = {"counts": np.zeros(50)}
     _, plain = run(app_of(step), arrays, audited=False)
     audit, final = run(app_of(step), arrays)
-    np.testing.assert_allclose(final["counts"], plain["counts"])  # Flower sums in any order
+    np.testing.assert_allclose(
+        final["counts"], plain["counts"]
+    )  # Flower sums in any order
     assert "Not measured" in audit.report()
     assert "no negative entry, as variances" in audit.faults[0]
 
@@ -199,7 +222,9 @@ def test_a_clip_norm_that_float16_cannot_hold_is_named():
     def step(model, rng, t):
         return {"w": model["w"] + rng.standard_normal((50, 40))}
 
-    audit, _ = run(app_of(step), {"w": small(50, 40).astype("f2")}, dp(clip=200.0), rounds=2)
+    audit, _ = run(
+        app_of(step), {"w": small(50, 40).astype("f2")}, dp(clip=200.0), rounds=2
+    )
     assert "clip_norm=200 to be at most 127.969" in audit.faults[0]
     assert "Not measured" in audit.report()
 

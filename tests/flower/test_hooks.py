@@ -30,7 +30,9 @@ class ByName(flower.FedAvg):
 
 
 def test_a_loop_that_calls_by_name_is_audited():
-    audit = CanaryAudit(ByName(**PLAIN), num_canaries=ROUNDS, delta=DELTA, seed=1, rounds=ROUNDS)
+    audit = CanaryAudit(
+        ByName(**PLAIN), num_canaries=ROUNDS, delta=DELTA, seed=1, rounds=ROUNDS
+    )
     with InProcessGrid(drifting_app(), NODES) as grid:
         arrays = audit.start(model(), server=grid, rounds=ROUNDS)
     assert arrays is not None
@@ -154,7 +156,8 @@ def test_what_is_written_to_an_audit_is_the_strategy_s():
 
 
 @pytest.mark.parametrize(
-    "name", ["start", "summary", "configure_train", "aggregate_train", "configure_evaluate"]
+    "name",
+    ["start", "summary", "configure_train", "aggregate_train", "configure_evaluate"],
 )
 def test_a_function_put_in_the_place_of_another_calls_it_once(name):
     strategy, calls = flower.FedAvg(**PLAIN), []
@@ -189,7 +192,9 @@ def test_a_strategy_may_copy_and_pickle_itself_while_it_is_audited():
     ids=["copy", "file"],
 )
 def test_a_copy_of_an_audit_is_another_one(other):
-    audit = CanaryAudit(flower.FedAvg(**PLAIN), num_canaries=4, delta=DELTA, seed=1, max_share=1)
+    audit = CanaryAudit(
+        flower.FedAvg(**PLAIN), num_canaries=4, delta=DELTA, seed=1, max_share=1
+    )
     second = other(audit)
     with InProcessGrid(drifting_app(), NODES) as grid:
         second.start(grid, model(), num_rounds=2)

@@ -46,7 +46,9 @@ def test_counters_are_no_part_of_a_canary_s_update():
     arrays.update(counters)
 
     def count(answered):
-        return answered | {name: np.asarray(answered[name] + 3).astype(int) for name in counters}
+        return answered | {
+            name: np.asarray(answered[name] + 3).astype(int) for name in counters
+        }
 
     strategy = flower.DifferentialPrivacyServerSideAdaptiveClipping(
         flower.FedAvg(**PLAIN), 0.1, REPLIES, initial_clipping_norm=0.1
@@ -57,7 +59,9 @@ def test_counters_are_no_part_of_a_canary_s_update():
 
 
 def test_an_array_that_nobody_can_add_up_is_named_and_the_run_goes_on():
-    audit, result = run(flower.FedAvg(**PLAIN), arrays=mixed(odd=np.zeros(3, "complex64")))
+    audit, result = run(
+        flower.FedAvg(**PLAIN), arrays=mixed(odd=np.zeros(3, "complex64"))
+    )
     assert len(result.train_metrics_clientapp) == ROUNDS
     assert "odd.dtype='complex64'" in audit.faults[0]
 
@@ -71,7 +75,9 @@ def test_types_that_nobody_can_add_up_are_refused_by_name(dtype):
 def test_bfloat16_is_refused_by_name():
     """NumPy has no bfloat16: what travels under that name cannot be averaged."""
     arrays = model()
-    arrays["brain"] = Array("bfloat16", (3,), "numpy.ndarray", _saved(np.zeros(3, "V2")))
+    arrays["brain"] = Array(
+        "bfloat16", (3,), "numpy.ndarray", _saved(np.zeros(3, "V2"))
+    )
     with pytest.raises(ValueError, match=r"brain.dtype='bfloat16'"):
         Layout.of(arrays)
     arrays["brain"] = Array("bfloat16", (3,), "torch.tensor", b"")
@@ -95,7 +101,9 @@ def test_nothing_to_move_is_refused():
 
 def test_arrays_can_be_left_out_by_pattern():
     shapes = {**SHAPES, "norm.running_mean": (40,)}
-    audit, _ = run(flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_mean"])
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), arrays=model(shapes), leave_out=["*.running_mean"]
+    )
     assert audit.record().dim == DIM
     assert audit.record().findings.arrays_left_out == ("norm.running_mean",)
 
@@ -133,7 +141,9 @@ def transposed(arrays):
     ],
     ids=["other", "transposed"],
 )
-def test_replies_with_arrays_of_another_model_are_named_and_the_run_goes_on(arrange, message):
+def test_replies_with_arrays_of_another_model_are_named_and_the_run_goes_on(
+    arrange, message
+):
     audit, result = run(flower.FedAvg(**PLAIN), drifting_app(arrange=arrange), rounds=2)
     assert len(result.train_metrics_clientapp) == 2
     assert message in " ".join(audit.faults)
@@ -143,7 +153,9 @@ def test_a_shared_array_reaches_another_process_as_any_array():
     values = np.arange(12.0, dtype=np.float32).reshape(3, 4)
     record, plain = share(theta=values), pack(theta=values)
     assert np.shares_memory(read_only(record["theta"]), values)
-    contents = {key: each.deflate() for key, each in get_all_nested_objects(record).items()}
+    contents = {
+        key: each.deflate() for key, each in get_all_nested_objects(record).items()
+    }
     found = inflate_object_from_contents(record.object_id, contents)
     assert isinstance(found, ArrayRecord)
     assert np.array_equal(found["theta"].numpy(), values)

@@ -29,11 +29,27 @@ from fl_epe.seeding import Seeds
         np.arange(3, dtype=">f8"),
         np.array(["ε", "two"]),
     ],
-    ids=["flat", "columns", "steps", "empty", "scalar", "truth", "other-order", "texts"],
+    ids=[
+        "flat",
+        "columns",
+        "steps",
+        "empty",
+        "scalar",
+        "truth",
+        "other-order",
+        "texts",
+    ],
 )
 def test_an_array_has_the_bytes_that_flower_would_give_it(value):
-    array, flowers = pack(x=value)["x"], Array(np.ascontiguousarray(value).reshape(value.shape))
-    assert (array.dtype, array.shape, array.stype) == (flowers.dtype, flowers.shape, flowers.stype)
+    array, flowers = (
+        pack(x=value)["x"],
+        Array(np.ascontiguousarray(value).reshape(value.shape)),
+    )
+    assert (array.dtype, array.shape, array.stype) == (
+        flowers.dtype,
+        flowers.shape,
+        flowers.stype,
+    )
     assert array.data == flowers.data
     assert np.array_equal(read_only(array), value)
     assert read_only(array).dtype == value.dtype
@@ -81,7 +97,9 @@ _WHOLE = pack(x=np.ones(9))["x"].data
         pytest.param(_with_header("{'descr': '<f8', 'shape': (9,)}"), id="key-missing"),
         *(
             pytest.param(
-                _with_header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"),
+                _with_header(
+                    f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"
+                ),
                 id=name,
             )
             for name, shape in [
@@ -93,7 +111,8 @@ _WHOLE = pack(x=np.ones(9))["x"].data
             ]
         ),
         pytest.param(
-            _with_header("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"), id="objects"
+            _with_header("{'descr': '|O', 'fortran_order': False, 'shape': (9,)}"),
+            id="objects",
         ),
     ],
 )
@@ -139,7 +158,9 @@ def test_rounds_leave_none_of_their_messages_in_memory():
         with InProcessGrid(worker_app(Tiny()), 2) as grid:
             for t in range(1, 4):
                 assert arrays is not None
-                messages = list(strategy.configure_train(t, arrays, ConfigRecord(), grid))
+                messages = list(
+                    strategy.configure_train(t, arrays, ConfigRecord(), grid)
+                )
                 replies = list(grid.send_and_receive(messages, timeout=600))
                 arrays, _ = strategy.aggregate_train(t, replies)
                 for message in (*messages, *replies):
@@ -169,5 +190,7 @@ out = ctypes.c_void_p(libc.fdopen(1, b"w"))
 libc.malloc_info(0, out)
 libc.fflush(out)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.count("<heap ") == 1, done.stdout

@@ -95,7 +95,10 @@ class StopsWhenAsked(flower.FedAvg):
     """Has the argument of ``start`` that Flower's own has since 1.43, by keyword."""
 
     def start(self, grid, initial_arrays, num_rounds=3, **more):  # type: ignore[override]
-        should_stop, result = more.pop("should_stop", None), flower.Result(arrays=initial_arrays)
+        should_stop, result = (
+            more.pop("should_stop", None),
+            flower.Result(arrays=initial_arrays),
+        )
         for server_round in range(1, num_rounds + 1):
             result = super().start(grid, result.arrays, 1, **more)
             if should_stop is not None and should_stop(server_round, result):
@@ -133,7 +136,9 @@ def of_floats(whole):
 
 def of_floats_in_place(whole):
     """As `of_floats`, where the arrays themselves are changed."""
-    return lambda arrays, number: whole([a for a in arrays if a.dtype.kind == "f"], number)
+    return lambda arrays, number: whole(
+        [a for a in arrays if a.dtype.kind == "f"], number
+    )
 
 
 @pytest.fixture
@@ -141,9 +146,15 @@ def floats_only(monkeypatch):
     for module in (dp_fixed_clipping, dp_adaptive_clipping, centraldp_mods):
         for name, function in {
             "compute_clip_model_update": of_floats(dp.compute_clip_model_update),
-            "compute_adaptive_clip_model_update": of_floats(dp.compute_adaptive_clip_model_update),
-            "adaptive_clip_inputs_inplace": of_floats_in_place(dp.adaptive_clip_inputs_inplace),
-            "add_gaussian_noise_inplace": of_floats_in_place(dp.add_gaussian_noise_inplace),
+            "compute_adaptive_clip_model_update": of_floats(
+                dp.compute_adaptive_clip_model_update
+            ),
+            "adaptive_clip_inputs_inplace": of_floats_in_place(
+                dp.adaptive_clip_inputs_inplace
+            ),
+            "add_gaussian_noise_inplace": of_floats_in_place(
+                dp.add_gaussian_noise_inplace
+            ),
         }.items():
             monkeypatch.setattr(module, name, function, raising=False)
 
@@ -166,7 +177,9 @@ def with_counters():
 CASES: dict[str, Any] = {
     "server": (fixed, [], {}),
     "adaptive": (
-        lambda: adaptive(flower.FedAvg(**PLAIN), 1.0, REPLIES, initial_clipping_norm=0.1),
+        lambda: adaptive(
+            flower.FedAvg(**PLAIN), 1.0, REPLIES, initial_clipping_norm=0.1
+        ),
         [],
         {},
     ),
@@ -193,12 +206,16 @@ def test_integers_that_dp_leaves_alone_are_left_alone_and_named(case, floats_onl
     assert np.all(result.arrays["seen"].numpy() - COUNTERS["seen"] > 4)
     caveat = record.design.caveat
     assert re.search(r"No ε holds for what clients answer in seen, steps:", caveat)
-    assert "clients answer in seen, steps" in " ".join(audit.report(details=True).split())
+    assert "clients answer in seen, steps" in " ".join(
+        audit.report(details=True).split()
+    )
 
 
 def test_arrays_that_are_clipped_need_no_caveat():
     assert run(fixed())[0].record().design.caveat is None
-    plain = run(flower.FedAvg(**PLAIN), drifting_app(arrange=counting), with_counters())[0]
+    plain = run(
+        flower.FedAvg(**PLAIN), drifting_app(arrange=counting), with_counters()
+    )[0]
     assert plain.record().design.caveat is None  # without DP no ε is promised
 
 

@@ -8,7 +8,9 @@ from flwr.serverapp import strategy as flower
 
 from fl_epe.reporting import summarize
 
-LOCAL_DP = LocalDpMod(1.0, 1.0, 1.0, 1e-5)  # noise 300 times as long as the clipped update
+LOCAL_DP = LocalDpMod(
+    1.0, 1.0, 1.0, 1e-5
+)  # noise 300 times as long as the clipped update
 
 
 def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
@@ -20,7 +22,9 @@ def test_noise_that_drowns_updates_is_named_and_nothing_is_proved():
 
 
 def test_without_clipping_it_is_not_known_how_long_an_update_is():
-    audit, _ = run(flower.FedAvg(**PLAIN), digits_app([LOCAL_DP]), digits_model(), rounds=12)
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), digits_app([LOCAL_DP]), digits_model(), rounds=12
+    )
     assert summarize(audit.record()).status == "not measured"
     assert "looks like noise of their own" in audit.report()
 

@@ -20,15 +20,23 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_output_says_the_same(name, tmp_path):
-    audit, result = run(STRATEGIES[name](), rounds=ROUNDS, num_canaries=None, max_share=0.1)
+    audit, result = run(
+        STRATEGIES[name](), rounds=ROUNDS, num_canaries=None, max_share=0.1
+    )
     estimates = [each.estimate for each in answers(audit.record())]
     assert all(estimates)
     metrics = result.train_metrics_clientapp
     for sees, found in zip(("final", "all"), estimates, strict=True):
-        values = [metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")]
+        values = [
+            metrics[ROUNDS][f"epsilon-{sees}{end}"] for end in ("", "-low", "-high")
+        ]
         # But for the last bit: a sum of BLAS depends on where in memory its numbers are.
-        assert values == pytest.approx([found.epsilon, found.low, found.high], rel=1e-14)
-    if name == "noise":  # a round before it is of the same client, who has taken part once less
+        assert values == pytest.approx(
+            [found.epsilon, found.low, found.high], rel=1e-14
+        )
+    if (
+        name == "noise"
+    ):  # a round before it is of the same client, who has taken part once less
         before = float(str(metrics[ROUNDS - 1]["epsilon-all"]))
         assert 0.7 < before / estimates[1].epsilon < 1.1
     else:  # canaries took part half as often, and how the others react is known at the end

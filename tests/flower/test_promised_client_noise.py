@@ -24,7 +24,9 @@ WITHOUT = 3  # partition of the node that adds no noise
 def app(odd: Callable[[int], bool] = lambda partition: False) -> ClientApp:
     """Clients with Flower's module, but for those that are odd."""
 
-    def noise(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def noise(
+        message: Message, context: Context, call_next: ClientAppCallable
+    ) -> Message:
         if odd(int(context.node_config["partition-id"])):
             return call_next(message, context)
         return MOD(message, context, call_next)
@@ -33,7 +35,9 @@ def app(odd: Callable[[int], bool] = lambda partition: False) -> ClientApp:
 
 
 def test_a_node_without_noise_is_named_in_the_report():
-    audit, _ = run(fixed(), app(lambda partition: partition == WITHOUT), client_noise=PROMISE)
+    audit, _ = run(
+        fixed(), app(lambda partition: partition == WITHOUT), client_noise=PROMISE
+    )
     faults = audit.record().findings.step_faults
     assert len(faults) == 1
     assert "no noise in 6 of 6 replies" in faults[0]
@@ -66,7 +70,9 @@ def test_a_node_without_the_noise_of_all_others_is_named_without_a_promise():
     odd = app(lambda partition: partition == WITHOUT)
     audit, _ = run(flower.FedAvg(**PLAIN), odd, num_canaries=None)
     named = [
-        text for text in audit.faults if "times the noise that other nodes seem to add" in text
+        text
+        for text in audit.faults
+        if "times the noise that other nodes seem to add" in text
     ]
     assert len(named) == 1
     assert named[0].startswith("round 1, node ")
@@ -92,14 +98,18 @@ def test_the_trained_model_is_the_same_as_without_the_promise():
         assert result.arrays is not None
         models.append(result.arrays.to_numpy_ndarrays())
     for without, with_promise in zip(*models, strict=True):
-        np.testing.assert_allclose(without, with_promise, atol=1e-6)  # replies come in any order
+        np.testing.assert_allclose(
+            without, with_promise, atol=1e-6
+        )  # replies come in any order
 
 
 def test_an_error_of_the_test_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr("fl_epe.noise.PromisedNoise.add", lambda *given: 1 / 0)
     audit, result = run(fixed(), app(), client_noise=PROMISE)
     assert result.arrays
-    assert any("the noise of clients could not be tested" in text for text in audit.faults)
+    assert any(
+        "the noise of clients could not be tested" in text for text in audit.faults
+    )
     assert audit.record().findings.step_faults == ()
 
 

@@ -40,7 +40,9 @@ class Saving(flower.FedAvg):
 
     def aggregate_train(self, server_round, replies):
         replies = list(replies)
-        self.seen += [sorted(reply.content) for reply in replies if not reply.has_error()]
+        self.seen += [
+            sorted(reply.content) for reply in replies if not reply.has_error()
+        ]
         return super().aggregate_train(server_round, replies)
 
 
@@ -54,7 +56,9 @@ def run(strategy, silos, rounds=ROUNDS, arrays=None, app=None, **settings):
     audit = RecordAudit(strategy, delta=DELTA, **settings)
     random.seed(0)  # the order in which Flower asks nodes, and adds what they answer
     with InProcessGrid(app or silos.app(), 3) as grid:
-        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=rounds)
+        result = audit.start(
+            grid, model() if arrays is None else arrays, num_rounds=rounds
+        )
     return audit, result
 
 
@@ -125,8 +129,12 @@ def test_silos_see_the_last_model_once_and_answer():
     silos = FakeSilos()
     audit, result = run(flower.FedAvg(**PLAIN), silos)
     for partition in range(3):
-        np.testing.assert_array_equal(silos.models[partition], result.arrays["layer"].numpy())
-    assert all(one.notes == ("it saw the last model",) for one in audit.answers().values())
+        np.testing.assert_array_equal(
+            silos.models[partition], result.arrays["layer"].numpy()
+        )
+    assert all(
+        one.notes == ("it saw the last model",) for one in audit.answers().values()
+    )
     assert {name: one.lines[0].epsilon for name, one in audit.answers().items()} == {
         "north": 2.0,
         "south": 3.0,
@@ -168,7 +176,9 @@ def test_updates_in_place_of_models_are_understood():
     silos = FakeSilos(updates=True)
     run(Adds(**PLAIN), silos)
     energies = np.array([500, 2000, 8000]) ** 2.0
-    assert silos.facts[0].others == pytest.approx([energies[1] / energies[1:].sum()] * 3, rel=1e-3)
+    assert silos.facts[0].others == pytest.approx(
+        [energies[1] / energies[1:].sum()] * 3, rel=1e-3
+    )
 
 
 def test_masked_uploads_are_not_taken_for_energies():
@@ -177,7 +187,9 @@ def test_masked_uploads_are_not_taken_for_energies():
 
     def masked(partition, arrays):
         sign = {0: 1, 1: -1, 2: 0}[partition]
-        return ArrayRecord({"layer": Array(arrays["layer"].numpy() + 1000 * sign * masks)})
+        return ArrayRecord(
+            {"layer": Array(arrays["layer"].numpy() + 1000 * sign * masks)}
+        )
 
     silos = FakeSilos(examples=(1, 1, 1))
     app = silos.app()
@@ -224,7 +236,9 @@ def test_a_model_that_is_changed_between_rounds_is_no_average():
         def start(self, arrays, *, server, rounds):  # type: ignore[override]
             for t in range(1, rounds + 1):
                 messages = self.configure_train(t, arrays, ConfigRecord(), server)
-                arrays, _ = self.aggregate_train(t, list(server.send_and_receive(messages)))
+                arrays, _ = self.aggregate_train(
+                    t, list(server.send_and_receive(messages))
+                )
                 arrays = ArrayRecord({"layer": Array(0.9 * arrays["layer"].numpy())})
 
     silos = FakeSilos()
@@ -240,10 +254,14 @@ GARBAGE = {
     "a-list": "[1]",
     "half": answer("south").to_json()[:100],
     "nested": "[" * 100_000,
-    "nan": answer("south", lines=(SiloLine("server", 1.0),)).to_json().replace("1.0,", "NaN,"),
+    "nan": answer("south", lines=(SiloLine("server", 1.0),))
+    .to_json()
+    .replace("1.0,", "NaN,"),
     "negative": answer("south", lines=(SiloLine("server", -1.0),)).to_json(),
     "no-delta": answer("south", delta=2.0).to_json(),
-    "rounds-as-text": answer("south").to_json().replace('"rounds": 3', '"rounds": "three"'),
+    "rounds-as-text": answer("south")
+    .to_json()
+    .replace('"rounds": 3', '"rounds": "three"'),
     "design-of-texts": answer("south", design={"q": "<b>"}).to_json(),
     "adversary": answer("south").to_json().replace("outsider", "everybody"),
 }
@@ -260,7 +278,9 @@ def test_garbage_is_that_silo_s_fault_alone(text, tmp_path):
     assert audit.faults[0].startswith("node 2 gave no answer that can be read: ")
     assert audit.faults[1].startswith("node 2: no answer came")
     assert len(audit.faults) == 2
-    assert "at δ = 1e-05: most in west, ε ≈ 4.00 (3.20 – 4.80)" in words(audit.report(tmp_path))
+    assert "at δ = 1e-05: most in west, ε ≈ 4.00 (3.20 – 4.80)" in words(
+        audit.report(tmp_path)
+    )
 
 
 def test_texts_of_silos_stay_texts(tmp_path):
@@ -280,12 +300,16 @@ def test_texts_of_silos_stay_texts(tmp_path):
     assert len(text) < 100_000
     first, *others = sorted(audit.answers(), key=len)
     assert len(others) == 2
-    assert all(re.fullmatch(re.escape(first) + r" \(node \d\)", name) for name in others)
+    assert all(
+        re.fullmatch(re.escape(first) + r" \(node \d\)", name) for name in others
+    )
 
 
 def test_a_silo_that_joins_late_and_one_that_dies():
     late = FakeSilos(
-        fails=lambda partition, t: (partition == 1 and t == 1) or (partition == 2 and t in (0, 3))
+        fails=lambda partition, t: (
+            (partition == 1 and t == 1) or (partition == 2 and t in (0, 3))
+        )
     )
     audit, _ = run(Saving(**PLAIN), late)
     assert late.facts[0].taken == (1, 2, 3)
@@ -314,7 +338,9 @@ def test_the_text_of_an_error_is_harmless():
 
             def fails(message, context):
                 if message.metadata.message_type.startswith("query"):
-                    raise RuntimeError("a traceback\n\x1b[2Jnothing leaks" + "!" * 10_000)
+                    raise RuntimeError(
+                        "a traceback\n\x1b[2Jnothing leaks" + "!" * 10_000
+                    )
                 return app(message, context)
 
             return fails
@@ -328,7 +354,9 @@ def test_the_text_of_an_error_is_harmless():
 
 def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
     def forgets(partition, server_round, found):
-        line = SiloLine("server", 1.0, 0.5, 1.5, proved=0.3, theory=0.2, linear_limit=0.7)
+        line = SiloLine(
+            "server", 1.0, 0.5, 1.5, proved=0.3, theory=0.2, linear_limit=0.7
+        )
         rounds = found.rounds if partition else 1
         return dataclasses.replace(found, rounds=rounds, lines=(line,)).to_json()
 
@@ -336,14 +364,18 @@ def test_a_silo_that_lost_its_state_is_not_measured_but_proved():
     (line,) = audit.answers()["north"].lines
     assert (line.epsilon, line.low, line.high, line.proved) == (None, None, None, 0.3)
     assert (line.theory, line.linear_limit) == (None, None)  # of one round
-    assert line.reason.startswith("its audit covers 1 of 3 rounds, as its state was lost")
+    assert line.reason.startswith(
+        "its audit covers 1 of 3 rounds, as its state was lost"
+    )
     assert not line.exceeds_theory
     assert audit.answers()["south"].lines[0].exceeds_theory
 
 
 def test_a_silo_that_could_not_audit_says_why_itself():
     def cannot(partition, server_round, found):
-        line = SiloLine("server", theory=math.inf, reason="the silo trained without DP-SGD")
+        line = SiloLine(
+            "server", theory=math.inf, reason="the silo trained without DP-SGD"
+        )
         more = dataclasses.replace(found, rounds=0, lines=(line,))
         return (found if partition else more).to_json()
 
@@ -465,7 +497,10 @@ def test_another_run_leaves_the_file_of_the_first(tmp_path):
     silos = FakeSilos()
     audit, _ = run(flower.FedAvg(**PLAIN), silos, folder=tmp_path)
     assert silos.facts[0].rounds == ROUNDS
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["silos-before.npz", "silos.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "silos-before.npz",
+        "silos.npz",
+    ]
     assert audit.faults == []
 
 

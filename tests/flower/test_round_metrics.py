@@ -45,7 +45,13 @@ def test_metrics_of_clients_are_not_taken_for_the_audits():
 def test_metrics_of_clients_are_renamed_where_nothing_is_measured():
     settings = {**PLAIN, "min_available_nodes": 2}
     logger = Kept()
-    run(flower.FedAvg(**settings), drifting_app([faking]), nodes=2, max_share=0.01, log_to=[logger])
+    run(
+        flower.FedAvg(**settings),
+        drifting_app([faking]),
+        nodes=2,
+        max_share=0.01,
+        log_to=[logger],
+    )
     assert logger.rounds
     assert not any(FAKE.keys() & values.keys() for values in logger.rounds)
 
@@ -55,7 +61,12 @@ def test_each_round_says_whether_its_epsilon_is_to_be_relied_on():
     for app, unreliable in ((drifting_app(), 0), (heavy, 1)):
         more = {**PLAIN, "min_available_nodes": 40}
         _, result = run(
-            flower.FedAvg(**more), app, nodes=40, num_canaries=20, rounds=10, max_share=0.1
+            flower.FedAvg(**more),
+            app,
+            nodes=40,
+            num_canaries=20,
+            rounds=10,
+            max_share=0.1,
         )
         for metrics in result.train_metrics_clientapp.values():
             if "epsilon-all" in metrics:
@@ -73,7 +84,10 @@ def test_noise_is_looked_at_after_powers_of_two(monkeypatch):
 
     monkeypatch.setattr(NoiseHealth, "findings", counted)
     audit, result = run(fixed(), rounds=9)
-    assert all("epsilon-faulty" in metrics for metrics in result.train_metrics_clientapp.values())
+    assert all(
+        "epsilon-faulty" in metrics
+        for metrics in result.train_metrics_clientapp.values()
+    )
     audit.record()
     assert len(looks) == 5  # after 1, 2, 4 and 8 rounds, and for the record
 

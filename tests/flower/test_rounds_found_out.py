@@ -75,7 +75,10 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
     def audited():
         audit = CanaryAudit(HandsOn(**PLAIN), delta=DELTA, checkpoint=tmp_path)
-        with InProcessGrid(drifting_app(), NODES) as grid, contextlib.suppress(KilledError):
+        with (
+            InProcessGrid(drifting_app(), NODES) as grid,
+            contextlib.suppress(KilledError),
+        ):
             audit.start(grid, models[-1], ROUNDS, 60.0, None, None, evaluate)
         return audit
 
@@ -104,8 +107,12 @@ def test_arguments_are_those_of_the_strategy_s_own_run():
     ("given", "message"),
     [
         pytest.param({}, "delta=None to be a finite number", id="missing"),
-        pytest.param({"delta": "1e-5"}, "delta='1e-5' to be a finite number", id="text"),
-        pytest.param({"delta": 1e-5, "rounds": "3"}, "rounds='3' to be an integer", id="rounds"),
+        pytest.param(
+            {"delta": "1e-5"}, "delta='1e-5' to be a finite number", id="text"
+        ),
+        pytest.param(
+            {"delta": 1e-5, "rounds": "3"}, "rounds='3' to be an integer", id="rounds"
+        ),
     ],
 )
 def test_a_value_of_another_type_is_named(given, message):

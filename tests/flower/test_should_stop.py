@@ -50,7 +50,9 @@ def test_a_rule_ends_the_run_as_soon_as_it_is_shown():
     assert stop.after == record.rounds
     assert stop.estimate.low > 1
     whole = record.with_values(num_rounds=record.rounds)
-    assert half_of(record) > 1.2 * half_of(whole)  # which has the reaction's error besides
+    assert half_of(record) > 1.2 * half_of(
+        whole
+    )  # which has the reaction's error besides
     assert "because of its scores" in " ".join(audit.report(details=True).split())
 
 
@@ -63,7 +65,9 @@ def test_a_rule_that_is_never_met():
 
 def test_whatever_ends_a_run():
     """Here a rule of the user's on our metric, and a server app that was killed."""
-    audit, models = run_until(flower.FedAvg(**PLAIN), model(), ROUNDS, 5, delta=1e-3, seed=1)
+    audit, models = run_until(
+        flower.FedAvg(**PLAIN), model(), ROUNDS, 5, delta=1e-3, seed=1
+    )
     record = audit.record()
     assert len(models) == record.rounds + 1 == 6
     assert record.findings.stopped is None

@@ -18,7 +18,9 @@ def shrinking(clients_in):
             messages = list(super().configure_train(server_round, arrays, config, grid))
             return messages[: clients_in(server_round)]
 
-    return Shrinking(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=NODES)
+    return Shrinking(
+        fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=NODES
+    )
 
 
 def run(strategy, rounds, app=None, inject="auto"):
@@ -59,6 +61,8 @@ def test_where_most_replies_are_lost_fewer_canaries_join():
 
 
 def test_a_canary_never_answers_in_the_place_of_the_only_client():
-    real, canaries, _ = run(shrinking(lambda t: NODES if t <= 2 else 1), 40, inject="replace")
+    real, canaries, _ = run(
+        shrinking(lambda t: NODES if t <= 2 else 1), 40, inject="replace"
+    )
     assert real.tolist() == [NODES, NODES - 4] + [1] * 38
     assert canaries.tolist() == [0, 4] + [0] * 38

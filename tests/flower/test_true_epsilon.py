@@ -31,7 +31,9 @@ def _audit(case: Any, tmp_path: Any, rounds: int = ROUNDS) -> CanaryAudit:
     random.seed(0)  # nodes are drawn by this one
     strategy = app_runs._for_nodes(case.strategy(tmp_path), case.nodes)
     number = A_ROUND * rounds
-    audit = CanaryAudit(strategy, num_canaries=number, delta=1e-3, seed=1, max_share=0.5)
+    audit = CanaryAudit(
+        strategy, num_canaries=number, delta=1e-3, seed=1, max_share=0.5
+    )
     with InProcessGrid(case.client_app, case.nodes) as grid:
         audit.start(grid, initial(), num_rounds=rounds)
     return audit
@@ -46,7 +48,9 @@ def test_the_heaviest_client_has_the_analytical_epsilon_of_its_share(tmp_path):
     median = sorted(sizes)[NODES // 2 - 1]
     weights = record.clients.weights
     assert weights is not None
-    assert sorted(set(weights.round(3))) == sorted({round(size / median, 3) for size in sizes})
+    assert sorted(set(weights.round(3))) == sorted(
+        {round(size / median, 3) for size in sizes}
+    )
     heaviest = max(sizes) / (sum(sizes) + A_ROUND * median)
     theory = gaussian_epsilon(1 / (math.sqrt(30) * (NODES + A_ROUND) * heaviest), 1e-3)
     text = " ".join(audit.report(details=True).split())
@@ -58,11 +62,17 @@ def test_one_client_with_nearly_all_weight_gives_nearly_all_away():
     rounds, heavy = 12, 10_000
     app = drifting_app(examples=lambda partition: heavy if partition == 3 else 10)
     audit, _ = run(flower.FedAvg(**PLAIN), app, rounds=rounds, num_canaries=5 * rounds)
-    assert audit.record().mechanism.canary_weights is None  # canaries are as the median client
+    assert (
+        audit.record().mechanism.canary_weights is None
+    )  # canaries are as the median client
     found = client_leakage(summarize(audit.record()))
     assert found.weights.max() == pytest.approx(heavy / 10)
-    assert np.isnan(found.epsilon["all"]).all()  # 60 canaries of one round say nothing of twelve
-    assert audit.report().startswith("Not measured, as canaries took part in fewer rounds")
+    assert np.isnan(
+        found.epsilon["all"]
+    ).all()  # 60 canaries of one round say nothing of twelve
+    assert audit.report().startswith(
+        "Not measured, as canaries took part in fewer rounds"
+    )
 
 
 def test_canaries_that_the_strategy_drops_are_absent(tmp_path):
@@ -104,11 +114,18 @@ def test_an_update_that_drowns_the_others_is_named():
         if context.node_config["partition-id"] == 4:
             sent = message.content.array_records["arrays"]
             pairs = reply.content.array_records["arrays"].items()
-            found = {k: sent[k].numpy() + 64 * (v.numpy() - sent[k].numpy()) for k, v in pairs}
-            reply.content["arrays"] = _record({k: v.astype("f4") for k, v in found.items()})
+            found = {
+                k: sent[k].numpy() + 64 * (v.numpy() - sent[k].numpy())
+                for k, v in pairs
+            }
+            reply.content["arrays"] = _record(
+                {k: v.astype("f4") for k, v in found.items()}
+            )
         return reply
 
-    audit, _ = run(flower.FedAvg(**PLAIN), drifting_app([drowning]), rounds=3, num_canaries=6)
+    audit, _ = run(
+        flower.FedAvg(**PLAIN), drifting_app([drowning]), rounds=3, num_canaries=6
+    )
     record = audit.record()
     assert record.provenance.fault_counts["update most of a round"] == 3
     assert "times as far as the median other node" in audit.faults[0]
@@ -124,15 +141,23 @@ def test_clients_that_answer_with_something_else_than_their_canary_are_found(lia
         if said and context.node_config["partition-id"] < liars:
             rng = np.random.default_rng(int(context.node_config["partition-id"]))
             sent = message.content.array_records["arrays"]
-            moved = {k: (v.numpy() + rng.normal(0, 1e-3, v.shape)) for k, v in sent.items()}
-            reply.content["arrays"] = _record({k: v.astype("f4") for k, v in moved.items()})
+            moved = {
+                k: (v.numpy() + rng.normal(0, 1e-3, v.shape)) for k, v in sent.items()
+            }
+            reply.content["arrays"] = _record(
+                {k: v.astype("f4") for k, v in moved.items()}
+            )
         return reply
 
     app = drifting_app([lying, canary_mod])
     more = {"clients": [1, 2, 3, 4], "num_canaries": 10, "rounds": 3}
     audit, _ = run(flower.FedAvg(**PLAIN), app, **more)
     record = audit.record()
-    assert sum("does not hold its canary" in fault for fault in audit.faults) == 2 * liars
+    assert (
+        sum("does not hold its canary" in fault for fault in audit.faults) == 2 * liars
+    )
     if liars == 4:
         assert summarize(record).status == "not measured"
-    assert not record.presence.any() or record.observed.means[record.presence].min() > 0.1
+    assert (
+        not record.presence.any() or record.observed.means[record.presence].min() > 0.1
+    )

@@ -24,7 +24,9 @@ def text_of(audit, folder=None):
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["once", "after-each"])
-def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(between, tmp_path):
+def test_a_second_start_without_rounds_is_not_measured_and_the_report_says_so(
+    between, tmp_path
+):
     strategy = flower.FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES)
     audit = CanaryAudit(strategy, delta=1e-5, seed=1)
     with InProcessGrid(drifting_app(), NODES) as grid:

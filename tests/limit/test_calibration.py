@@ -66,7 +66,12 @@ class TestNoise:
         schedule = ShuffledEpochs(256, 1)
         for sees, exact in (("final", 1 / (shift * 16)), ("all", 1 / shift)):
             advice = noise_for_epsilon(
-                schedule, epsilon_of_shift(shift), DELTA, 1000, sees=sees, worst_case=worst_case
+                schedule,
+                epsilon_of_shift(shift),
+                DELTA,
+                1000,
+                sees=sees,
+                worst_case=worst_case,
             )
             assert advice.noise_multiplier == pytest.approx(exact, rel=1e-6)
             assert advice.answer.participations == 1
@@ -74,7 +79,9 @@ class TestNoise:
                 gaussian_epsilon(exact, DELTA), rel=1e-5
             )
 
-    @pytest.mark.parametrize("target", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        "target", [1.0, pytest.param(30.0, marks=pytest.mark.slow)]
+    )
     @pytest.mark.parametrize("settings", SERVERS.values(), ids=SERVERS)
     @SEES
     def test_epsilon_of_the_noise_or_theory_is_the_target(self, target, settings, sees):
@@ -85,7 +92,9 @@ class TestNoise:
         answer, theory = advice.answer.epsilon, advice.answer.theory.epsilon
         if "real" not in settings:
             assert answer == pytest.approx(target, rel=1e-5)
-        elif answer < target * (1 - 1e-5):  # real updates hide enough: the noise is for a guarantee
+        elif answer < target * (
+            1 - 1e-5
+        ):  # real updates hide enough: the noise is for a guarantee
             assert theory == pytest.approx(target, rel=1e-5)
         assert advice.answer.low <= advice.answer.epsilon <= advice.answer.high
 
@@ -103,22 +112,36 @@ class TestNoise:
     def test_reports_of_the_run_say_the_target(self, kind, sees):
         """The setting of digits: 120 clients, 60 rounds, 12 participations of each."""
         schedule, target = make_schedule(kind, 60, 12), 3.0
-        advice = noise_for_epsilon(schedule, target, DELTA, CLIENTS, sees=sees, momentum=0.9)
+        advice = noise_for_epsilon(
+            schedule, target, DELTA, CLIENTS, sees=sees, momentum=0.9
+        )
         found, z = advice.answer, advice.noise_multiplier
         fits, report, record = reported(schedule, z, sees, momentum=0.9)
         check_scales(fits)
-        assert expected_epsilon(record, sees) == pytest.approx(target, rel=0.02)  # where κ is 1
+        assert expected_epsilon(record, sees) == pytest.approx(
+            target, rel=0.02
+        )  # where κ is 1
         (said,) = (each.epsilon for each in advice.load.expected if each.sees == sees)
         if kind != "balls-in-bins":  # which is taken for coins before the run
             assert said == pytest.approx(target, rel=0.02)
-        assert report.estimate.epsilon == expected_epsilon(record, sees, report.fit.scale)
-        assert report.adversary == Adversary(sees, knows_rounds=found.theory.knows_rounds)
+        assert report.estimate.epsilon == expected_epsilon(
+            record, sees, report.fit.scale
+        )
+        assert report.adversary == Adversary(
+            sees, knows_rounds=found.theory.knows_rounds
+        )
         assert report.participations == found.participations == 12
-        assert report.analytical.epsilon == pytest.approx(found.theory.epsilon, rel=1e-6)
+        assert report.analytical.epsilon == pytest.approx(
+            found.theory.epsilon, rel=1e-6
+        )
         assert report.analytical.adjacency == found.theory.adjacency
         widths = [fit.high - fit.low for fit in fits]
-        slope = expected_epsilon(record, sees, 1.1) - expected_epsilon(record, sees, 0.9)
-        assert np.mean(widths) / 0.2 * slope == pytest.approx(found.high - found.low, rel=0.3)
+        slope = expected_epsilon(record, sees, 1.1) - expected_epsilon(
+            record, sees, 0.9
+        )
+        assert np.mean(widths) / 0.2 * slope == pytest.approx(
+            found.high - found.low, rel=0.3
+        )
 
     @SEES
     @pytest.mark.parametrize(
@@ -139,7 +162,9 @@ class TestNoise:
     def test_the_worst_case_has_the_target(self, sees):
         schedule, z = Poisson(T, 0.3), {}
         for worst_case in (False, True):
-            advice = noise_for_epsilon(schedule, 4.0, DELTA, 200, sees=sees, worst_case=worst_case)
+            advice = noise_for_epsilon(
+                schedule, 4.0, DELTA, 200, sees=sees, worst_case=worst_case
+            )
             z[worst_case] = advice.noise_multiplier
         assert z[False] < z[True]
         assert advice.answer.theory.knows_rounds
@@ -149,7 +174,9 @@ class TestNoise:
         for seed in range(60):
             rng = np.random.default_rng(seed)
             sums = weights @ (rng.random((T, 200)) < 0.3)
-            most.append(epsilon_of_shift((sums if sees == "final" else np.sqrt(sums)).max()))
+            most.append(
+                epsilon_of_shift((sums if sees == "final" else np.sqrt(sums)).max())
+            )
         above = np.mean(np.array(most) > 4.0 * (1 + 1e-3))
         assert above <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
 
@@ -181,8 +208,12 @@ class TestNoise:
         )
         assert advice.answer.theory.epsilon == pytest.approx(5.0, rel=1e-5)
         assert 0 < advice.answer.epsilon < 5
-        assert gaussian_epsilon(advice.noise_multiplier, DELTA, 3) == pytest.approx(5.0, rel=1e-5)
-        assert any("without noise nothing is guaranteed" in note for note in advice.notes)
+        assert gaussian_epsilon(advice.noise_multiplier, DELTA, 3) == pytest.approx(
+            5.0, rel=1e-5
+        )
+        assert any(
+            "without noise nothing is guaranteed" in note for note in advice.notes
+        )
         # In the first round there is no residual for who sees every round.
         every_round = noise_for_epsilon(
             ShuffledEpochs(T, 3), 5.0, DELTA, CLIENTS, sees="all", real=real
@@ -201,22 +232,34 @@ class TestNoise:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            pytest.param({"target_epsilon": 0}, "target_epsilon=0 in", id="target_epsilon=0-in"),
             pytest.param(
-                {"target_epsilon": np.inf}, "target_epsilon=inf in", id="target_epsilon=inf-in"
+                {"target_epsilon": 0}, "target_epsilon=0 in", id="target_epsilon=0-in"
             ),
             pytest.param(
-                {"target_epsilon": np.nan}, "target_epsilon=nan in", id="target_epsilon=nan-in"
+                {"target_epsilon": np.inf},
+                "target_epsilon=inf in",
+                id="target_epsilon=inf-in",
             ),
-            pytest.param({"delta": 1.0}, r"delta=1.0 in \(0, 1\)", id="delta=1.0-in-0,1"),
+            pytest.param(
+                {"target_epsilon": np.nan},
+                "target_epsilon=nan in",
+                id="target_epsilon=nan-in",
+            ),
+            pytest.param(
+                {"delta": 1.0}, r"delta=1.0 in \(0, 1\)", id="delta=1.0-in-0,1"
+            ),
             pytest.param({"sees": "most"}, "sees='most'", id="sees"),
             pytest.param({"confidence": 95}, "confidence=95", id="confidence=95"),
             pytest.param({"clip_norms": np.ones(3)}, "clip_norms=", id="clip_norms="),
             pytest.param(
-                {"real": RealUpdates(np.ones(3), 1.0)}, "real.every_round=", id="real.every_round="
+                {"real": RealUpdates(np.ones(3), 1.0)},
+                "real.every_round=",
+                id="real.every_round=",
             ),
             pytest.param(
-                {"schedule": Poisson(T, 1e-9)}, "no canary took part", id="nobody-takes-part"
+                {"schedule": Poisson(T, 1e-9)},
+                "no canary took part",
+                id="nobody-takes-part",
             ),
         ],
     )
@@ -233,13 +276,21 @@ class TestNoise:
 
     @pytest.mark.parametrize("worst_case", [False, True], ids=["median", "worst-case"])
     def test_lines(self, worst_case):
-        advice = noise_for_epsilon(Poisson(T, 0.3), 1.0, DELTA, CLIENTS, worst_case=worst_case)
+        advice = noise_for_epsilon(
+            Poisson(T, 0.3), 1.0, DELTA, CLIENTS, worst_case=worst_case
+        )
         lines = advice_lines(advice)
         text = "\n".join(lines)
         whose = "worst-case client of 120" if worst_case else "median client"
         knows = "knows" if worst_case else "does not know"
         adjacency = "zero-out" if worst_case else "add-or-remove"
-        for part in ("z = ", whose, "δ = 1e-05", f"sees the final model and {knows}", adjacency):
+        for part in (
+            "z = ",
+            whose,
+            "δ = 1e-05",
+            f"sees the final model and {knows}",
+            adjacency,
+        ):
             assert part in text
         shown = float(text.split("z = ")[1].split()[0])
         assert 0 <= shown / advice.noise_multiplier - 1 < 1e-3
@@ -250,7 +301,9 @@ class TestCanaries:
     def test_the_interval_is_that_of_a_run_with_them(self):
         schedule = ShuffledEpochs(60, 12)
         found = canary_advice(schedule, 0.5, DELTA, CLIENTS, 0.1)
-        load = canary_load(CLIENTS, rounds=60, participations=12, delta=DELTA, noise_multiplier=0.5)
+        load = canary_load(
+            CLIENTS, rounds=60, participations=12, delta=DELTA, noise_multiplier=0.5
+        )
         assert found.load == load
         for each in found.answers:
             _, report, _ = reported(schedule, 0.5, each.sees, 1, places=load.places)
@@ -285,7 +338,9 @@ class TestCanaries:
 
 
 class TestClients:
-    @pytest.mark.parametrize("kind", ["epochs", "poisson", "fixed-size", "balls-in-bins"])
+    @pytest.mark.parametrize(
+        "kind", ["epochs", "poisson", "fixed-size", "balls-in-bins"]
+    )
     def test_everybody_in_every_round_is_one_number(self, kind):
         record = expected_record(make_schedule(kind, 4, 4), 1.0, DELTA, 100)
         exact = gaussian_epsilon(1.0, DELTA, 4)
@@ -306,7 +361,9 @@ class TestClients:
 
     def test_the_median_of_many_clients_is_that_of_ten_thousand(self):
         few, many = (
-            median_client(expected_record(MinSeparation(T, 0.25, 3), 1.0, DELTA, clients), "all")
+            median_client(
+                expected_record(MinSeparation(T, 0.25, 3), 1.0, DELTA, clients), "all"
+            )
             for clients in (10_000, 10**6)
         )
         assert few == many

@@ -11,7 +11,13 @@ from fl_epe.limit import ComparisonPlan, carry_out, choice, page
 from fl_epe.reporting import number
 from fl_epe.schedules import make_schedule
 
-SCHEDULES = ("k-out-of-t", "poisson", "min-separation:separation=3", "check-in", "cyclic")
+SCHEDULES = (
+    "k-out-of-t",
+    "poisson",
+    "min-separation:separation=3",
+    "check-in",
+    "cyclic",
+)
 
 
 def rows_of(tmp_path, **values):
@@ -41,14 +47,18 @@ def test_the_smallest_guarantee_is_named_with_what_it_costs(tmp_path):
     plan, rows = rows_of(tmp_path)
     text = choice_of(plan, rows)
     epsilon, after = guaranteed("k-out-of-t", 1.0), guaranteed("poisson", 1.0)
-    assert text.startswith(f"Run k-out-of-t: ε of every client is at most {epsilon:.3g} with 4")
+    assert text.startswith(
+        f"Run k-out-of-t: ε of every client is at most {epsilon:.3g} with 4"
+    )
     assert "(adversary sees every round, not who takes part)." in text
     assert f"That is {1 - epsilon / after:.1%} less ε than with poisson." in text
     assert "of 100 clients." in text
 
 
 def test_a_command_can_be_pasted(tmp_path):
-    _, command = choice_of(*rows_of(tmp_path)).split("With 100 clients: fl-epe run TASK ")
+    _, command = choice_of(*rows_of(tmp_path)).split(
+        "With 100 clients: fl-epe run TASK "
+    )
     words = command.split()
     assert words[words.index("--clients-per-round") + 1] == "25"
     small = ["--output", str(tmp_path / "run"), "--num-clients", "100"]
@@ -63,7 +73,9 @@ def test_the_noise_for_a_wanted_epsilon_is_enough_and_hardly_more(tmp_path):
     text = choice_of(plan, rows)
     noise = float(text.split("z = ")[1].split()[0])
     assert text.startswith("Run k-out-of-t: z = ")
-    assert guaranteed("k-out-of-t", noise) <= 2.0 < guaranteed("k-out-of-t", noise * 0.995)
+    assert (
+        guaranteed("k-out-of-t", noise) <= 2.0 < guaranteed("k-out-of-t", noise * 0.995)
+    )
     assert "less noise than with poisson" in text
     assert f"--noise-multiplier {noise:g}" in text
 
@@ -87,7 +99,9 @@ def test_constraints_rule_schedules_out(tmp_path, constraint, best):
 
 
 def test_nothing_that_is_allowed_is_said_with_the_reasons(tmp_path):
-    plan, rows = rows_of(tmp_path, schedules=("poisson",), least_distance=5, part_time=True)
+    plan, rows = rows_of(
+        tmp_path, schedules=("poisson",), least_distance=5, part_time=True
+    )
     assert choice_of(plan, rows) == (
         "No schedule allows what you ask for (poisson: two rounds of a client may be less than 5"
         " apart)."
@@ -114,27 +128,42 @@ def test_the_separated_schedules_follow_the_distance(tmp_path):
     assert chosen.schedules == ("b-min-sep:separation=4",)
 
 
-def test_a_size_that_is_not_whole_is_rounded_down_where_the_schedule_allows_it(tmp_path):
+def test_a_size_that_is_not_whole_is_rounded_down_where_the_schedule_allows_it(
+    tmp_path,
+):
     plan = ComparisonPlan(
-        schedules=("b-min-sep:separation=3",), rounds=17, clients=100, participations=(3,)
+        schedules=("b-min-sep:separation=3",),
+        rounds=17,
+        clients=100,
+        participations=(3,),
     )
     text = choice_of(plan, choice_rows(plan, tmp_path))
-    assert "--participation b-min-sep:separation=3 --rounds 17 --clients-per-round 17 " in text
+    assert (
+        "--participation b-min-sep:separation=3 --rounds 17 --clients-per-round 17 "
+        in text
+    )
 
 
 def choice_rows(plan, tmp_path):
     rows = carry_out(plan, tmp_path)
-    return [row for row in rows if (row.noise_multiplier, row.participations) == plan.middle]
+    return [
+        row for row in rows if (row.noise_multiplier, row.participations) == plan.middle
+    ]
 
 
 def test_schedules_with_the_same_guarantee_are_both_named(tmp_path):
-    text = choice_of(*rows_of(tmp_path, schedules=("balls-in-bins", "k-out-of-t", "poisson")))
+    text = choice_of(
+        *rows_of(tmp_path, schedules=("balls-in-bins", "k-out-of-t", "poisson"))
+    )
     assert text.startswith("Run balls-in-bins or k-out-of-t: ")
 
 
 def test_of_several_mechanisms_the_first_counts(tmp_path):
     one = choice_of(*rows_of(tmp_path))
-    assert choice_of(*rows_of(tmp_path, mechanisms=("independent", "banded:bands=2"))) == one
+    assert (
+        choice_of(*rows_of(tmp_path, mechanisms=("independent", "banded:bands=2")))
+        == one
+    )
     banded = choice_of(*rows_of(tmp_path, mechanisms=("banded:bands=2",)))
     assert "--mechanism banded:bands=2" in banded
 
@@ -157,7 +186,10 @@ def test_errors(name):
 
 
 def test_drawn_losses_may_make_another_schedule_the_best(tmp_path):
-    banded = {"schedules": ("balls-in-bins", "poisson"), "mechanisms": ("banded:bands=4",)}
+    banded = {
+        "schedules": ("balls-in-bins", "poisson"),
+        "mechanisms": ("banded:bands=4",),
+    }
     plain, plain_rows = rows_of(tmp_path / "plain", **banded)
     plan, rows = rows_of(tmp_path / "drawn", draws=20_000, **banded)
     assert [row.drawn for row in plain_rows] == [None, None]
@@ -171,18 +203,22 @@ def test_drawn_losses_may_make_another_schedule_the_best(tmp_path):
     assert "Monte Carlo" not in choice_of(plain, plain_rows)
     (note,) = [note for note in page.notes_of(plan, rows) if "Monte Carlo" in note]
     assert (
-        f"balls-in-bins, banded:bands=4 at z = 1, 4 participations: {number(rows[0].drawn)}" in note
+        f"balls-in-bins, banded:bands=4 at z = 1, 4 participations: {number(rows[0].drawn)}"
+        in note
     )
 
 
 def test_every_bound_of_a_table_has_its_share_of_the_doubt(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "fl_epe.accounting.drawn_epsilon", lambda *_, confidence, **__: asked.append(confidence)
+        "fl_epe.accounting.drawn_epsilon",
+        lambda *_, confidence, **__: asked.append(confidence),
     )
     schedules = ("b-min-sep:separation=3", "b-min-sep:separation=2")
     rows_of(tmp_path, schedules=schedules, draws=10_000)
-    rows_of(tmp_path, schedules=("poisson", "k-out-of-t"), draws=10_000)  # the first is exact
+    rows_of(
+        tmp_path, schedules=("poisson", "k-out-of-t"), draws=10_000
+    )  # the first is exact
     assert asked == pytest.approx([1 - 0.001 / 2] * 3)
 
 

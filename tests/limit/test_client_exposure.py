@@ -53,8 +53,12 @@ class TestExposure:
         found = exposure(trace, 0.7, DELTA, sees=sees)
         record = limit_record(trace, 0.7, DELTA, beside=trace.population)
         client, view = AuditedClient.of(record), seen_by(record, Adversary(sees))
-        assert found.median.participations == np.quantile(found.participations, 0.5, method="lower")
-        assert found.median.epsilon == pytest.approx(client_epsilon(view, client, 1.0, DELTA))
+        assert found.median.participations == np.quantile(
+            found.participations, 0.5, method="lower"
+        )
+        assert found.median.epsilon == pytest.approx(
+            client_epsilon(view, client, 1.0, DELTA)
+        )
         assert found.median.analytical >= found.median.epsilon * (1 - 1e-6)
 
     def test_top(self):
@@ -62,8 +66,12 @@ class TestExposure:
         top, clients = found.top(5), found.trace.clients
         place = list(clients).index(top[0].name)
         assert top[0].participations == found.participations[place]
-        assert top[0].epsilon == pytest.approx(epsilon_of_shift(found.expected_scores.max()))
-        assert [c.epsilon for c in top] == sorted([c.epsilon for c in top], reverse=True)
+        assert top[0].epsilon == pytest.approx(
+            epsilon_of_shift(found.expected_scores.max())
+        )
+        assert [c.epsilon for c in top] == sorted(
+            [c.epsilon for c in top], reverse=True
+        )
         assert top[0].analytical == gaussian_epsilon(0.7, DELTA, top[0].participations)
         assert len(found.top(10**6)) == len(clients)
 
@@ -86,8 +94,14 @@ class TestExposure:
         assert found[-1].noise_multiplier == 0.7
         if limits[-1] > 1:
             tight = limits[-1] - 1
-            caps = {"per_run": tight} if window is None else {"per_window": tight, "window": window}
-            left = presence(Capped(trace, **caps), trace.population, np.random.default_rng(0))
+            caps = (
+                {"per_run": tight}
+                if window is None
+                else {"per_window": tight, "window": window}
+            )
+            left = presence(
+                Capped(trace, **caps), trace.population, np.random.default_rng(0)
+            )
             assert left.sum() < len(trace.client_ids)
         assert found[-1].epsilon == pytest.approx(whole.top(1)[0].epsilon)
 
@@ -113,6 +127,11 @@ class TestExposure:
         assert len(titles) == 2
         assert f"{len(found.participations)} clients" in titles[0]
         lines = exposure_lines(found)
-        assert "sees the final model and knows the client's rounds; zero-out" in lines[0]
+        assert (
+            "sees the final model and knows the client's rounds; zero-out" in lines[0]
+        )
         gaps = exposure(Trace([0, 3], [1, 2]), 0.7, DELTA)
-        assert exposure_lines(gaps) == [*lines, "• The log has 4 rounds; 2 have clients."]
+        assert exposure_lines(gaps) == [
+            *lines,
+            "• The log has 4 rounds; 2 have clients.",
+        ]

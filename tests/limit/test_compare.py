@@ -9,7 +9,14 @@ import pytest
 import scipy
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.auditing import Analytical, AuditedClient, AuditRecord, NotMeasured, ServerStep, answers
+from fl_epe.auditing import (
+    Analytical,
+    AuditedClient,
+    AuditRecord,
+    NotMeasured,
+    ServerStep,
+    answers,
+)
 from fl_epe.limit import (
     ClientEpsilon,
     ComparisonPlan,
@@ -58,8 +65,12 @@ def _place(row):
 
 class TestPlan:
     def test_round_trip(self):
-        plan = dataclasses.replace(SMALL, task="digits", clients=None, settings={"local_epochs": 1})
-        assert ComparisonPlan(**json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+        plan = dataclasses.replace(
+            SMALL, task="digits", clients=None, settings={"local_epochs": 1}
+        )
+        assert (
+            ComparisonPlan(**json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+        )
 
     def test_cells_are_the_whole_grid(self):
         plan = dataclasses.replace(SMALL, replicates=3, task="digits", clients=None)
@@ -70,7 +81,9 @@ class TestPlan:
         cell = next(SMALL.cells())
         for other in (
             dataclasses.replace(SMALL, schedules=("cyclic", "epochs")),
-            dataclasses.replace(SMALL, noise_multipliers=(0.1, 0.3), participations=(1,)),
+            dataclasses.replace(
+                SMALL, noise_multipliers=(0.1, 0.3), participations=(1,)
+            ),
         ):
             assert other.key(cell) == SMALL.key(cell)
         for change in ({"rounds": 17}, {"seed": 1}, {"clients": 300}):
@@ -83,20 +96,32 @@ class TestPlan:
             pytest.param({"schedules": "epochs"}, "list", id="list"),
             pytest.param({"schedules": ["nonsense"]}, "nonsense", id="nonsense"),
             pytest.param(
-                {"noise_multipliers": [0.0]}, "noise_multipliers=0.0", id="noise_multipliers=0.0"
+                {"noise_multipliers": [0.0]},
+                "noise_multipliers=0.0",
+                id="noise_multipliers=0.0",
             ),
-            pytest.param({"participations": [-1]}, "participations=-1", id="participations=-1"),
+            pytest.param(
+                {"participations": [-1]}, "participations=-1", id="participations=-1"
+            ),
             pytest.param({"replicates": 0}, "replicates=0", id="replicates=0"),
             pytest.param({"rounds": 1.5}, "rounds=1.5", id="rounds=1.5"),
             pytest.param({"delta": 1}, "delta=1", id="delta=1"),
             pytest.param({"confidence": 1.0}, "confidence=1", id="confidence=1"),
             pytest.param({"seed": -1}, "seed=-1", id="seed=-1"),
-            pytest.param({"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"),
+            pytest.param(
+                {"settings": {"local_epochs": 1}}, "with a task", id="with-a-task"
+            ),
             pytest.param({"replicates": 9}, "replicates=9 only", id="replicates=9"),
-            pytest.param({"server_momentum": 1}, "server_momentum=1", id="server_momentum=1"),
-            pytest.param({"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"),
+            pytest.param(
+                {"server_momentum": 1}, "server_momentum=1", id="server_momentum=1"
+            ),
+            pytest.param(
+                {"task": "digits", "settings": {"clients": 5}}, "clients", id="clients"
+            ),
             pytest.param({"task": "digits", "clients": 5}, "clients=5", id="clients=5"),
-            pytest.param({"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"),
+            pytest.param(
+                {"task": "digits", "like": "somewhere"}, "somewhere", id="somewhere"
+            ),
         ],
     )
     def test_errors(self, values, message):
@@ -113,12 +138,16 @@ class TestMeasurements:
     def test_a_row_for_each_cell(self, small):
         asked = []
         plan = dataclasses.replace(SMALL, schedules=("cyclic",))
-        rows = carry_out(plan, Path("unused"), on_cell=lambda *counts: asked.append(counts))
+        rows = carry_out(
+            plan, Path("unused"), on_cell=lambda *counts: asked.append(counts)
+        )
         assert asked == [(done, 4) for done in range(5)]
         assert rows == [_row(small, cell) for cell in plan.cells()]
 
     def test_workers_have_no_influence(self, tmp_path):
-        plan = dataclasses.replace(SMALL, schedules=("cyclic",), noise_multipliers=(0.3,))
+        plan = dataclasses.replace(
+            SMALL, schedules=("cyclic",), noise_multipliers=(0.3,)
+        )
         alone = carry_out(plan, tmp_path)
         assert carry_out(plan, tmp_path, workers=2) == alone
 
@@ -150,18 +179,26 @@ class TestMeasurements:
         (path,) = Path(tmp_path, "cells").glob("*/record.npz")
         record = AuditRecord.load(path)
         assert record.design.schedule == "epochs"
-        assert carry_out(plan, tmp_path) == [row]  # from the record: training is not repeated
+        assert carry_out(plan, tmp_path) == [
+            row
+        ]  # from the record: training is not repeated
 
     def test_like_a_run(self, tmp_path):
         norms = np.geomspace(1, 5, 16)
-        record = limit_record(ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, num_canaries=9)
+        record = limit_record(
+            ShuffledEpochs(16, 1), 0.3, 1e-3, clip_norms=norms, num_canaries=9
+        )
         record.save(tmp_path / "run" / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
         like = dataclasses.replace(plan, like=str(tmp_path / "run"))
         rows = carry_out(like, tmp_path / "like")
         # With norms that move, the round matters: the last ones are five times as loud.
-        still = carry_out(dataclasses.replace(like, like=None, rounds=16), tmp_path / "still")
-        moving, constant = (found.of("worst-case", "final") for found in (rows[0], still[0]))
+        still = carry_out(
+            dataclasses.replace(like, like=None, rounds=16), tmp_path / "still"
+        )
+        moving, constant = (
+            found.of("worst-case", "final") for found in (rows[0], still[0])
+        )
         assert moving.epsilon > 1.3 * constant.epsilon
         every = rows[0].of("worst-case", "all")
         assert every.epsilon == pytest.approx(every.theory.epsilon)
@@ -172,7 +209,9 @@ class TestMeasurements:
         record.save(tmp_path / "record.npz")
         plan = dataclasses.replace(SMALL, schedules=("cyclic",), rounds=None)
         plan = dataclasses.replace(plan, clients=None)
-        rows = carry_out(dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like")
+        rows = carry_out(
+            dataclasses.replace(plan, like=str(tmp_path)), tmp_path / "like"
+        )
         assert [row.skipped for row in rows] == [None] * len(rows)
 
     def test_like_a_run_that_does_not_fit(self, tmp_path):
@@ -180,7 +219,10 @@ class TestMeasurements:
         record.save(tmp_path / "sgd" / "record.npz")
         adam = record.with_values(server=ServerStep("adam", np.full(16, 0.1)))
         adam.save(tmp_path / "adam" / "record.npz")
-        for name, rounds, message in (("sgd", 17, "rounds=17 to be 16"), ("adam", 16, "to be sgd")):
+        for name, rounds, message in (
+            ("sgd", 17, "rounds=17 to be 16"),
+            ("adam", 16, "to be sgd"),
+        ):
             plan = dataclasses.replace(
                 SMALL, schedules=("cyclic",), like=str(tmp_path / name), rounds=rounds
             )
@@ -196,14 +238,24 @@ class TestRows:
             known = epsilon_two_gaussians(0, 1, np.sqrt(count) / z, 1, row.delta)
             for client in ("median", "worst-case"):
                 found = row.of(client, "all")
-                assert (found.theory.knows_rounds, found.theory.adjacency) == (True, "zero-out")
+                assert (found.theory.knows_rounds, found.theory.adjacency) == (
+                    True,
+                    "zero-out",
+                )
                 assert found.participations == count
-                for epsilon in (found.low, found.epsilon, found.high, found.theory.epsilon):
+                for epsilon in (
+                    found.low,
+                    found.epsilon,
+                    found.high,
+                    found.theory.epsilon,
+                ):
                     assert epsilon == pytest.approx(known)
             assert row.of("median", "final").theory == row.of("median", "all").theory
             assert not row.above
 
-    @pytest.mark.parametrize("kind", ["epochs", "poisson", "min-separation:separation=3"])
+    @pytest.mark.parametrize(
+        "kind", ["epochs", "poisson", "min-separation:separation=3"]
+    )
     def test_a_row_is_the_mean_of_what_reports_say(self, tmp_path, kind):
         """Of κ, which is 1 on average, and of the same functions of it."""
         plan = ComparisonPlan((kind,), (1.0,), (4,), rounds=30, clients=120, delta=1e-5)
@@ -215,7 +267,9 @@ class TestRows:
             assert report.adversary.knows_rounds == found.theory.knows_rounds
             assert report.participations == found.participations
             assert report.analytical.adjacency == found.theory.adjacency
-            assert report.analytical.epsilon == pytest.approx(found.theory.epsilon, rel=1e-6)
+            assert report.analytical.epsilon == pytest.approx(
+                found.theory.epsilon, rel=1e-6
+            )
             expected = expected_epsilon(record, found.sees)
             assert found.epsilon == pytest.approx(expected, rel=0.03)
             own = expected_epsilon(record, found.sees, report.fit.scale)
@@ -227,7 +281,10 @@ class TestRows:
         for schedule in (make_schedule(spec, 64, 2) for spec in specs):
             record = expected_record(schedule, 0.5, 1e-5, 1000)
             records.append(
-                [worst_client(record, schedule, sees, 1000) for sees in ("final", "all")]
+                [
+                    worst_client(record, schedule, sees, 1000)
+                    for sees in ("final", "all")
+                ]
             )
             # The schedule's claim rests on sampling, that of its cap on the cap.
             known = AuditedClient.of(record).secret is None
@@ -245,16 +302,26 @@ class TestRows:
             found = worst_client(record, schedule, "final", clients)
             assert found.epsilon == pytest.approx(expected, rel=1e-6)
             assert found.participations == most
-            assert found.theory.epsilon == pytest.approx(gaussian_epsilon(1.0, 1e-5, int(most)))
+            assert found.theory.epsilon == pytest.approx(
+                gaussian_epsilon(1.0, 1e-5, int(most))
+            )
 
     def test_ties_are_called_ties(self, small):
-        rows = [dataclasses.replace(small[0], schedule=name) for name in ("epochs", "cyclic:a=1")]
+        rows = [
+            dataclasses.replace(small[0], schedule=name)
+            for name in ("epochs", "cyclic:a=1")
+        ]
         plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
-        assert finding_of(plan, rows).startswith("All of these schedules have the same ε")
+        assert finding_of(plan, rows).startswith(
+            "All of these schedules have the same ε"
+        )
         worse = tuple(dataclasses.replace(a, epsilon=99.0) for a in small[0].answers)
         rows.append(dataclasses.replace(small[0], schedule="poisson", answers=worse))
         found = finding_of(plan, rows)
-        assert "worst-case client of 200 (adversary sees the final model and knows" in found
+        assert (
+            "worst-case client of 200 (adversary sees the final model and knows"
+            in found
+        )
         assert "least under epochs, cyclic (" in found
         assert "a tie) and largest under poisson (99.0)" in found
 
@@ -263,11 +330,17 @@ class TestRows:
         assert len({title for title, _ in shown}) == len(shown) == 4
         for title, lines in shown:
             (client,) = [c for c in ("median", "worst-case") if c in title]
-            (sees,) = [s for s, w in {"final": "final", "all": "every round"}.items() if w in title]
+            (sees,) = [
+                s
+                for s, w in {"final": "final", "all": "every round"}.items()
+                if w in title
+            ]
             for row, cells in lines:
                 found = row.of(client, sees)
                 if found is not None:
-                    assert cells[2] == ("known" if found.theory.knows_rounds else "secret")
+                    assert cells[2] == (
+                        "known" if found.theory.knows_rounds else "secret"
+                    )
                     assert cells[3] == found.theory.adjacency
                     assert cells[5] == number(found.theory.epsilon)
 
@@ -278,7 +351,9 @@ class TestRows:
             for spec in DEFAULT_SCHEDULES
         ]
         if failed:
-            rows[0] = Row(*next(SMALL.cells()).place, not_measured="no canary took part")
+            rows[0] = Row(
+                *next(SMALL.cells()).place, not_measured="no canary took part"
+            )
         plan = dataclasses.replace(SMALL, noise_multipliers=(0.3,), participations=(1,))
         print_comparison(plan, rows, Terminal(highlight=False, width=80))
         text = capsys.readouterr().out
@@ -300,7 +375,9 @@ class TestRows:
         assert found.low == pytest.approx(5 - np.hypot(1, 1) / 2)
         assert found.high == pytest.approx(5 + np.hypot(1, 2) / 2)
         assert not found.above
-        far = dataclasses.replace(other, theory=dataclasses.replace(other.theory, epsilon=3.0))
+        far = dataclasses.replace(
+            other, theory=dataclasses.replace(other.theory, epsilon=3.0)
+        )
         # A bool of NumPy cannot be written as JSON.
         assert averaged(plan, [training(far)]).answers[0].above is True
         failed = dataclasses.replace(trainings[0], diverged="the loss is nan")
@@ -311,7 +388,9 @@ class TestRows:
     def test_what_lies_above_its_bound_is_found(self, small, tmp_path):
         assert not any(row.above for row in small)
         rows = [
-            dataclasses.replace(row, answers=(dataclasses.replace(row.answers[0], above=True),))
+            dataclasses.replace(
+                row, answers=(dataclasses.replace(row.answers[0], above=True),)
+            )
             for row in small
             if row.skipped is None
         ]
@@ -348,7 +427,9 @@ class TestNotMeasured:
         assert written[0]["answers"] == []
         assert (written[1]["not_measured"], written[1]["diverged"]) == (None, None)
 
-    def test_one_of_two_trainings_without_an_epsilon(self, tmp_path, small, monkeypatch):
+    def test_one_of_two_trainings_without_an_epsilon(
+        self, tmp_path, small, monkeypatch
+    ):
         def train(plan, cell, *_):
             if cell.replicate == 1:
                 raise NotMeasured(self.REASON)
@@ -357,10 +438,14 @@ class TestNotMeasured:
         monkeypatch.setattr("fl_epe.limit.runner.train", train)
         plan = ComparisonPlan(("epochs",), (1.0,), (1,), replicates=2, task="digits")
         (row,) = carry_out(plan, tmp_path)
-        assert row == Row("epochs", 1.0, 1, not_measured=f"{self.REASON} (1 of 2 measurements)")
+        assert row == Row(
+            "epochs", 1.0, 1, not_measured=f"{self.REASON} (1 of 2 measurements)"
+        )
 
     def test_a_cell_that_diverged_keeps_its_numbers(self, small):
-        row = dataclasses.replace(small[0], diverged="the training loss is nan at the end")
+        row = dataclasses.replace(
+            small[0], diverged="the training loss is nan at the end"
+        )
         assert row.failed == "diverged: the training loss is nan at the end"
         assert failed_of([row, small[1]]) == "Of 2 rows, 1 diverged: see the notes."
         assert notes_of(self.PLAN, [row, small[1]])[0].endswith(f": {row.failed}.")

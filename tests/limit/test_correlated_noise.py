@@ -34,7 +34,9 @@ def test_one_participation_has_the_scores_of_theory(spec, momentum):
     weights = sgd_weights(np.ones(ROUNDS), momentum)
     hidden = Z * np.linalg.norm(weights @ np.linalg.inv(strategy))
     np.testing.assert_allclose(final, weights / hidden)
-    np.testing.assert_allclose(np.sqrt(every), np.linalg.norm(strategy, axis=0) / Z, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sqrt(every), np.linalg.norm(strategy, axis=0) / Z, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -72,14 +74,21 @@ def test_scores_have_the_means_and_the_width_that_are_expected(sees, real):
         assert abs(rest.mean()) < 4 / np.sqrt(count)
         assert abs(rest.std() - 1) < 4 / np.sqrt(2 * count)
     again = RealUpdates.of(record)
-    np.testing.assert_allclose(again.every_round, 0 if real is None else real.every_round, 0, 1e-6)
+    np.testing.assert_allclose(
+        again.every_round, 0 if real is None else real.every_round, 0, 1e-6
+    )
     assert again.final == pytest.approx(0 if real is None else real.final, abs=1e-6)
 
 
 def test_server_steps_are_those_of_its_rounds():
     strategy = parse_strategy("tree", ROUNDS).matrix()
     record = limit_record(
-        ShuffledEpochs(ROUNDS, 1), Z, DELTA, num_canaries=3, strategy=strategy, momentum=0.5
+        ShuffledEpochs(ROUNDS, 1),
+        Z,
+        DELTA,
+        num_canaries=3,
+        strategy=strategy,
+        momentum=0.5,
     )
     velocity = np.zeros(3)
     for t, mean in enumerate(record.observed.means * record.norms.means[:, None]):
@@ -110,13 +119,20 @@ def test_mechanisms_are_compared(tmp_path):
         server_momentum=0.0,
     )
     rows = {row.schedule: row for row in carry_out(plan, tmp_path, workers=1)}
-    assert list(rows) == ["cyclic", "cyclic, banded:bands=8", "poisson", "poisson, banded:bands=8"]
+    assert list(rows) == [
+        "cyclic",
+        "cyclic, banded:bands=8",
+        "poisson",
+        "poisson, banded:bands=8",
+    ]
     plain, banded = rows["cyclic"], rows["cyclic, banded:bands=8"]
     truth = gaussian_epsilon(1.0, plain.delta, 4)
     for row in (plain, banded):  # 16 rounds apart, so that 8 bands change little
         assert row.of("median", "all").epsilon == pytest.approx(truth, rel=0.02)
         assert row.of("median", "all").theory.epsilon == pytest.approx(truth, rel=0.02)
-    assert banded.of("median", "final").epsilon > 2 * plain.of("median", "final").epsilon
+    assert (
+        banded.of("median", "final").epsilon > 2 * plain.of("median", "final").epsilon
+    )
     assert not any(row.above for row in rows.values())
 
 
@@ -143,8 +159,12 @@ def test_runs_with_correlated_noise_say_what_noise_was_advised_for(schedule, see
         view = seen_by(record, Adversary(sees))
         scales.append(ladder_fit(view, view.scores()).scale)
     assert abs(np.mean(scales) - 1) < 4 * np.std(scales, ddof=1) / np.sqrt(runs)
-    report = answer(record, Adversary(sees, knows_rounds=advice.answer.theory.knows_rounds))
-    assert report.analytical.epsilon == pytest.approx(advice.answer.theory.epsilon, rel=0.05)
+    report = answer(
+        record, Adversary(sees, knows_rounds=advice.answer.theory.knows_rounds)
+    )
+    assert report.analytical.epsilon == pytest.approx(
+        advice.answer.theory.epsilon, rel=0.05
+    )
     assert expected_epsilon(record, sees) == pytest.approx(4.0, rel=0.05)
 
 
@@ -153,7 +173,9 @@ def test_runs_with_correlated_noise_say_what_noise_was_advised_for(schedule, see
 def test_the_identity_is_independent_noise(sees, real):
     schedule = ShuffledEpochs(ROUNDS, 1)
     first, second = (
-        median_client(expected_record(schedule, Z, DELTA, 64, strategy=strategy, real=real), sees)
+        median_client(
+            expected_record(schedule, Z, DELTA, 64, strategy=strategy, real=real), sees
+        )
         for strategy in (None, np.eye(ROUNDS))
     )
     assert second.epsilon == pytest.approx(first.epsilon, rel=1e-6)

@@ -23,7 +23,9 @@ class TestLimit:
     def test_the_matched_filter_meets_the_analytical_value(self, z, momentum):
         clip_norms = 1.0 if momentum == 0 else np.geomspace(0.1, 3, 2048)
         schedule = ShuffledEpochs(2048, 1)
-        record = limit_record(schedule, z, DELTA, clip_norms=clip_norms, momentum=momentum)
+        record = limit_record(
+            schedule, z, DELTA, clip_norms=clip_norms, momentum=momentum
+        )
         estimate = epsilon_from_record(record, adversary=EVERY_ROUND)
         assert estimate.epsilon == pytest.approx(
             epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA), rel=0.05
@@ -45,11 +47,15 @@ class TestLimit:
     def test_the_maximum_with_server_momentum_is_what_the_paper_prints(self, z, paper):
         def epsilons(momentum, runs=6):
             records = (
-                limit_record(ShuffledEpochs(2048, 1), z, DELTA, momentum=momentum, seed=seed)
+                limit_record(
+                    ShuffledEpochs(2048, 1), z, DELTA, momentum=momentum, seed=seed
+                )
                 for seed in range(runs)
             )
             return [
-                epsilon_from_record(record, adversary=EVERY_ROUND, statistic="maximum").epsilon
+                epsilon_from_record(
+                    record, adversary=EVERY_ROUND, statistic="maximum"
+                ).epsilon
                 for record in records
             ]
 
@@ -58,10 +64,14 @@ class TestLimit:
         error = np.std(with_momentum, ddof=1) * np.sqrt(1 + 1 / 6)
         assert abs(np.mean(with_momentum) - paper) < 3 * error
         # without momentum it is far above the theory, as no ε of an attack can be
-        assert min(epsilons(0.0, runs=2)) > 2 * epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
+        assert min(epsilons(0.0, runs=2)) > 2 * epsilon_two_gaussians(
+            0, 1, 1 / z, 1, DELTA
+        )
 
     def test_scores_of_others_are_standard(self):
-        record = limit_record(Poisson(40, 0.2), 0.5, 1e-3, num_canaries=500, unobserved=3000)
+        record = limit_record(
+            Poisson(40, 0.2), 0.5, 1e-3, num_canaries=500, unobserved=3000
+        )
         for sees, statistic in (("final", "displacement"), ("all", "matched-filter")):
             _, unobserved = seen_by(record, Adversary(sees)).scores(statistic).both()
             assert stats.kstest(unobserved, "norm").pvalue > 1e-3

@@ -30,7 +30,11 @@ def test_weights_of_a_decaying_server_are_those_of_its_steps():
 class TestDecay:
     def test_expected_scores_explain_the_scores(self):
         record = limit_record(
-            Poisson(T, 0.2), 0.3, DELTA, momentum=0.9, learning_rates=0.9 ** np.arange(T)
+            Poisson(T, 0.2),
+            0.3,
+            DELTA,
+            momentum=0.9,
+            learning_rates=0.9 ** np.arange(T),
         )
         assert np.ptp(seen_by(record).sizes.observed) > 1
         for sees in ("final", "all"):
@@ -40,7 +44,9 @@ class TestDecay:
 
     def test_deltas_are_those_of_a_server_that_decays(self):
         rates = 2.0 * 0.8 ** np.arange(T)
-        record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, momentum=0.5, learning_rates=rates)
+        record = limit_record(
+            ShuffledEpochs(T, 1), 0.3, DELTA, momentum=0.5, learning_rates=rates
+        )
         means = record.observed.means * record.norms.means[:, None]
         velocity = np.zeros(record.num_canaries)
         theta = np.zeros(record.num_canaries)
@@ -62,11 +68,15 @@ class TestDecay:
             )
             means = record.observed.means * record.norms.means[:, None]
             cosines = rates @ means / record.norms.displacement
-            np.testing.assert_allclose(record.observed.displacement, cosines, rtol=0, atol=1e-15)
+            np.testing.assert_allclose(
+                record.observed.displacement, cosines, rtol=0, atol=1e-15
+            )
 
     def test_a_constant_factor_changes_nothing(self):
         records = [
-            limit_record(ShuffledEpochs(T, 2), 0.3, DELTA, learning_rates=rate, num_canaries=50)
+            limit_record(
+                ShuffledEpochs(T, 2), 0.3, DELTA, learning_rates=rate, num_canaries=50
+            )
             for rate in (1.0, 0.5)
         ]
         first, second = (seen_by(record).sizes.observed for record in records)
@@ -89,7 +99,9 @@ class TestPopulation:
         counts = record.presence.sum(axis=1)
         assert counts.max() == 3
         assert counts.min() == 0
-        assert abs(counts.mean() - 1) < 4 * np.sqrt(0.62 / 400)  # hypergeometric variance
+        assert abs(counts.mean() - 1) < 4 * np.sqrt(
+            0.62 / 400
+        )  # hypergeometric variance
         alone = limit_record(schedule, 0.3, DELTA, num_canaries=10)
         assert set(alone.presence.sum(axis=1)) == {1}
 
@@ -127,13 +139,20 @@ class TestRealUpdates:
         record = limit_record(Poisson(T, 0.2), 0.3, DELTA).with_values(
             server=ServerStep("sgd", np.zeros(T))
         )
-        with pytest.raises(ValueError, match="server steps of the record > 0 and known"):
+        with pytest.raises(
+            ValueError, match="server steps of the record > 0 and known"
+        ):
             RealUpdates.of(record)
 
     def test_scores_are_hidden_by_noise_and_updates(self):
         real = RealUpdates(np.full(T, 0.4**2), 0.9**2)
         record = limit_record(
-            ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=4000, unobserved=4000, real=real
+            ShuffledEpochs(T, 1),
+            0.3,
+            DELTA,
+            num_canaries=4000,
+            unobserved=4000,
+            real=real,
         )
         error = 1 / np.sqrt(4000)
         final = record.observed.displacement * np.sqrt(record.dim)
@@ -163,7 +182,11 @@ class TestRealUpdates:
 def test_single_participation_is_the_gaussian_mechanism():
     # Expected expected scores, no draws: exactly what theory says.
     for momentum in (0.0, 0.9):
-        record = limit_record(ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum)
+        record = limit_record(
+            ShuffledEpochs(T, 1), 0.3, DELTA, num_canaries=T, momentum=momentum
+        )
         np.testing.assert_allclose(seen_by(record, EVERY_ROUND).sizes.observed, 1 / 0.3)
         if momentum == 0:
-            np.testing.assert_allclose(seen_by(record).sizes.observed, 1 / (0.3 * np.sqrt(T)))
+            np.testing.assert_allclose(
+                seen_by(record).sizes.observed, 1 / (0.3 * np.sqrt(T))
+            )

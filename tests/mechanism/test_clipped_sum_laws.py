@@ -37,7 +37,9 @@ def test_a_clipped_update_is_never_longer_than_the_clip_norm(update, clip_norm):
 
 
 @given(updates(), clip_norms)
-def test_an_update_is_called_unclipped_if_and_only_if_it_is_short_enough(update, clip_norm):
+def test_an_update_is_called_unclipped_if_and_only_if_it_is_short_enough(
+    update, clip_norm
+):
     assert clip(update[0], clip_norm)[1] == (norm(update[0]) <= clip_norm)
 
 
@@ -65,7 +67,9 @@ def test_the_sum_is_that_of_the_clipped_updates_to_the_last_bit(several, clip_no
     said = [total.add(update) for update in several]
     clipped = [clip(update, clip_norm) for update in several]
     assert said == [unclipped for _, unclipped in clipped]
-    assert np.array_equal(total.total(), np.sum([vector for vector, _ in clipped], axis=0))
+    assert np.array_equal(
+        total.total(), np.sum([vector for vector, _ in clipped], axis=0)
+    )
 
 
 @given(many, clip_norms, st.randoms(use_true_random=False))
@@ -92,7 +96,9 @@ def test_the_sum_does_not_depend_on_who_adds_up_what(several, clip_norm, data):
     assert np.array_equal(sum(worker.total() for worker in workers), alone.total())
 
 
-@given(updates(count=2), clip_norms, st.sampled_from([np.nan, np.inf, -np.inf]), st.data())
+@given(
+    updates(count=2), clip_norms, st.sampled_from([np.nan, np.inf, -np.inf]), st.data()
+)
 def test_a_broken_update_leaves_the_sum_as_it_is(pair, clip_norm, broken, data):
     sound, wrong = pair
     wrong[data.draw(st.integers(0, len(wrong) - 1))] = broken

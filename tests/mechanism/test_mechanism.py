@@ -33,7 +33,9 @@ ODD_UPDATES = {
 
 @pytest.mark.parametrize("clip_norm", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("name", ODD_UPDATES)
-def test_replacing_one_client_by_nothing_moves_the_sum_by_at_most_the_clip_norm(name, clip_norm):
+def test_replacing_one_client_by_nothing_moves_the_sum_by_at_most_the_clip_norm(
+    name, clip_norm
+):
     others = np.random.default_rng(1).standard_normal(50)
     clipped, _ = clip(ODD_UPDATES[name], clip_norm)
     with_it = others + (0 if clipped is None else clipped)
@@ -61,12 +63,16 @@ def test_long_updates_get_the_clip_norm_and_short_ones_stay():
     assert norm(long) == pytest.approx(2.0, rel=1e-6)
     short, unclipped = clip(ODD_UPDATES["ordinary"], 1e9)
     assert unclipped
-    np.testing.assert_allclose(short, ODD_UPDATES["ordinary"], rtol=0, atol=1e9 * 2**-31)
+    np.testing.assert_allclose(
+        short, ODD_UPDATES["ordinary"], rtol=0, atol=1e9 * 2**-31
+    )
 
 
 def test_sums_of_clipped_updates_have_the_same_bits_in_any_order():
     rng = np.random.default_rng(3)
-    raw = rng.standard_normal((500, 40)).astype(np.float32) * rng.lognormal(0, 3, (500, 1))
+    raw = rng.standard_normal((500, 40)).astype(np.float32) * rng.lognormal(
+        0, 3, (500, 1)
+    )
     updates = [clip(update, 0.37)[0] for update in raw]
     forward = sum(updates)
     halves = sum(updates[250:][::-1]) + sum(updates[:250])
@@ -103,8 +109,12 @@ def test_adaptive_norm_converges_to_the_median(start, noisy):
 
 def test_adaptive_norm_moves_as_published():
     rule = AdaptiveClip(1.0, 0.5, 0.2, 0.0, 10)
-    assert rule.update(1.0, 10, 10, RNG) == pytest.approx(np.exp(-0.1))  # nobody clipped: down
-    assert rule.update(1.0, 0, 10, RNG) == pytest.approx(np.exp(0.1))  # everybody clipped: up
+    assert rule.update(1.0, 10, 10, RNG) == pytest.approx(
+        np.exp(-0.1)
+    )  # nobody clipped: down
+    assert rule.update(1.0, 0, 10, RNG) == pytest.approx(
+        np.exp(0.1)
+    )  # everybody clipped: up
 
 
 def test_one_vote_more_or_less_moves_the_released_count_by_a_half():
@@ -114,7 +124,10 @@ def test_one_vote_more_or_less_moves_the_released_count_by_a_half():
         return -np.log(rule.update(1.0, unclipped, voted, RNG)) / 0.2 * 10
 
     for unclipped, voted in ((3, 9), (0, 1), (9, 9)):
-        for with_one in (released(unclipped + 1, voted + 1), released(unclipped, voted + 1)):
+        for with_one in (
+            released(unclipped + 1, voted + 1),
+            released(unclipped, voted + 1),
+        ):
             assert abs(with_one - released(unclipped, voted)) == pytest.approx(0.5)
     assert rule.update(1.0, 0, 0, RNG) == 1.0  # a round that was lost moves nothing
 
@@ -137,7 +150,9 @@ def test_sgd_is_linear_with_the_stated_weights(momentum):
     for t, mean in enumerate(means):
         state, step = optimizer.update(state, mean, t)
         moved = moved + step
-    np.testing.assert_allclose(moved, sgd_weights(np.full(12, 0.3), momentum) @ means, rtol=1e-12)
+    np.testing.assert_allclose(
+        moved, sgd_weights(np.full(12, 0.3), momentum) @ means, rtol=1e-12
+    )
 
 
 def test_adam_equals_torch():
@@ -168,12 +183,22 @@ def test_updates_change_nothing_in_place():
     ("make", "message"),
     [
         pytest.param(lambda: FixedClip(0), "norm=0", id="norm=0"),
-        pytest.param(lambda: AdaptiveClip(1, 1.0, 0.2, 0, 1), "quantile=1.0", id="quantile=1.0"),
-        pytest.param(lambda: AdaptiveClip(1, 0.5, 0.2, -1, 1), "count_std=-1", id="count_std=-1"),
-        pytest.param(lambda: AdaptiveClip(1, 0.5, 0.2, 0, 0), "voters=0", id="voters=0"),
-        pytest.param(lambda: ServerSGD(-1.0), "learning_rate=-1.0", id="learning_rate=-1.0"),
+        pytest.param(
+            lambda: AdaptiveClip(1, 1.0, 0.2, 0, 1), "quantile=1.0", id="quantile=1.0"
+        ),
+        pytest.param(
+            lambda: AdaptiveClip(1, 0.5, 0.2, -1, 1), "count_std=-1", id="count_std=-1"
+        ),
+        pytest.param(
+            lambda: AdaptiveClip(1, 0.5, 0.2, 0, 0), "voters=0", id="voters=0"
+        ),
+        pytest.param(
+            lambda: ServerSGD(-1.0), "learning_rate=-1.0", id="learning_rate=-1.0"
+        ),
         pytest.param(lambda: ServerSGD(1.0, 1.0), "momentum=1.0", id="momentum=1.0"),
-        pytest.param(lambda: ServerAdam(0.0), "learning_rate=0.0", id="adam-learning_rate=0.0"),
+        pytest.param(
+            lambda: ServerAdam(0.0), "learning_rate=0.0", id="adam-learning_rate=0.0"
+        ),
     ],
 )
 def test_refuses_bad_settings(make, message):

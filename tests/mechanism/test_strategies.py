@@ -17,7 +17,14 @@ from fl_epe.seeding import Seeds
 from fl_epe.simulation.dp_fedavg import ClippedSums, initial_state, next_round
 
 ROUNDS = 24
-SPECS = ("tree", "banded:bands=5", "toeplitz", "toeplitz:bands=5", "blt", "blt:buffers=2")
+SPECS = (
+    "tree",
+    "banded:bands=5",
+    "toeplitz",
+    "toeplitz:bands=5",
+    "blt",
+    "blt:buffers=2",
+)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -33,7 +40,9 @@ def test_no_column_is_longer_than_1_and_the_first_is_not_shorter(spec, rounds):
         np.testing.assert_allclose(lengths, 1)
 
 
-@pytest.mark.parametrize("spec", ["tree", "banded:bands=1", "toeplitz", "blt:buffers=1"])
+@pytest.mark.parametrize(
+    "spec", ["tree", "banded:bands=1", "toeplitz", "blt:buffers=1"]
+)
 def test_a_single_round_has_fresh_noise(spec):
     np.testing.assert_allclose(parse_strategy(spec, 1).matrix(), [[1.0]])
 
@@ -50,7 +59,9 @@ def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
         state = strategy.keep(state, noise)
         assert [vector.shape for vector in state] == [(3,)] * strategy.buffers
         found.append(noise)
-    np.testing.assert_allclose(found, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6)
+    np.testing.assert_allclose(
+        found, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6
+    )
 
 
 def test_the_tree_has_the_products_of_its_nodes():
@@ -81,7 +92,9 @@ def test_errors_are_those_of_jax_privacy(matrix, mean_square):
 
 def test_a_buffered_strategy_is_nearly_the_best_of_its_kind():
     """jax_privacy 2.0.0's `buffered_toeplitz.optimize` has 9.327014 for three buffers."""
-    assert prefix_errors(blt(512, 3).matrix()).max() ** 2 == pytest.approx(9.327014, rel=1e-3)
+    assert prefix_errors(blt(512, 3).matrix()).max() ** 2 == pytest.approx(
+        9.327014, rel=1e-3
+    )
     assert square_root_coefficients(64)[-1] == pytest.approx(0.07094031336820429)
 
 
@@ -95,7 +108,12 @@ def test_a_file_is_scaled_and_used_as_it_is(tmp_path):
 
 @pytest.mark.parametrize(
     "matrix",
-    [np.eye(5), np.ones((6, 6)), np.diag([1.0, 0, 1, 1, 1, 1]), np.full((6, 6), np.nan)],
+    [
+        np.eye(5),
+        np.ones((6, 6)),
+        np.diag([1.0, 0, 1, 1, 1, 1]),
+        np.full((6, 6), np.nan),
+    ],
     ids=["another-size", "not-lower", "no-diagonal", "nan"],
 )
 def test_a_file_with_something_else_is_named(tmp_path, matrix):
@@ -140,4 +158,6 @@ def test_the_means_of_a_run_have_that_noise():
             means.append(released["mean"])
         found.append(np.array(means))
     fresh, correlated = found
-    np.testing.assert_allclose(correlated, np.linalg.solve(banded(6, 3).matrix(), fresh), rtol=1e-5)
+    np.testing.assert_allclose(
+        correlated, np.linalg.solve(banded(6, 3).matrix(), fresh), rtol=1e-5
+    )

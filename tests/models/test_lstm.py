@@ -35,7 +35,9 @@ def _words(n: int = 5, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _torchs_logits(model: Lstm, tokens: torch.Tensor) -> torch.Tensor:
     """The same with `torch.nn.LSTM`, whose second bias is frozen at zero."""
-    layer = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True, dtype=model.embedding.weight.dtype)
+    layer = nn.LSTM(
+        EMBEDDING, HIDDEN, batch_first=True, dtype=model.embedding.weight.dtype
+    )
     own = {
         "weight_ih_l0": model.lstm.weight_ih,
         "weight_hh_l0": model.lstm.weight_hh,
@@ -65,13 +67,17 @@ def test_it_has_exactly_as_many_parameters_as_in_the_literature():
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("unrolled", [False, True])
-def test_logits_and_gradients_are_those_of_torchs_lstm(dtype: torch.dtype, unrolled: bool):
+def test_logits_and_gradients_are_those_of_torchs_lstm(
+    dtype: torch.dtype, unrolled: bool
+):
     model, _ = _model(dtype)
     model.lstm.unrolled = unrolled
     tokens, targets = _words()
     logits = model(tokens)
     assert logits.shape == (5, LENGTH, VOCABULARY)
-    torch.testing.assert_close(logits, _torchs_logits(model, tokens), rtol=0, atol=TOLERANCE[dtype])
+    torch.testing.assert_close(
+        logits, _torchs_logits(model, tokens), rtol=0, atol=TOLERANCE[dtype]
+    )
     loss, expected = _torchs_gradient(model, tokens, targets)
     result = cross_entropy(logits, targets, PAD)
     gradients = torch.autograd.grad(result.loss, list(model.parameters()))
@@ -87,7 +93,9 @@ def test_its_gradient_is_that_of_finite_differences(unrolled: bool):
     tokens, targets = _words()
     random, step = generator(6), 1e-5
     for part in model.parameters():
-        (gradient,) = torch.autograd.grad(cross_entropy(model(tokens), targets, PAD).loss, [part])
+        (gradient,) = torch.autograd.grad(
+            cross_entropy(model(tokens), targets, PAD).loss, [part]
+        )
         direction = torch.from_numpy(random.standard_normal(part.shape))
         start, ends = part.detach().clone(), []
         for sign in (1, -1):
@@ -96,7 +104,9 @@ def test_its_gradient_is_that_of_finite_differences(unrolled: bool):
                 ends.append(cross_entropy(model(tokens), targets, PAD).loss)
                 part.copy_(start)
         slope = (ends[0] - ends[1]) / (2 * step)
-        assert slope.item() == pytest.approx((gradient * direction).sum().item(), rel=1e-5)
+        assert slope.item() == pytest.approx(
+            (gradient * direction).sum().item(), rel=1e-5
+        )
 
 
 def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
@@ -105,7 +115,9 @@ def test_padding_counts_neither_in_the_loss_nor_in_the_accuracy():
         logits[0, 0, 2] = 5.0
     result = cross_entropy(logits, torch.tensor([[2, 1, 0]]), PAD)
     assert result.examples == 2
-    assert result.correct == 1  # the second position is a tie, which the first word wins
+    assert (
+        result.correct == 1
+    )  # the second position is a tie, which the first word wins
     assert result.loss.item() == pytest.approx(np.log(3 + np.exp(5.0)) - 5 + np.log(4))
     (gradient,) = torch.autograd.grad(result.loss, logits)
     assert not gradient[0, 2].any()
@@ -139,7 +151,9 @@ def test_sentences_of_nothing_but_padding_move_nothing():
 def test_it_starts_as_keras_does():
     model = Lstm(400, 20, 30)
     parts = list(model.initial_values(generator(5)))
-    bind_parameters(model, torch.from_numpy(np.concatenate([part.ravel() for part in parts])))
+    bind_parameters(
+        model, torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
+    )
     again = list(model.initial_values(generator(5)))
     assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
     assert all(part.dtype == np.float32 for part in parts)
@@ -155,7 +169,9 @@ def test_it_starts_as_keras_does():
         standard_error = limit / np.sqrt(12 * weight.numel())
         assert abs(float(sizes.mean()) - limit / 2) < 5 * standard_error
     recurrent = model.lstm.weight_hh.detach()
-    torch.testing.assert_close(recurrent.t() @ recurrent, torch.eye(30), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        recurrent.t() @ recurrent, torch.eye(30), rtol=0, atol=1e-5
+    )
     assert model.lstm.bias.tolist() == [0.0] * 30 + [1.0] * 30 + [0.0] * 60
     assert not model.dense1.bias.any()
     assert not model.dense2.bias.any()

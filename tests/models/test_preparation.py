@@ -53,13 +53,19 @@ class _OneTwice(nn.Module):
 @pytest.mark.parametrize(
     ("build", "seeded"),
     [
-        pytest.param(lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), 1, id="sequential"),
         pytest.param(
-            lambda: nn.ModuleDict({"a": nn.ModuleList([nn.Sequential(nn.Dropout(0.1))])}),
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), 1, id="sequential"
+        ),
+        pytest.param(
+            lambda: nn.ModuleDict(
+                {"a": nn.ModuleList([nn.Sequential(nn.Dropout(0.1))])}
+            ),
             1,
             id="nested",
         ),
-        pytest.param(lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.1), 3, id="transformer"),
+        pytest.param(
+            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.1), 3, id="transformer"
+        ),
         pytest.param(_OneTwice, 2, id="two-names"),
     ],
 )
@@ -68,13 +74,17 @@ def test_dropout_is_replaced_wherever_it_is(build: type[nn.Module], seeded: int)
 
 
 def test_a_replaced_dropout_keeps_its_rate_and_its_mode():
-    model: Any = prepared(lambda: nn.Sequential(nn.Dropout(0.25), nn.Dropout(0.5).eval()))
+    model: Any = prepared(
+        lambda: nn.Sequential(nn.Dropout(0.25), nn.Dropout(0.5).eval())
+    )
     assert [layer.p for layer in model] == [0.25, 0.5]
     assert [layer.training for layer in model] == [True, False]
 
 
 def test_something_that_is_no_module_is_refused():
-    with pytest.raises(ValueError, match=r"Expected a torch.nn.Module as model, got dict"):
+    with pytest.raises(
+        ValueError, match=r"Expected a torch.nn.Module as model, got dict"
+    ):
         prepared(dict)
 
 
@@ -127,12 +137,18 @@ def test_buffers_that_change_are_named_and_are_no_randomness():
     [
         pytest.param(Noisy, (2, 4), id="alpha-dropout"),
         pytest.param(
-            lambda: nn.Sequential(nn.Dropout1d(0.2), nn.Linear(4, 3)), (2, 3, 4), id="few-masks"
+            lambda: nn.Sequential(nn.Dropout1d(0.2), nn.Linear(4, 3)),
+            (2, 3, 4),
+            id="few-masks",
         ),
-        pytest.param(lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.5), (2, 3, 4), id="attention"),
+        pytest.param(
+            lambda: nn.TransformerEncoderLayer(4, 2, 8, 0.5), (2, 3, 4), id="attention"
+        ),
     ],
 )
-def test_a_model_that_draws_by_itself_is_said(build: type[nn.Module], shape: tuple[int, ...]):
+def test_a_model_that_draws_by_itself_is_said(
+    build: type[nn.Module], shape: tuple[int, ...]
+):
     model, state = build(), torch.random.get_rng_state()
     (note,) = _notes(model, shape)
     assert "--workers 1" in note
@@ -147,20 +163,30 @@ def test_seeded_dropout_is_no_drawing_of_ones_own():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        pytest.param(lambda: nn.Linear(2, 2).double(), "'weight'.*float64.*float()", id="float64"),
-        pytest.param(lambda: nn.Linear(2, 2).half(), "'weight'.*float16", id="half"),
-        pytest.param(lambda: nn.ReLU(), "parameters that have requires_grad=True", id="none"),
         pytest.param(
-            lambda: nn.Linear(2, 2).requires_grad_(False), "requires_grad=True", id="all-frozen"
+            lambda: nn.Linear(2, 2).double(), "'weight'.*float64.*float()", id="float64"
+        ),
+        pytest.param(lambda: nn.Linear(2, 2).half(), "'weight'.*float16", id="half"),
+        pytest.param(
+            lambda: nn.ReLU(), "parameters that have requires_grad=True", id="none"
+        ),
+        pytest.param(
+            lambda: nn.Linear(2, 2).requires_grad_(False),
+            "requires_grad=True",
+            id="all-frozen",
         ),
     ],
 )
-def test_parameters_that_make_no_float32_vector_are_refused(build: type[nn.Module], message: str):
+def test_parameters_that_make_no_float32_vector_are_refused(
+    build: type[nn.Module], message: str
+):
     with pytest.raises(ValueError, match=message):
         model_notes(prepared(build))
 
 
 def test_a_frozen_parameter_may_have_another_type():
-    model = nn.Sequential(nn.Linear(2, 2).double().requires_grad_(False), nn.Linear(2, 2))
+    model = nn.Sequential(
+        nn.Linear(2, 2).double().requires_grad_(False), nn.Linear(2, 2)
+    )
     model_notes(model)
     assert len(trainable(model)) == 2

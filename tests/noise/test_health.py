@@ -20,11 +20,18 @@ def draws(seed=0):
 
 
 def failed(noise, std=1.0, **options):
-    return {check.name: check.severity for check in faults(check_noise(noise, std, **options))}
+    return {
+        check.name: check.severity
+        for check in faults(check_noise(noise, std, **options))
+    }
 
 
 def of_law(rng, law, shape):
-    return rng.normal(size=shape) if law == "gaussian" else rng.laplace(0, np.sqrt(0.5), shape)
+    return (
+        rng.normal(size=shape)
+        if law == "gaussian"
+        else rng.laplace(0, np.sqrt(0.5), shape)
+    )
 
 
 @pytest.mark.parametrize("law", ["gaussian", LAPLACE])
@@ -36,15 +43,22 @@ def test_correct_noise_passes(shapes, law):
     for seed in range(12):
         rng, health = draws(seed), NoiseHealth(arrays, distribution=law)
         for std in rng.uniform(0.5, 2, rounds):
-            noise = {name: std * of_law(rng, law, shape) for name, shape in arrays.items()}
-            health.add({name: one.astype(np.float32) for name, one in noise.items()}, std)
+            noise = {
+                name: std * of_law(rng, law, shape) for name, shape in arrays.items()
+            }
+            health.add(
+                {name: one.astype(np.float32) for name, one in noise.items()}, std
+            )
         found += bool(faults(health.checks()))
     assert found <= 1
 
 
 def test_more_noise_than_claimed_passes():
     assert failed(3 * draws().normal(size=(5, 500))) == {}
-    assert failed({"a": draws().normal(size=500), "b": 2 * draws(1).normal(size=300)}) == {}
+    assert (
+        failed({"a": draws().normal(size=500), "b": 2 * draws(1).normal(size=300)})
+        == {}
+    )
     rounds = np.linspace(1, 4, 20)[:, None] * draws().normal(size=(20, 300))
     assert failed(rounds) == {}
 
@@ -55,7 +69,9 @@ def test_too_little_noise(law, size):
     found = failed(size * of_law(draws(), law, (5, 2000)), distribution=law)
     assert found["scale"] == ("critical" if size < 0.5 else "theoretical")
     assert "shape" not in found
-    measured = {c.name: c.measured for c in check_noise(size * of_law(draws(), law, 9999), 1.0)}
+    measured = {
+        c.name: c.measured for c in check_noise(size * of_law(draws(), law, 9999), 1.0)
+    }
     assert float(measured["scale"].split()[0]) == pytest.approx(size, rel=0.1)
 
 
@@ -70,7 +86,9 @@ def test_too_little_noise_in_one_array_or_round():
     rounds = draws().normal(size=(50, 400))
     rounds[30] *= 0.3
     checks = check_noise(rounds, 1.0)
-    assert [(c.name, c.severity) for c in faults(checks)] == [("scale by round", "critical")]
+    assert [(c.name, c.severity) for c in faults(checks)] == [
+        ("scale by round", "critical")
+    ]
     assert "round 31" in fault(checks)
 
 
@@ -118,11 +136,16 @@ def test_noise_that_repeats():
     ]
     assert "rounds 4 and 51 have the same noise" in fault(checks)
     fresh = draws().normal(size=(61, 40))
-    assert failed(0.8 * fresh[1:] + 0.6 * fresh[:-1]) == {"independence of rounds": "theoretical"}
+    assert failed(0.8 * fresh[1:] + 0.6 * fresh[:-1]) == {
+        "independence of rounds": "theoretical"
+    }
 
 
 def test_noise_that_repeats_after_a_resume():
-    rounds, health = draws().normal(size=(6, 30)), NoiseHealth({"a": 20, "b": (2, 5)}, 1.0)
+    rounds, health = (
+        draws().normal(size=(6, 30)),
+        NoiseHealth({"a": 20, "b": (2, 5)}, 1.0),
+    )
     for noise in rounds:
         health.add(noise)  # split into the arrays
     resumed = NoiseHealth(None, 1.0)
@@ -157,7 +180,9 @@ def test_noise_from_a_seed_that_can_be_guessed(name):
 
 
 def test_laplace_noise_from_a_seed():
-    found = failed(np.random.default_rng(3).laplace(0, 1, 50), np.sqrt(2), distribution=LAPLACE)
+    found = failed(
+        np.random.default_rng(3).laplace(0, 1, 50), np.sqrt(2), distribution=LAPLACE
+    )
     assert found == {"seed": "critical"}
 
 
@@ -166,9 +191,18 @@ WRONG_LAWS = {
     "laplace": ("shape", lambda rng: rng.laplace(0, 0.5**0.5, (4, 2000))),
     "truncated": ("tails", lambda rng: np.clip(rng.normal(size=(4, 9999)), -2.9, 2.9)),
     "float16": ("grid", lambda rng: rng.normal(size=(1, 20_000)).astype(np.float16)),
-    "laplace-in-one-release": ("shape", lambda rng: rng.laplace(0, 0.5**0.5, (1, 20_000))),
-    "twelve-uniforms": ("shape", lambda rng: rng.random((12, 1, 200_000)).sum(axis=0) - 6),
-    "one-for-all": ("grid", lambda rng: np.repeat(rng.normal(size=(4, 100)), 20, axis=1)),
+    "laplace-in-one-release": (
+        "shape",
+        lambda rng: rng.laplace(0, 0.5**0.5, (1, 20_000)),
+    ),
+    "twelve-uniforms": (
+        "shape",
+        lambda rng: rng.random((12, 1, 200_000)).sum(axis=0) - 6,
+    ),
+    "one-for-all": (
+        "grid",
+        lambda rng: np.repeat(rng.normal(size=(4, 100)), 20, axis=1),
+    ),
 }
 
 
@@ -189,11 +223,16 @@ LATTICES = {
 
 
 @pytest.mark.parametrize("name", list(LATTICES))
-@pytest.mark.parametrize("size", [(1, 20_000), (40, 30), (2, 3)], ids=["one", "some", "few"])
+@pytest.mark.parametrize(
+    "size", [(1, 20_000), (40, 30), (2, 3)], ids=["one", "some", "few"]
+)
 def test_noise_on_multiples_of_a_number_is_not_accused(name, size):
     checks = check_noise(LATTICES[name](draws(2), size), 1.0)
     assert faults(checks) == []
-    assert "grid" in [c.name for c in checks if c.outcome == "unknown"] or size == (2, 3)
+    assert "grid" in [c.name for c in checks if c.outcome == "unknown"] or size == (
+        2,
+        3,
+    )
     assert told(checks) == "cannot be told"
 
 
@@ -221,7 +260,9 @@ def test_values_that_are_used_again(name, where):
         "itself": np.concatenate([one.ravel(), other]),
     }[where]
     found = failed(noise)
-    assert found.get("values used once") == "critical" or (where == "itself" and "grid" in found)
+    assert found.get("values used once") == "critical" or (
+        where == "itself" and "grid" in found
+    )
 
 
 def test_what_cannot_be_told():

@@ -69,7 +69,9 @@ def test_noise_of_another_node_is_named_with_that_node():
         noise[ODD] = noise[3]
         for node in range(NODES):
             found.add(node, update_of(rng) + noise[node])
-    assert found.faults == {ODD: f"node {ODD}: the same noise as node 3 in 3 of 3 replies"}
+    assert found.faults == {
+        ODD: f"node {ODD}: the same noise as node 3 in 3 of 3 replies"
+    }
 
 
 def test_an_array_without_noise_is_named():
@@ -120,10 +122,15 @@ def test_clients_who_keep_the_promise_are_not_accused(kind, epsilon):
 def test_first_replies_are_accused_at_most_as_often_as_their_level_says():
     # The first reply may be accused with a probability of half of the level.
     runs, level = 300, 0.5
-    rng, promise = np.random.default_rng(16), LocalDp(epsilon=1, delta=1e-5, clip_norm=1e-6)
+    rng, promise = (
+        np.random.default_rng(16),
+        LocalDp(epsilon=1, delta=1e-5, clip_norm=1e-6),
+    )
     count = 0
     for _ in range(runs):
-        found = PromisedNoise(promise, {"one": 100, "two": 60, "three": 40}, level=level)
+        found = PromisedNoise(
+            promise, {"one": 100, "two": 60, "three": 40}, level=level
+        )
         found.add(0, rng.normal(0, promise.std, 200))
         count += bool(found.faults)
     assert 0 < count <= scipy.stats.binom.isf(1e-3, runs, level / 2)
@@ -179,7 +186,8 @@ def test_numbers_that_make_the_claim_vacuous_are_said():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("epsilon", 0.0), ("delta", 1.0), ("clip_norm", -1.0), ("sensitivity", 0.0)]
+    ("name", "value"),
+    [("epsilon", 0.0), ("delta", 1.0), ("clip_norm", -1.0), ("sensitivity", 0.0)],
 )
 def test_values_out_of_range_are_refused(name, value):
     given = {"epsilon": 1.0, "delta": 1e-5, "clip_norm": 1.0, name: value}

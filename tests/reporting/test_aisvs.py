@@ -48,10 +48,17 @@ def values(report, path):
 def test_the_page_names_fields_in_each_of_its_rows():
     assert len(ROWS) == 15
     assert all(re.search(r"`[^`]+`", cell) for cell in CELLS)
-    assert {"run.unit", "answer[].analytical", "answer[].proved", "run.canaries"} <= set(FIELDS)
+    assert {
+        "run.unit",
+        "answer[].analytical",
+        "answer[].proved",
+        "run.canaries",
+    } <= set(FIELDS)
 
 
-@pytest.mark.parametrize("path", [pytest.param(p, id=p.replace("[]", "")) for p in FIELDS])
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=p.replace("[]", "")) for p in FIELDS]
+)
 def test_a_named_field_exists(path):
     if path not in NOT_IN_SCHEMA:
         assert described(shipped_schema("report"), path) is not None
@@ -80,8 +87,14 @@ def test_no_report_has_a_digest_of_the_model():
 @pytest.mark.parametrize(
     ("record", "unbounded"),
     [
-        pytest.param({"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0}, True, id="no-noise"),
-        pytest.param({"noise_multiplier": None, "sum_noise_multiplier": None}, False, id="unknown"),
+        pytest.param(
+            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0}, True, id="no-noise"
+        ),
+        pytest.param(
+            {"noise_multiplier": None, "sum_noise_multiplier": None},
+            False,
+            id="unknown",
+        ),
     ],
 )
 def test_without_known_noise_theory_says_nothing(record, unbounded):
@@ -94,7 +107,15 @@ def test_the_formula_for_accuracy_is_the_one_of_reports():
     code = PAGE.partition("```python\n")[2].partition("```")[0]
     namespace: dict[str, Any] = {}
     exec(code, namespace)  # noqa: S102 - as tests/test_docs.py does
-    entry = {"epsilon": 1.25, "delta": 1e-3, "unbounded": ["high"], "high": None, "low": None}
-    assert namespace["guess"](entry, "epsilon") == pytest.approx(guess_limit(1.25, 1e-3), abs=1e-12)
+    entry = {
+        "epsilon": 1.25,
+        "delta": 1e-3,
+        "unbounded": ["high"],
+        "high": None,
+        "low": None,
+    }
+    assert namespace["guess"](entry, "epsilon") == pytest.approx(
+        guess_limit(1.25, 1e-3), abs=1e-12
+    )
     assert namespace["guess"](entry, "high") == 1.0
     assert namespace["guess"](entry, "low") is None

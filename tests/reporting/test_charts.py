@@ -17,7 +17,13 @@ from fl_epe.limit import limit_record
 from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.chart_rounds import rounds_chart, run_charts, training_chart
 from fl_epe.reporting.chart_scores import scores_chart
-from fl_epe.reporting.charts import MOST_POINTS, answer_chart, in_legend_once, plain, spread_out
+from fl_epe.reporting.charts import (
+    MOST_POINTS,
+    answer_chart,
+    in_legend_once,
+    plain,
+    spread_out,
+)
 from fl_epe.reporting.still import PALETTE, still
 from fl_epe.reporting.summary import summarize
 from fl_epe.schedules import make_schedule
@@ -29,7 +35,13 @@ DELTA = 0.0052
 def limit_run(kind="epochs", rounds=60, each=12.0, noise=0.25, places=13, clients=120):
     schedule = make_schedule(kind, rounds, each)
     return limit_record(
-        schedule, noise, DELTA, num_canaries=places, beside=clients, unobserved=20, seed=1
+        schedule,
+        noise,
+        DELTA,
+        num_canaries=places,
+        beside=clients,
+        unobserved=20,
+        seed=1,
     )
 
 
@@ -51,7 +63,12 @@ def traces_of(chart, name):
 
 def test_every_chart_is_json_with_words_numbers_and_a_still_picture(made):
     charts = run_charts(summarize(made[0]))
-    assert [chart.name for chart in charts] == ["epsilon", "rounds", "scores", "training"]
+    assert [chart.name for chart in charts] == [
+        "epsilon",
+        "rounds",
+        "scores",
+        "training",
+    ]
     for chart in charts:
         json.dumps([chart.traces, chart.layout], allow_nan=False)
         assert any(letter.isdigit() for letter in chart.alternative)
@@ -70,9 +87,18 @@ def test_numbers_of_a_chart_stand_under_what_they_are(made):
         "eval_auc": np.array([0.7, 0.8]),
     }
     clip_norms = np.linspace(1, 2, record.rounds)
-    record = record.with_values(metrics=metrics, clip_norms=clip_norms, metric="accuracy")
+    record = record.with_values(
+        metrics=metrics, clip_norms=clip_norms, metric="accuracy"
+    )
     epsilon, rounds, scores, training = run_charts(summarize(record))
-    assert training.columns == ["series", "round", "loss", "accuracy", "ROC AUC", "clip norm"]
+    assert training.columns == [
+        "series",
+        "round",
+        "loss",
+        "accuracy",
+        "ROC AUC",
+        "clip norm",
+    ]
     held_out = [p for p in training.points if p["series"] == "held out"]
     assert [set(p) - {"series", "round"} for p in held_out] == (
         2 * [{"loss"}] + 2 * [{"accuracy"}] + 2 * [{"ROC AUC"}]
@@ -128,7 +154,9 @@ def test_a_point_of_the_picture_is_what_its_canaries_alone_would_say(made):
     (point,) = [
         p
         for p in epsilon_chart(*made).points
-        if p["series"] == "canaries, every round" and p["participations"] == 6 and p["ε"] > 50
+        if p["series"] == "canaries, every round"
+        and p["participations"] == 6
+        and p["ε"] > 50
     ]
     assert point["adversary"] == "every round"
     assert [point["ε"], point["from"], point["to"]] == pytest.approx(expected, rel=1e-3)
@@ -151,7 +179,9 @@ def test_secret_rounds_are_never_grouped(secret):
     assert drawn == {"ε, interval", "at least", "theory allows"}
     (estimate,) = traces_of(chart, "ε, interval")
     assert estimate["y"] == ["final model", "every round"]
-    assert estimate["x"] == pytest.approx([a.estimate.epsilon for a in secret[1]], rel=1e-4)
+    assert estimate["x"] == pytest.approx(
+        [a.estimate.epsilon for a in secret[1]], rel=1e-4
+    )
     assert "does not know" in chart.caption
 
 
@@ -167,11 +197,15 @@ def test_a_proof_of_nothing_and_an_infinite_theory_are_not_drawn(made):
     record, (final, every) = made
     analytical = dataclasses.replace(final.analytical, epsilon=math.inf)
     final, every = (
-        dataclasses.replace(a, proved=0.0, analytical=analytical) for a in (final, every)
+        dataclasses.replace(a, proved=0.0, analytical=analytical)
+        for a in (final, every)
     )
     chart = epsilon_chart(record, (final, every))
     assert traces_of(chart, "theory") == []
-    assert [t["y"] for t in chart.traces if t["name"].startswith("at least")] == [[None], [None]]
+    assert [t["y"] for t in chart.traces if t["name"].startswith("at least")] == [
+        [None],
+        [None],
+    ]
     assert "theory allows ∞" in chart.alternative
 
 
@@ -179,7 +213,11 @@ def test_rows_of_answers_keep_unlike_things_apart(made):
     _, (final, every) = made
     endless = dataclasses.replace(every.estimate, high=math.inf)
     missing = dataclasses.replace(final, estimate=None, reason="no model")
-    rows = (("A", final), ("B", dataclasses.replace(every, estimate=endless)), ("C", missing))
+    rows = (
+        ("A", final),
+        ("B", dataclasses.replace(every, estimate=endless)),
+        ("C", missing),
+    )
     chart = answer_chart(rows, name="runs", title="", caption="")
     json.dumps(chart.traces, allow_nan=False)
     assert [trace["y"] for trace in chart.traces] == [["A", "B"]] * 3
@@ -188,7 +226,9 @@ def test_rows_of_answers_keep_unlike_things_apart(made):
     assert answer_chart(rows[2:], name="runs", title="", caption="") is None
 
 
-def test_epsilon_by_round_is_that_of_the_run_with_theory_of_the_same_adversary(made, secret):
+def test_epsilon_by_round_is_that_of_the_run_with_theory_of_the_same_adversary(
+    made, secret
+):
     record, (_, every) = made
     chart = rounds_chart(record, every, record.delta)
     (drawn,), (theory,) = traces_of(chart, "ε so far"), traces_of(chart, "theory")
@@ -197,7 +237,9 @@ def test_epsilon_by_round_is_that_of_the_run_with_theory_of_the_same_adversary(m
     assert theory["y"] == sorted(theory["y"])
     assert theory["y"][-1] == pytest.approx(every.analytical.epsilon, rel=1e-4)
     other = dataclasses.replace(every.analytical, knows_rounds=False)
-    unlike = rounds_chart(record, dataclasses.replace(every, analytical=other), record.delta)
+    unlike = rounds_chart(
+        record, dataclasses.replace(every, analytical=other), record.delta
+    )
     assert traces_of(unlike, "theory") == []
 
 
@@ -215,7 +257,9 @@ def test_scores_have_their_line_and_those_that_took_no_part(made):
 
 @pytest.mark.slow
 def test_a_cloud_of_many_canaries_is_thinned_out_and_says_so():
-    record = limit_record(make_schedule("epochs", 6, 3), 0.5, 1e-3, num_canaries=2 * MOST_POINTS)
+    record = limit_record(
+        make_schedule("epochs", 6, 3), 0.5, 1e-3, num_canaries=2 * MOST_POINTS
+    )
     chart = scores_chart(record, answers(record))
     assert len(traces_of(chart, "every round")[0]["x"]) == MOST_POINTS
     assert f"Drawn are {MOST_POINTS} of {2 * MOST_POINTS} canaries" in chart.caption
@@ -259,8 +303,18 @@ def test_numbers_are_short_and_what_is_not_finite_is_left_out():
 
 
 def test_a_legend_names_each_once():
-    traces = [{"name": "a", "showlegend": False}, {"name": "a"}, {"name": "a"}, {"name": "b"}]
-    assert [t["showlegend"] for t in in_legend_once(traces)] == [False, True, False, True]
+    traces = [
+        {"name": "a", "showlegend": False},
+        {"name": "a"},
+        {"name": "a"},
+        {"name": "b"},
+    ]
+    assert [t["showlegend"] for t in in_legend_once(traces)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def _contrast(one: str, other: str) -> float:
@@ -268,7 +322,9 @@ def _contrast(one: str, other: str) -> float:
 
     def luminance(color: str) -> float:
         parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        linear = [
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     low, high = sorted((luminance(one), luminance(other)))

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from records import limit_with_clients, make_record, record_of
 
-from fl_epe.auditing import Adversary, AuditedClient, NotMeasured, client_epsilon, seen_by
+from fl_epe.auditing import (
+    Adversary,
+    AuditedClient,
+    NotMeasured,
+    client_epsilon,
+    seen_by,
+)
 from fl_epe.cli.main import main
 from fl_epe.reporting import summarize, write_clients
 from fl_epe.reporting.clients import client_leakage
@@ -17,12 +23,16 @@ from fl_epe.reporting.clients import client_leakage
 UNEVEN = 'device-classes:{"rates": [1, 4], "shares": [0.5, 0.5]}'
 
 
-@pytest.mark.parametrize("kind", ["epochs", UNEVEN, "poisson"], ids=["epochs", "uneven", "poisson"])
+@pytest.mark.parametrize(
+    "kind", ["epochs", UNEVEN, "poisson"], ids=["epochs", "uneven", "poisson"]
+)
 def test_each_client_has_that_of_its_own_rounds(kind):
     record = limit_with_clients(kind)
     summary = summarize(record)
     found = client_leakage(summary)
-    rounds = np.repeat(np.arange(record.rounds), np.diff(np.asarray(record.clients.offsets)))
+    rounds = np.repeat(
+        np.arange(record.rounds), np.diff(np.asarray(record.clients.offsets))
+    )
     for place in (0, len(found.ids) // 2, len(found.ids) - 1):
         presence = np.zeros((record.rounds, 1), bool)
         presence[rounds[record.clients.ids == found.ids[place]], 0] = True
@@ -40,7 +50,9 @@ def test_the_median_client_has_the_answer():
     summary = summarize(record)
     found = client_leakage(summary)
     for one in summary.answers:
-        same = found.epsilon[one.adversary.sees][found.participations == one.participations]
+        same = found.epsilon[one.adversary.sees][
+            found.participations == one.participations
+        ]
         assert one.estimate.epsilon == pytest.approx(np.mean(same), rel=1e-3)
 
 

@@ -50,7 +50,9 @@ def test_every_row_has_five_cells_and_groups_are_closed(kind):
     plain = re.sub(r"\\[\\{}]", "", text)
     assert plain.count("{") == plain.count("}")
     assert re.sub(r"\\\$", "", text).count("$") % 2 == 0
-    begun, ended = (re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end"))
+    begun, ended = (
+        re.findall(rf"\\{word}{{(\w+)}}", text) for word in ("begin", "end")
+    )
     assert begun == ended[::-1]
     assert text.isascii() or kind == "odd-name"
 
@@ -77,7 +79,9 @@ def test_the_numbers_are_those_of_the_answer():
     record = make_record()
     for row, answer in zip(_cells(_table(record)), answers(record), strict=True):
         assert float(row[1]) == pytest.approx(answer.estimate.epsilon, rel=0.005)
-        assert float(row[3].removeprefix(r"$\geq$ ")) == pytest.approx(answer.proved, rel=0.005)
+        assert float(row[3].removeprefix(r"$\geq$ ")) == pytest.approx(
+            answer.proved, rel=0.005
+        )
         assert float(row[4]) == pytest.approx(answer.analytical.epsilon, rel=0.005)
 
 
@@ -96,6 +100,8 @@ def test_special_characters():
 def test_latex_takes_it(kind, tmp_path):
     (tmp_path / "t.tex").write_text(DOCUMENT % _table(RECORDS[kind]()), "utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout
     assert "Overfull" not in run.stdout

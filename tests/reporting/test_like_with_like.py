@@ -27,8 +27,12 @@ RECORDS = {
     "poisson": limit_with_clients("poisson"),
     "fixed-size": limit_with_clients("fixed-size"),
     "balls-in-bins": limit_with_clients("balls-in-bins"),
-    "correlated": limit_with_clients("epochs").with_values(**{"mechanism.strategy": BAND}),
-    "correlated-secret": limit_with_clients("poisson").with_values(**{"mechanism.strategy": BAND}),
+    "correlated": limit_with_clients("epochs").with_values(
+        **{"mechanism.strategy": BAND}
+    ),
+    "correlated-secret": limit_with_clients("poisson").with_values(
+        **{"mechanism.strategy": BAND}
+    ),
 }
 NUMBERS = ("epsilon", "low", "high", "proved", "analytical")
 
@@ -77,7 +81,10 @@ def test_the_adversary_is_that_of_the_claim(case):
         assert found.adversary.knows_rounds is (not law.hidden)
     assert len({found.participations for found in summary.answers}) == 1
     assert bool(summary.told) is law.hidden
-    assert all(found.adversary.knows_rounds and of_one_question(found) for found in summary.told)
+    assert all(
+        found.adversary.knows_rounds and of_one_question(found)
+        for found in summary.told
+    )
 
 
 def test_report_json(case):
@@ -92,9 +99,16 @@ def test_report_json(case):
 def test_the_walk_finds_what_is_not_alike(case):
     _, record, summary = case
     entries = as_report(summary)["answer"]
-    other = answer(record, Adversary("all", knows_rounds=not entries[1]["knows_rounds"]))
-    if other.estimate is not None and other.analytical.epsilon != entries[1]["analytical"]:
-        assert wrong_places(record, [entries[1] | {"analytical": other.analytical.epsilon}])
+    other = answer(
+        record, Adversary("all", knows_rounds=not entries[1]["knows_rounds"])
+    )
+    if (
+        other.estimate is not None
+        and other.analytical.epsilon != entries[1]["analytical"]
+    ):
+        assert wrong_places(
+            record, [entries[1] | {"analytical": other.analytical.epsilon}]
+        )
     assert wrong_places(record, [entries[1] | {"participations": 1.0}])
     assert wrong_places(record, [entries[1] | {"epsilon": entries[0]["epsilon"]}])
     swapped = dataclasses.replace(
@@ -111,7 +125,11 @@ def test_the_table(case):
         assert row[1].rstrip("†") == number(estimate.epsilon)
         assert row[2] == f"{number(estimate.low)} – {number(estimate.high)}"
         assert row[3] == ("–" if not found.proved else number(found.proved))
-        assert limit is None or math.isinf(limit) or row[4].rstrip("*") == f"≤ {number(limit)}"
+        assert (
+            limit is None
+            or math.isinf(limit)
+            or row[4].rstrip("*") == f"≤ {number(limit)}"
+        )
     note = table_note(summary)
     assert ("not its rounds" in note) is law.hidden
     assert f"{summary.answers[0].analytical.adjacency} adjacency" in note
@@ -132,12 +150,17 @@ def test_runs_side_by_side(tmp_path):
     compared = {(pair.first, pair.second) for pair in found.differences}
     assert (letters["epochs"], letters["correlated"]) in compared
     assert (letters["epochs"], letters["poisson"]) not in compared
-    assert (letters["poisson"], letters["fixed-size"]) not in compared  # other adjacency
+    assert (
+        letters["poisson"],
+        letters["fixed-size"],
+    ) not in compared  # other adjacency
     assert any("different questions" in note for note in found.notes)
     write_runs_compared(found, tmp_path)
     rows = csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text("utf-8")))
     for row in rows:
-        entry: dict[str, Any] = {name: float(row[name]) if row[name] else None for name in NUMBERS}
+        entry: dict[str, Any] = {
+            name: float(row[name]) if row[name] else None for name in NUMBERS
+        }
         entry |= {name: float(row[name]) for name in ("participations", "delta")}
         entry |= {"sees": row["sees"], "adjacency": row["adjacency"]}
         entry["knows_rounds"] = row["knows_rounds"] == "True"

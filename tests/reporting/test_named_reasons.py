@@ -21,7 +21,10 @@ def test_few_parameters_are_the_first_reason_for_scores_that_do_not_fit(dim, nam
     assert "doubts" in codes
     assert ("size" in codes) == named
     assert summary.status == "unreliable"
-    assert text_of(record).startswith("Unreliable, as the model has 15 parameters") == named
+    assert (
+        text_of(record).startswith("Unreliable, as the model has 15 parameters")
+        == named
+    )
 
 
 def test_few_parameters_alone_are_no_fault(monkeypatch):

@@ -22,7 +22,12 @@ from fl_epe.reporting import (
 
 PLAN = ["2 canaries a round, 4% of the weight.", "About 1.2 s a round."]
 NAN = np.full(40, np.nan)
-DIVERGED = {"metrics": {"eval_round": np.arange(6.0), "eval_loss": np.append(np.ones(5), np.inf)}}
+DIVERGED = {
+    "metrics": {
+        "eval_round": np.arange(6.0),
+        "eval_loss": np.append(np.ones(5), np.inf),
+    }
+}
 
 
 @pytest.mark.parametrize("rounds", [6, 0])
@@ -52,7 +57,10 @@ def test_a_run_without_a_record_is_reported_the_same_way(tmp_path):
     write_report(summary, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
     assert (written["status"], written["run"]["task"]) == (NOT_MEASURED, "a deployment")
-    assert written["details"]["settings"] == {"task": "a deployment", "noise_multiplier": 0.5}
+    assert written["details"]["settings"] == {
+        "task": "a deployment",
+        "noise_multiplier": 0.5,
+    }
     assert (written["details"]["plan"], written["details"]["faults"]) == (
         PLAN,
         ["round 1, no model"],
@@ -72,9 +80,14 @@ def test_one_answer_alone(tmp_path):
     write_report(summary, tmp_path)
     assert summary.status == "diverged"
     text = " ".join(as_text(summary).split())
-    assert text.startswith("Diverged, as the final model is not finite: the numbers below")
+    assert text.startswith(
+        "Diverged, as the final model is not finite: the numbers below"
+    )
     final, every = json.loads((tmp_path / "report.json").read_text())["answer"]
-    assert (final["epsilon"], final["reason"]) == (None, "the final model is not finite")
+    assert (final["epsilon"], final["reason"]) == (
+        None,
+        "the final model is not finite",
+    )
     assert every["epsilon"] == summary.answers[1].estimate.epsilon > 0
     assert "final model not measured" in text
 
@@ -85,7 +98,9 @@ def test_a_diverged_run_says_so_first_and_keeps_its_numbers(tmp_path):
     reason = "the loss on held-out data is inf at the end"
     assert [one.text for one in summary.warnings] == [reason]
     page = (tmp_path / "report.html").read_text()
-    assert page.index(f'role="alert">Diverged, as {reason}') < page.index('class="finding"')
+    assert page.index(f'role="alert">Diverged, as {reason}') < page.index(
+        'class="finding"'
+    )
     assert as_text(summary).startswith(f"Diverged, as {reason}")
     assert summary.answers[0].estimate.epsilon > 0
     assert summarize(make_record()).status == "ok"

@@ -13,7 +13,12 @@ from records import make_record
 from fl_epe.reporting import summarize, write_report
 from fl_epe.reporting.details import details
 from fl_epe.reporting.report import plotly_script
-from fl_epe.reporting.sentences import first_sentence, table_note, table_rows, what_to_do
+from fl_epe.reporting.sentences import (
+    first_sentence,
+    table_note,
+    table_rows,
+    what_to_do,
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,37 @@ pytestmark = pytest.mark.browser
 WIDTHS = (400, 800, 1400)
 PAGES = ("whole", "stopped", "nothing", "no-record", "large", "compare")
 PATIENCE = 60.0  # seconds to wait for charts, on a busy machine
-RUN = ["run", "digits", "--num-canaries", "12", "--unobserved", "60", "--clients-per-round", "12"]
+RUN = [
+    "run",
+    "digits",
+    "--num-canaries",
+    "12",
+    "--unobserved",
+    "60",
+    "--clients-per-round",
+    "12",
+]
 RUN += ["--seed", "1", "--rounds", "10"]
-GRID = ["compare", "--schedules", "epochs", "poisson", "--noise-multipliers", "0.3", "0.5"]
-GRID += ["--participations", "1", "2", "--rounds", "8", "--clients", "200", "--workers", "1"]
+GRID = [
+    "compare",
+    "--schedules",
+    "epochs",
+    "poisson",
+    "--noise-multipliers",
+    "0.3",
+    "0.5",
+]
+GRID += [
+    "--participations",
+    "1",
+    "2",
+    "--rounds",
+    "8",
+    "--clients",
+    "200",
+    "--workers",
+    "1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +61,9 @@ def pages(tmp_path_factory, pictures_of_a_module):
     assert main([*RUN, "--output", str(root / "whole")]) == 0
     stop = ["--stop-when", "epsilon-all-low > 8"]
     assert main([*RUN, *stop, "--output", str(root / "stopped")]) == 0
-    write_report(summarize(record_of(0, faults=("round 3, it broke",))), root / "nothing")
+    write_report(
+        summarize(record_of(0, faults=("round 3, it broke",))), root / "nothing"
+    )
     unmeasured = summarize_unmeasured("the audit could not read the model", delta=1e-5)
     write_report(unmeasured, root / "no-record")
     write_report(summarize(large_record()), root / "large")
@@ -50,17 +79,28 @@ def browser():
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or "chromium"
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ):
         options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver") or "chromedriver"))
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
+    driver = webdriver.Chrome(
+        options, Service(shutil.which("chromedriver") or "chromedriver")
+    )
     yield driver
     driver.quit()
 
 
 def _media(browser, media="screen", dark=False):
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [scheme]})
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"media": media, "features": [scheme]}
+    )
 
 
 def _open(browser, path, width, *, dark=False):
@@ -73,14 +113,20 @@ def _open(browser, path, width, *, dark=False):
     browser.get(path.as_uri())
     end = time.monotonic() + PATIENCE
     while browser.find_elements("id", "plotly") and time.monotonic() < end:
-        if browser.execute_script("return document.documentElement.dataset.charts") == "drawn":
+        if (
+            browser.execute_script("return document.documentElement.dataset.charts")
+            == "drawn"
+        ):
             return
         time.sleep(0.05)
 
 
 def _requests(browser):
     """The addresses that were asked for since the page was opened."""
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    messages = (
+        json.loads(entry["message"])["message"]
+        for entry in browser.get_log("performance")
+    )
     return [
         message["params"]["request"]["url"]
         for message in messages
@@ -90,11 +136,15 @@ def _requests(browser):
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")]
+)
 def test_a_page_is_whole(pages, browser, name, width, dark):
     _open(browser, pages[name], width, dark=dark)
     assert browser.get_log("browser") == []
-    others = [url for url in _requests(browser) if not url.startswith(("data:", "blob:"))]
+    others = [
+        url for url in _requests(browser) if not url.startswith(("data:", "blob:"))
+    ]
     assert others == [pages[name].as_uri()]
     figures = len(browser.find_elements("css selector", "figure.chart"))
     drawn = browser.execute_script(
@@ -132,7 +182,9 @@ def test_tables_sort(pages, browser):
     browser.execute_script(opens)
     table = browser.find_element("css selector", "#epsilon table[data-sortable]")
     heads = table.find_elements("css selector", "thead th")
-    cells = "return [...arguments[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
+    cells = (
+        "return [...arguments[0].tBodies[0].rows].map(row => row.cells[0].textContent)"
+    )
     assert heads[0].get_attribute("aria-sort") == "none"
     found = []
     for direction in ("ascending", "descending"):
@@ -195,7 +247,11 @@ def test_print_has_still_pictures_and_what_is_folded(pages, browser):
         "dispatchEvent(new Event('beforeprint'));"
         "return [...document.querySelectorAll('details')].map(one => [one.className, one.open])"
     )
-    assert {tuple(pair) for pair in opened} == {("", True), ("notes", True), ("data", False)}
+    assert {tuple(pair) for pair in opened} == {
+        ("", True),
+        ("notes", True),
+        ("data", False),
+    }
 
 
 def test_without_scripts_the_still_pictures_stand(pages, browser):
@@ -210,7 +266,9 @@ def test_without_scripts_the_still_pictures_stand(pages, browser):
                 assert image.rect["height"] > 100
             assert not browser.find_elements("css selector", "figure.drawn, th button")
     finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+        browser.execute_cdp_cmd(
+            "Emulation.setScriptExecutionDisabled", {"value": False}
+        )
 
 
 def _open_still(browser, path, width):

@@ -57,7 +57,9 @@ def _check_pdf(record, tmp_path, charts):
     """Fonts are embedded, and the same record gives the same bytes."""
     for folder in (tmp_path / "first", tmp_path / "second"):
         write_figures(summarize(record), folder, ("pdf",))
-    found = {path.stem: path.read_bytes() for path in (tmp_path / "first").glob("*.pdf")}
+    found = {
+        path.stem: path.read_bytes() for path in (tmp_path / "first").glob("*.pdf")
+    }
     assert charts <= found.keys()
     for name, pdf in found.items():
         assert b"/CreationDate" not in pdf
@@ -83,7 +85,11 @@ def test_text_is_text(figures):
 
 def test_the_epsilon_table_has_what_the_answer_has(figures):
     directory, _ = figures
-    points = [row for row in read(directory / "epsilon.csv") if row["series"] == "median client"]
+    points = [
+        row
+        for row in read(directory / "epsilon.csv")
+        if row["series"] == "median client"
+    ]
     found = [answer.estimate.epsilon for answer in answers(_record())]
     assert [row["adversary"] for row in points] == ["final model", "every round"]
     assert [float(row["ε"]) for row in points] == pytest.approx(found, rel=1e-4)
@@ -127,7 +133,8 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
     "changes",
     [
         pytest.param(
-            {"noise_multiplier": None, "sum_noise_multiplier": None}, marks=pytest.mark.slow
+            {"noise_multiplier": None, "sum_noise_multiplier": None},
+            marks=pytest.mark.slow,
         ),
         pytest.param({"clip_norms": np.full(6, np.nan)}, marks=pytest.mark.slow),
         pytest.param(
@@ -135,7 +142,8 @@ def test_what_was_not_measured_has_no_figure(tmp_path):
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0}, marks=pytest.mark.slow
+            {"noise_multiplier": 0.0, "sum_noise_multiplier": 0.0},
+            marks=pytest.mark.slow,
         ),
         pytest.param({"norms.displacement": 0.0}, marks=pytest.mark.slow),
     ],
@@ -151,7 +159,11 @@ def test_records_of_every_kind_are_drawn(changes, tmp_path):
         }
     record = make_record(**changes)
     written = write_figures(summarize(record), tmp_path, ("png",))
-    assert {"scores", "table"} < {path.stem for path in written} <= {*CHARTS, "scores", "table"}
+    assert (
+        {"scores", "table"}
+        < {path.stem for path in written}
+        <= {*CHARTS, "scores", "table"}
+    )
 
 
 def test_a_format_that_is_none_is_refused(tmp_path):
@@ -181,6 +193,8 @@ def test_a_picture_does_not_depend_on_settings_of_matplotlib(pictures):
 
     chart = run_charts(summarize(_record()))[0]
     before = picture(chart, "svg")
-    with matplotlib.rc_context({"text.usetex": True, "lines.linewidth": 9, "font.size": 30}):
+    with matplotlib.rc_context(
+        {"text.usetex": True, "lines.linewidth": 9, "font.size": 30}
+    ):
         assert picture(chart, "svg") == before
         assert matplotlib.rcParams["font.size"] == 30  # those of the caller stay

@@ -23,26 +23,35 @@ class TestReports:
         "part-of-an-epoch": lambda: limit_record(
             ShuffledEpochs(6, 1.5), 0.5, 1e-3, num_canaries=40, unobserved=40
         ),
-        "poisson": lambda: limit_record(Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40),
+        "poisson": lambda: limit_record(
+            Poisson(6, 0.3), 0.5, 1e-3, num_canaries=40, unobserved=40
+        ),
         "no-unobserved": lambda: limit_record(
             ShuffledEpochs(6, 2), 0.5, 1e-3, num_canaries=40, unobserved=0
         ),
         "no-clip-norms": lambda: make_record(clip_norms=np.full(6, np.nan)),
         "unknown-schedule": lambda: make_record(participation=ParticipationLaw(6)),
         "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
-        "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+        "unknown-noise": lambda: make_record(
+            noise_multiplier=None, sum_noise_multiplier=None
+        ),
         "an-empty-round": lambda: make_record(
             **{"norms.means": np.array([0.0, *make_record().norms.means[1:]])}
         ),
         "nobody-took-part": lambda: make_record(presence=np.zeros((6, 40), bool)),
         "nothing-moved": lambda: make_record(**{"norms.displacement": 0.0}),
-        "lost-updates": lambda: make_record(absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)),
+        "lost-updates": lambda: make_record(
+            absent=np.array([0, 3, 0, 0, 1, 0]), faults=("x",)
+        ),
         "coins": lambda: make_record(inclusion="coin"),
     }
 
     @pytest.mark.parametrize(
         "kind",
-        [pytest.param(k, marks=() if k in BY_DEFAULT else pytest.mark.slow) for k in RECORDS],
+        [
+            pytest.param(k, marks=() if k in BY_DEFAULT else pytest.mark.slow)
+            for k in RECORDS
+        ],
     )
     def test_is_written(self, kind, tmp_path):
         summary = summarize(self.RECORDS[kind]())
@@ -84,4 +93,6 @@ def test_no_text_of_a_record_has_a_line_of_its_own():
     summary = summarize(make_record(unit=forged, faults=(forged,), task=forged))
     text = as_text(summary, details=True)
     assert "At least: ε = 0" in " ".join(text.split())
-    assert not [line for line in text.splitlines() if line.startswith(("• At least", "Forged"))]
+    assert not [
+        line for line in text.splitlines() if line.startswith(("• At least", "Forged"))
+    ]

@@ -38,7 +38,9 @@ def schema():
 @pytest.fixture(scope="module", params=[*RECORDS, "no-record"])
 def report(request):
     summary = (
-        summarize_unmeasured("the model was never seen", delta=1e-3, config={"plan": ["a"]})
+        summarize_unmeasured(
+            "the model was never seen", delta=1e-3, config={"plan": ["a"]}
+        )
         if request.param == "no-record"
         else summarize(RECORDS[request.param]())
     )

@@ -42,7 +42,9 @@ def two():
 
 
 def pairs(found, adversary="all"):
-    return {(p.first, p.second): p for p in found.differences if p.adversary == adversary}
+    return {
+        (p.first, p.second): p for p in found.differences if p.adversary == adversary
+    }
 
 
 def test_the_numbers_are_those_of_each_report(two):
@@ -52,7 +54,9 @@ def test_the_numbers_are_those_of_each_report(two):
 
 def test_a_difference_that_is_larger_than_chance(two):
     pair = pairs(two)["A", "B"]
-    one, other = (answers(record)[1].estimate for record in (limit(0.3, 1), limit(1.0, 2)))
+    one, other = (
+        answers(record)[1].estimate for record in (limit(0.3, 1), limit(1.0, 2))
+    )
     assert pair.found == epsilon_difference(one, other)
     assert pair.found.larger_than_chance
     assert "A leaks more than B" in pair.sentence()
@@ -81,7 +85,9 @@ def test_the_same_seed_is_not_taken_for_independence():
 
 @pytest.mark.slow
 def test_a_record_without_seeds_may_depend_on_any_other():
-    found = compare_runs({"one": limit(0.3, 1), "other": limit(0.3, 2).with_values(seeds={})})
+    found = compare_runs(
+        {"one": limit(0.3, 1), "other": limit(0.3, 2).with_values(seeds={})}
+    )
     assert not any(pair.found.independent for pair in found.differences)
 
 
@@ -124,7 +130,9 @@ def test_runs_that_were_not_measured_are_not_compared():
     found = compare_runs({"whole": limit(0.5, 1), "one canary": record_of(1)})
     assert not found.measured
     assert found.differences == ()
-    assert any(note.startswith("Run B (not measured): only 1 canary") for note in found.notes)
+    assert any(
+        note.startswith("Run B (not measured): only 1 canary") for note in found.notes
+    )
 
 
 def test_settings_that_differ_come_apart_from_those_that_do_not(two):
@@ -152,7 +160,11 @@ def test_a_delta_out_of_range():
 def directory(two, tmp_path_factory):
     directory = tmp_path_factory.mktemp("comparison")
     paths = write_runs_compared(two, directory)
-    assert {path.name for path in paths} == {"comparison.html", "comparison.json", "comparison.csv"}
+    assert {path.name for path in paths} == {
+        "comparison.html",
+        "comparison.json",
+        "comparison.csv",
+    }
     return directory
 
 
@@ -168,14 +180,20 @@ class TestPages:
         assert pair["found"]["low"] == pairs(two)["A", "B"].found.low
 
     def test_csv(self, directory, two):
-        rows = list(csv.DictReader(io.StringIO((directory / "comparison.csv").read_text("utf-8"))))
+        rows = list(
+            csv.DictReader(
+                io.StringIO((directory / "comparison.csv").read_text("utf-8"))
+            )
+        )
         assert [(row["run"], row["sees"]) for row in rows] == [
             ("A", "final"),
             ("A", "all"),
             ("B", "final"),
             ("B", "all"),
         ]
-        assert float(rows[1]["epsilon"]) == two.runs[0].summary.answers[1].estimate.epsilon
+        assert (
+            float(rows[1]["epsilon"]) == two.runs[0].summary.answers[1].estimate.epsilon
+        )
         assert rows[0]["setting: noise_multiplier"] == "0.3"
 
     def test_the_page_asks_nobody_and_says_its_picture_in_numbers(self, directory):

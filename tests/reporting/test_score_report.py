@@ -16,7 +16,9 @@ RNG = np.random.default_rng(0)
 def scores(tmp_path):
     """A file of scores two deviations apart."""
     path = tmp_path / "scores.npz"
-    np.savez(path, observed=RNG.standard_normal(200) + 2, unobserved=RNG.standard_normal(200))
+    np.savez(
+        path, observed=RNG.standard_normal(200) + 2, unobserved=RNG.standard_normal(200)
+    )
     return str(path)
 
 
@@ -29,7 +31,9 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["estimate", scores]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("By these scores, if they are Gaussian, this attack guesses right")
+    assert printed.startswith(
+        "By these scores, if they are Gaussian, this attack guesses right"
+    )
     assert len(printed.splitlines()) <= 10
     assert len(printed.split()) <= 80
     assert "clopper-pearson" not in printed
@@ -43,7 +47,9 @@ def test_one_screen_with_the_answer_first(scores, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("claim", "status", "code", "words"),
     [
-        pytest.param("0.1", "faulty", 3, "The claim of ε ≤ 0.100 is refuted", id="refuted"),
+        pytest.param(
+            "0.1", "faulty", 3, "The claim of ε ≤ 0.100 is refuted", id="refuted"
+        ),
         pytest.param("50", "ok", 3, "Whether ε ≤ 50.0 holds is undecided", id="large"),
         pytest.param("4", "ok", 3, "cannot tell whether they are Gaussian", id="below"),
     ],
@@ -63,9 +69,16 @@ def test_few_scores_of_an_unknown_law_refute_a_claim_by_a_proof_alone(
 def test_many_scores_decide_about_a_claim(tmp_path, capsys):
     path = tmp_path / "scores.npz"
     rng = np.random.default_rng(1)
-    np.savez(path, observed=rng.standard_normal(2000) + 1, unobserved=rng.standard_normal(2000))
+    np.savez(
+        path,
+        observed=rng.standard_normal(2000) + 1,
+        unobserved=rng.standard_normal(2000),
+    )
     exact = gaussian_epsilon(1.0, 1e-5)
-    for claim, verdict, code in ((exact, "not violated", 0), (exact / 2, "violated", 3)):
+    for claim, verdict, code in (
+        (exact, "not violated", 0),
+        (exact / 2, "violated", 3),
+    ):
         found, values = _values([str(path), "--claim", str(claim)], capsys)
         assert (found, values["answer"]["verdict"]) == (code, verdict)
         assert values["answer"]["proved"] < exact

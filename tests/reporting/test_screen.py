@@ -13,12 +13,28 @@ from records import limit_with_clients, make_record, record_of
 
 from fl_epe.cli.main import main
 from fl_epe.cli.report import print_and_write
-from fl_epe.reporting import Terminal, as_text, print_report, summarize, summarize_unmeasured
+from fl_epe.reporting import (
+    Terminal,
+    as_text,
+    print_report,
+    summarize,
+    summarize_unmeasured,
+)
 from fl_epe.reporting.reliability import CODES, warnings_of
-from fl_epe.reporting.sentences import LITTLE, SOME, guess_limit, table_note, table_rows, what_to_do
+from fl_epe.reporting.sentences import (
+    LITTLE,
+    SOME,
+    guess_limit,
+    table_note,
+    table_rows,
+    what_to_do,
+)
 
 limit = limit_with_clients
-LONG = tuple(f"step {t}: the noise is smaller than what is accounted for by far" for t in range(9))
+LONG = tuple(
+    f"step {t}: the noise is smaller than what is accounted for by far"
+    for t in range(9)
+)
 RECORDS = {
     "ok": limit,
     "large-delta": lambda: limit(noise=0.25, delta=0.0052),
@@ -26,10 +42,14 @@ RECORDS = {
     "extrapolated": lambda: limit(often=30, clients=10, places=1),
     "faulty": lambda: limit(step_faults=LONG),
     "doubts": lambda: limit(doubts=LONG, caveat=" ".join(LONG), faults=LONG),
-    "unmeasured": lambda: record_of(0, fault_counts={f"a fault of kind {i}": i for i in range(9)}),
+    "unmeasured": lambda: record_of(
+        0, fault_counts={f"a fault of kind {i}": i for i in range(9)}
+    ),
     "crowded": lambda: limit(clients=20),
     "no-noise": lambda: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0),
-    "unknown-noise": lambda: make_record(noise_multiplier=None, sum_noise_multiplier=None),
+    "unknown-noise": lambda: make_record(
+        noise_multiplier=None, sum_noise_multiplier=None
+    ),
 }
 STATUS = {"faulty": "faulty", "doubts": "unreliable", "unmeasured": "not measured"}
 STATUS |= {"crowded": "unreliable"}
@@ -77,7 +97,9 @@ def test_every_number_of_the_table_is_whole_in_a_narrow_terminal(name, columns):
     "words",
     [
         pytest.param("advise noise --target-epsilon 3 --rounds 20", id="advise-noise"),
-        pytest.param("advise canaries --clients 120 --participations 12", id="advise-canaries"),
+        pytest.param(
+            "advise canaries --clients 120 --participations 12", id="advise-canaries"
+        ),
         pytest.param(
             "compare --schedules epochs poisson --noise-multipliers 1 --participations 4 "
             "--rounds 20 --workers 1 --output grid",
@@ -94,7 +116,9 @@ def test_no_command_cuts_a_number(words, columns, monkeypatch, tmp_path, capsys)
         (tmp_path / name).mkdir()
         limit(noise=noise).save(tmp_path / name / "record.npz")
     scores = np.random.default_rng(1).normal([3, 0], 1, (40, 2))
-    np.savetxt("scores.csv", scores, delimiter=",", header="observed,unobserved", comments="")
+    np.savetxt(
+        "scores.csv", scores, delimiter=",", header="observed,unobserved", comments=""
+    )
     assert main(words.split()) == 0
     assert "…" not in capsys.readouterr().out
 
@@ -104,7 +128,9 @@ def test_at_least_and_at_most_are_told_apart_in_any_encoding(encoding, tmp_path)
     limit(noise=0.5).save(tmp_path / "record.npz")
     command = [sys.executable, "-m", "fl_epe", "report", str(tmp_path), "--details"]
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"}
-    shown = subprocess.run(command, env=environment, capture_output=True, check=True).stdout
+    shown = subprocess.run(
+        command, env=environment, capture_output=True, check=True
+    ).stdout
     text, rows = shown.decode(encoding), table_rows(summarize(limit(noise=0.5)))
     for row in rows:
         for cell in row[3:]:
@@ -130,7 +156,9 @@ def test_the_status_and_its_reason_come_first(screen):
     assert summary.status == STATUS.get(name, "ok")
     first = " ".join(text.split()).partition(": ")[0]
     if summary.status == "ok":
-        assert text.startswith("Whether one client took part, this audit's attack guesses right")
+        assert text.startswith(
+            "Whether one client took part, this audit's attack guesses right"
+        )
     else:
         reason = summary.warnings[0].text.split(": ")[0].split()[:12]
         assert first.startswith(f"{summary.status.capitalize()}, as {' '.join(reason)}")
@@ -160,7 +188,11 @@ def test_the_details_answer_questions_and_hide_nothing():
     summary = summarize(limit("poisson"))
     short, long = as_text(summary), as_text(summary, details=True)
     assert long.startswith(short)
-    for question in ("Can I trust it?", "Who knows what?", "Which clients are worst off?"):
+    for question in (
+        "Can I trust it?",
+        "Who knows what?",
+        "Which clients are worst off?",
+    ):
         assert question in long
     assert "What do the statistics of Andrew et al. (2024) say?" in long
     assert "Another question" in long  # of who knows the rounds
@@ -191,32 +223,44 @@ class TestWarnings:
     def test_scores_that_are_too_wide(self):
         record = limit()
         wide = record.observed.displacement * 3
-        assert "width" in self.codes(record.with_values(**{"observed.displacement": wide}))
+        assert "width" in self.codes(
+            record.with_values(**{"observed.displacement": wide})
+        )
 
     def test_a_null_that_does_not_fit(self):
         record = limit()
         null = record.unobserved.displacement * 2
-        assert "null" in self.codes(record.with_values(**{"unobserved.displacement": null}))
+        assert "null" in self.codes(
+            record.with_values(**{"unobserved.displacement": null})
+        )
 
     def test_a_model_that_forgets(self):
         record = limit(noise=0.02, often=2)
         kept = np.arange(30) @ record.presence / record.presence.sum(axis=0) / 15
         forgot = record.observed.displacement * kept
-        assert "time" in self.codes(record.with_values(**{"observed.displacement": forgot}))
+        assert "time" in self.codes(
+            record.with_values(**{"observed.displacement": forgot})
+        )
         assert "time" not in self.codes(record)
 
     @pytest.mark.parametrize(
         ("metric", "values", "chance", "found"),
         [
-            pytest.param("accuracy", [0.2, 0.1], {"chance_accuracy": 0.1}, True, id="guess"),
-            pytest.param("accuracy", [0.1, 0.2], {"chance_accuracy": 0.1}, False, id="learned"),
+            pytest.param(
+                "accuracy", [0.2, 0.1], {"chance_accuracy": 0.1}, True, id="guess"
+            ),
+            pytest.param(
+                "accuracy", [0.1, 0.2], {"chance_accuracy": 0.1}, False, id="learned"
+            ),
             pytest.param("r2", [-1.0, -0.1], {}, True, id="mean"),
             pytest.param("r2", [-1.0, 0.3], {}, False, id="regression"),
         ],
     )
     def test_a_model_that_does_not_learn(self, metric, values, chance, found):
         metrics = {"eval_round": np.array([0, 30]), "eval_accuracy": np.array(values)}
-        assert ("learning" in self.codes(limit(metrics=metrics, metric=metric, **chance))) is found
+        assert (
+            "learning" in self.codes(limit(metrics=metrics, metric=metric, **chance))
+        ) is found
 
     def test_a_loss_that_is_that_of_the_mean(self):
         metrics = {"eval_round": np.array([0, 30]), "eval_loss": np.array([3.0, 2.0])}
@@ -225,9 +269,14 @@ class TestWarnings:
             assert ("learning" in self.codes(record)) is found
 
     def test_a_model_that_guesses_right_has_learned_whatever_its_loss_is(self):
-        series = {"eval_round": np.array([0, 30]), "eval_accuracy": np.array([0.1, 0.9])}
+        series = {
+            "eval_round": np.array([0, 30]),
+            "eval_accuracy": np.array([0.1, 0.9]),
+        }
         metrics = {**series, "eval_loss": np.array([2.3, 5.0])}
-        record = limit(metrics=metrics, metric="accuracy", chance_accuracy=0.1, chance_loss=2.3)
+        record = limit(
+            metrics=metrics, metric="accuracy", chance_accuracy=0.1, chance_loss=2.3
+        )
         assert "learning" not in self.codes(record)
 
     def test_a_proof_above_its_interval_and_above_theory(self):
@@ -250,7 +299,9 @@ class TestWarnings:
         assert summary.warnings[0].code == "exceeds-theory"
         accused = [one.text for one in summary.warnings if one.code == "exceeds-theory"]
         assert accused[0].startswith("with 99.9% confidence the final model leaks more")
-        assert accused[1].startswith("with 99.0% confidence every round's model leaks more")
+        assert accused[1].startswith(
+            "with 99.0% confidence every round's model leaks more"
+        )
         assert "(proved ε ≥ " in accused[1]
         slightly = summarize(record.with_values(noise_multiplier=0.31)).warnings[0]
         assert "if its noise is Gaussian, allowed 64.1" in slightly.text
@@ -258,7 +309,8 @@ class TestWarnings:
 
     def test_every_code_has_a_rank(self):
         assert list(CODES.values()) == sorted(
-            CODES.values(), key=["diverged", "not measured", "faulty", "unreliable", "ok"].index
+            CODES.values(),
+            key=["diverged", "not measured", "faulty", "unreliable", "ok"].index,
         )
 
 
@@ -302,15 +354,21 @@ def test_theory_may_say_less_than_an_audit_can_show():
     summary = summarize(limit(noise=6.0, often=1))
     every = summary.answers[1]
     assert every.estimate is not None
-    assert every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
+    assert (
+        every.estimate.high > (every.analytical.epsilon or 0.0) > (every.proved or 0.0)
+    )
     assert summary.status == "ok"
     assert what_to_do(summary).startswith("Little was found")
     assert every.estimate.epsilon > (every.analytical.epsilon or 0.0)
     assert "Estimates may exceed theory by chance." in table_note(summary)
     estimate = dataclasses.replace(every.estimate, low=9.0, epsilon=12.0, high=15.0)
-    above = dataclasses.replace(every, estimate=estimate)  # theory does not explain that
+    above = dataclasses.replace(
+        every, estimate=estimate
+    )  # theory does not explain that
     summary = dataclasses.replace(summary, answers=(summary.answers[0], above))
     assert "rounds' models secret" in what_to_do(summary)
     estimate = dataclasses.replace(estimate, low=0.0, epsilon=0.0, high=0.0)
     below = [dataclasses.replace(one, estimate=estimate) for one in summary.answers]
-    assert "by chance" not in table_note(dataclasses.replace(summary, answers=tuple(below)))
+    assert "by chance" not in table_note(
+        dataclasses.replace(summary, answers=tuple(below))
+    )

@@ -41,7 +41,10 @@ def test_first_is_the_silo_with_the_largest_epsilon_for_each_adversary():
     )
     assert len(sentences) == len(SEEN_OF_SILOS)
     for sentence, seen in zip(sentences, SEEN_OF_SILOS.values(), strict=True):
-        assert f"who sees {seen}, learns of one record at δ = 1e-05: most in south, ε" in sentence
+        assert (
+            f"who sees {seen}, learns of one record at δ = 1e-05: most in south, ε"
+            in sentence
+        )
     assert words(silos_text(THREE)).startswith(f"{theory} {sentences[0]}")
 
 
@@ -54,7 +57,9 @@ def test_a_silo_s_own_answer_is_not_compared():
 def test_a_silo_without_a_name_speaks_of_itself(tmp_path):
     write_silos_report([answer("")], (), tmp_path)
     assert "in this silo, ε ≈ 2.00" in (tmp_path / "report.html").read_text()
-    assert "\nthis silo: one record, δ = 1e-05, 95% intervals" in silos_text([answer("")])
+    assert "\nthis silo: one record, δ = 1e-05, 95% intervals" in silos_text(
+        [answer("")]
+    )
 
 
 def test_what_is_proved_stands_with_the_answer():
@@ -65,9 +70,13 @@ def test_what_is_proved_stands_with_the_answer():
 def test_a_silo_that_was_not_measured_is_named():
     some = [answer("north", lines=(UNMEASURED,)), answer("south", lines=lines(2.0))]
     sentences = silos_json(some)["answer"]
-    assert sentences[2].endswith("most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north.")
+    assert sentences[2].endswith(
+        "most in south, ε ≈ 1.00 (0.800 – 1.20); not measured in north."
+    )
     _, sentence = silos_json(some[:1])["answer"]
-    assert sentence.endswith("learns of one record at δ = 1e-05: not measured in north.")
+    assert sentence.endswith(
+        "learns of one record at δ = 1e-05: not measured in north."
+    )
     assert silos_json(some[:1])["notes"] == ["north: the optimizer is Adam locally."]
     assert silos_json(some[:1])["status"] == "not measured"
 
@@ -93,7 +102,10 @@ def test_nothing_says_patient_or_person_of_a_record():
 
 
 def test_a_defect_is_named_by_its_silo():
-    silos = [answer("north", lines=(PROVED,)), answer("south", faults=("its clipping is off",))]
+    silos = [
+        answer("north", lines=(PROVED,)),
+        answer("south", faults=("its clipping is off",)),
+    ]
     report = silos_json(silos, ["west did not answer the last model"])
     assert report["status"] == "faulty"
     assert report["faults"] == [
@@ -123,7 +135,9 @@ def test_what_the_report_is_worth(silos, faults, status):
 
 
 def test_the_table_has_every_number():
-    whole = SiloLine("server", 2.15, 1.9, 2.4, proved=1.2, theory=3.03, linear_limit=2.05)
+    whole = SiloLine(
+        "server", 2.15, 1.9, 2.4, proved=1.2, theory=3.03, linear_limit=2.05
+    )
     text = silos_text(
         [answer("north", lines=(whole, SiloLine("public", reason="it was not seen")))]
     )
@@ -145,7 +159,9 @@ def test_infinite_numbers_are_named(schema):
 
 
 def test_files_are_as_the_schema_says(tmp_path, schema):
-    shared = answer("north", design={"q": 0.02, "z": math.inf}, records={"server": "abcd"})
+    shared = answer(
+        "north", design={"q": 0.02, "z": math.inf}, records={"server": "abcd"}
+    )
     write_silos_report([shared, *THREE[1:]], ["west is gone"], tmp_path)
     written = json.loads((tmp_path / "report.json").read_text())
     jsonschema.validate(written, schema)
@@ -180,7 +196,9 @@ def test_the_page_asks_for_nothing_and_reads_on_a_telephone(tmp_path):
 
 
 def test_metrics_are_the_largest_and_each_silo_s():
-    metrics = silo_metrics((answer("north & co"), *THREE[1:], answer("east", lines=(UNMEASURED,))))
+    metrics = silo_metrics(
+        (answer("north & co"), *THREE[1:], answer("east", lines=(UNMEASURED,)))
+    )
     assert metrics["silos-server-epsilon"] == 4.0
     assert metrics["silos-public-epsilon-west"] == 0.75
     assert metrics["silos-server-epsilon-north___co"] == 2.0
@@ -189,7 +207,9 @@ def test_metrics_are_the_largest_and_each_silo_s():
 
 def test_a_claim_that_is_refuted_names_the_silo():
     silos = {"north": answer("north", lines=(PROVED,)), "south": answer("south")}
-    with pytest.raises(AssertionError, match=r"north: ε of one record is at least 3\.50"):
+    with pytest.raises(
+        AssertionError, match=r"north: ε of one record is at least 3\.50"
+    ):
         assert_silos_private(silos, epsilon=3.0, delta=1e-5)
     with pytest.raises(Undecided, match="north: the interval of ε is above the claim"):
         assert_silos_private(silos, epsilon=3.7, delta=1e-5)
@@ -211,7 +231,11 @@ def test_a_claim_is_not_passed_by_silence_nor_with_faults():
 
 def test_a_note_stands_once_with_all_whom_it_is_of():
     reason = "the server moves the model by FedAdam, not by averages"
-    line = [SiloLine(name, theory=3.0, reason=reason) for name in ("partner", "outsider")]
+    line = [
+        SiloLine(name, theory=3.0, reason=reason) for name in ("partner", "outsider")
+    ]
     rows = (SiloLine("server", 2.0, 1.6, 2.4, theory=3.0), *line)
-    notes = silos_json([answer("north", lines=rows), answer("south", lines=rows)])["notes"]
+    notes = silos_json([answer("north", lines=rows), answer("south", lines=rows)])[
+        "notes"
+    ]
     assert notes == [f"north, south (partner, outsider): {reason}."]

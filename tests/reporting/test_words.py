@@ -29,10 +29,16 @@ RUNS = {
     "ok": limit_with_clients,
     "little": lambda **more: limit_with_clients(noise=6.0, often=1, **more),
     "secret": lambda **more: limit_with_clients("poisson", **more),
-    "unreliable": lambda **more: limit_with_clients(doubts=("the noise looks wrong",), **more),
-    "faulty": lambda **more: limit_with_clients(step_faults=("step 1 has no noise",), **more),
+    "unreliable": lambda **more: limit_with_clients(
+        doubts=("the noise looks wrong",), **more
+    ),
+    "faulty": lambda **more: limit_with_clients(
+        step_faults=("step 1 has no noise",), **more
+    ),
     "diverged": lambda **more: limit_with_clients(last_model_is_finite=False, **more),
-    "no-noise": lambda **more: make_record(noise_multiplier=0.0, sum_noise_multiplier=0.0, **more),
+    "no-noise": lambda **more: make_record(
+        noise_multiplier=0.0, sum_noise_multiplier=0.0, **more
+    ),
     "not-measured": lambda **more: record_of(0, **more),
 }
 
@@ -84,11 +90,16 @@ def test_a_limit_by_theory_is_called_one():
     limit = dataclasses.replace(every.analytical, epsilon=every.estimate.epsilon * 0.99)
     answers = summary.answers[0], dataclasses.replace(every, analytical=limit)
     told = first_sentence(dataclasses.replace(summary, answers=answers))
-    assert f"ε ≈ {number(every.estimate.epsilon)}, theory ≤ {number(limit.epsilon)}" in told
+    assert (
+        f"ε ≈ {number(every.estimate.epsilon)}, theory ≤ {number(limit.epsilon)}"
+        in told
+    )
 
 
 def test_clients_that_differ_by_their_rounds_alone_are_said_to():
-    (line, *_) = dict(details(summarize(limit_with_clients())))["Which clients are worst off?"]
+    (line, *_) = dict(details(summarize(limit_with_clients())))[
+        "Which clients are worst off?"
+    ]
     assert "rounds each. Their ε differ by" in line
 
 
@@ -120,7 +131,9 @@ def test_the_note_says_that_a_unit_is_not_one_of_its_records(unit, has_records):
     ("run", "words"),
     [
         pytest.param("ok", "zeros in the same run (zero-out", id="zero-out"),
-        pytest.param("secret", "the same run without it (add-or-remove", id="add-or-remove"),
+        pytest.param(
+            "secret", "the same run without it (add-or-remove", id="add-or-remove"
+        ),
     ],
 )
 def test_the_note_says_with_which_run_this_one_is_compared(run, words):
@@ -130,12 +143,16 @@ def test_the_note_says_with_which_run_this_one_is_compared(run, words):
 def test_an_interval_that_begins_at_zero_shows_nothing():
     summary = summarize(RUNS["little"](seed=2))
     assert any(one.estimate.low == 0 < one.estimate.epsilon for one in summary.answers)
-    assert "An interval from 0 shows neither a leak nor its absence." in table_note(summary)
+    assert "An interval from 0 shows neither a leak nor its absence." in table_note(
+        summary
+    )
 
 
 def test_a_lower_bound_is_never_called_a_proof_in_a_heading():
     assert "at least (95%)" in headings(summarize(limit_with_clients()))
-    assert not any("proved" in heading for heading in headings(summarize(limit_with_clients())))
+    assert not any(
+        "proved" in heading for heading in headings(summarize(limit_with_clients()))
+    )
 
 
 def test_the_server_is_said_to_be_no_adversary():
@@ -158,11 +175,15 @@ def test_a_proof_stands_beside_what_it_assumes():
 
 
 def test_the_worst_client_has_an_interval_and_theory():
-    lines = dict(details(summarize(limit_with_clients())))["Which clients are worst off?"]
+    lines = dict(details(summarize(limit_with_clients())))[
+        "Which clients are worst off?"
+    ]
     worst = [line for line in lines if "worst-case" in line]
     assert len(worst) == 2
     for line in worst:
-        assert re.search(r"ε is [\d.]+ \([\d.]+ – [\d.]+; theory allows [\d.]+\) from", line)
+        assert re.search(
+            r"ε is [\d.]+ \([\d.]+ – [\d.]+; theory allows [\d.]+\) from", line
+        )
 
 
 def test_the_statistics_of_the_paper_say_why_they_differ():
@@ -172,11 +193,19 @@ def test_the_statistics_of_the_paper_say_why_they_differ():
 
 
 def test_the_page_begins_with_what_was_run(tmp_path):
-    record = limit_with_clients(unit="hospital", task="my:task", ended="2026-01-31T23:59:59Z")
+    record = limit_with_clients(
+        unit="hospital", task="my:task", ended="2026-01-31T23:59:59Z"
+    )
     write_report(summarize(record), tmp_path)
     page = (tmp_path / "report.html").read_text()
     top = page[page.index("<h1>") : page.index("<main")]
-    for words in ("one hospital of", "my:task", "120 clients", "30 rounds", "2026-01-31 23:59"):
+    for words in (
+        "one hospital of",
+        "my:task",
+        "120 clients",
+        "30 rounds",
+        "2026-01-31 23:59",
+    ):
         assert words in top
 
 
@@ -208,7 +237,9 @@ class TestPicture:
         chart = self.chart()
         ticks = chart.layout["xaxis"]["tickvals"]
         assert ticks[0] == 0
-        assert ticks[-1] <= max(max(trace["x"]) for trace in chart.traces if trace["type"] != "bar")
+        assert ticks[-1] <= max(
+            max(trace["x"]) for trace in chart.traces if trace["type"] != "bar"
+        )
 
     def test_it_says_its_delta(self):
         assert self.chart().title.startswith("ε at δ = 1e-05")

@@ -58,7 +58,9 @@ def named(monkeypatch):
 
 
 def drawn(seed: int = 1, **options) -> AuditRecord:
-    return limit_record(Pairs(T, RATE), Z, DELTA, num_canaries=200, seed=seed, **options)
+    return limit_record(
+        Pairs(T, RATE), Z, DELTA, num_canaries=200, seed=seed, **options
+    )
 
 
 def test_its_law_is_what_its_clients_do():
@@ -72,7 +74,9 @@ def test_the_answer_is_that_of_a_client_whose_coins_are_secret():
     assert not every.adversary.knows_rounds
     assert every.analytical.adjacency == "add-or-remove"
     assert every.participations == pytest.approx(T * RATE)
-    truth = poisson_epsilon(Z, RATE, T, DELTA)  # of an adversary who has no partner's update
+    truth = poisson_epsilon(
+        Z, RATE, T, DELTA
+    )  # of an adversary who has no partner's update
     assert every.estimate.low < truth < every.estimate.high
     assert final.estimate is not None
 
@@ -108,7 +112,9 @@ def test_epsilon_so_far_ends_with_the_answer():
     auditor = RunAuditor(60, 40, seed=7, delta=DELTA, client=law)
     auditor.begin(theta := np.zeros(4000))
     for cohort in Pairs(16, RATE).cohorts(60, rng):
-        total = auditor.canaries.combine(np.ones((1, len(cohort))), numbers=cohort.tolist())[0]
+        total = auditor.canaries.combine(
+            np.ones((1, len(cohort))), numbers=cohort.tolist()
+        )[0]
         theta = theta + total + Z * rng.standard_normal(4000)
         auditor.observe(theta, RoundFacts(cohort.tolist(), contribution=1.0))
     said, record = auditor.epsilon_so_far(), auditor.record()
@@ -121,7 +127,10 @@ def test_epsilon_so_far_ends_with_the_answer():
 
 def test_it_can_be_compared_and_calibrated(tmp_path):
     plan = ComparisonPlan(
-        schedules=("pairs", "poisson"), noise_multipliers=(1.0,), participations=(4.0,), rounds=20
+        schedules=("pairs", "poisson"),
+        noise_multipliers=(1.0,),
+        participations=(4.0,),
+        rounds=20,
     )
     pairs, poisson = carry_out(plan, tmp_path)
     for sees in ("final", "all"):

@@ -32,7 +32,9 @@ def test_every_kind_is_made_with_its_participations(kind, tmp_path):
     assert schedule.rounds == T
     assert schedule.participations() == pytest.approx(participations, rel=1e-12)
     for bad in (0, T + 1, float("nan")):
-        with pytest.raises(ValueError, match=rf"participations={bad} in \(0, rounds=20\]"):
+        with pytest.raises(
+            ValueError, match=rf"participations={bad} in \(0, rounds=20\]"
+        ):
             make_schedule(kind, T, bad, **options)
     with pytest.raises(ValueError, match=f"Unknown option speed=7 of kind='{kind}'"):
         make_schedule(kind, T, participations, **options, speed=7)
@@ -49,9 +51,15 @@ def test_check_in_windows_are_chosen_to_fit(participations):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        pytest.param(lambda: FixedSize(0, 0.5), "Expected rounds=0 >= 1", id="rounds=0-at-least-1"),
         pytest.param(
-            lambda: FixedSize(3, 1.5), r"Expected rate=1.5 in \(0, 1\]", id="rate=1.5-in-0,1"
+            lambda: FixedSize(0, 0.5),
+            "Expected rounds=0 >= 1",
+            id="rounds=0-at-least-1",
+        ),
+        pytest.param(
+            lambda: FixedSize(3, 1.5),
+            r"Expected rate=1.5 in \(0, 1\]",
+            id="rate=1.5-in-0,1",
         ),
         pytest.param(
             lambda: FixedSize(3, float("nan")),
@@ -79,7 +87,9 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="rates=0.1,2.0-in-0,1",
         ),
         pytest.param(
-            lambda: DeviceClasses(9, (0.1, 0.2), (0.5, 0.4)), "to add up to 1", id="to-add-up-to-1"
+            lambda: DeviceClasses(9, (0.1, 0.2), (0.5, 0.4)),
+            "to add up to 1",
+            id="to-add-up-to-1",
         ),
         pytest.param(
             lambda: Cyclic(3, 4),
@@ -92,16 +102,22 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="epochs=1.5-to-be-an-integer",
         ),
         pytest.param(
-            lambda: BallsInBins(3, 4), r"Expected epochs=4 in \(0, rounds=3\]", id="epochs=4-in-0,3"
+            lambda: BallsInBins(3, 4),
+            r"Expected epochs=4 in \(0, rounds=3\]",
+            id="epochs=4-in-0,3",
         ),
         pytest.param(
             lambda: CheckIn(3, 0),
             "Expected window=0 to be an integer",
             id="window=0-to-be-an-integer",
         ),
-        pytest.param(lambda: CheckIn(3, 2, 0), r"Expected keep=0 in \(0, 1\]", id="keep=0-in-0,1"),
         pytest.param(
-            lambda: TimeOfDay(9, 0.5, 24), "Expected rate=0.5 <= 0.33", id="rate=0.5-at-most-0.33"
+            lambda: CheckIn(3, 2, 0), r"Expected keep=0 in \(0, 1\]", id="keep=0-in-0,1"
+        ),
+        pytest.param(
+            lambda: TimeOfDay(9, 0.5, 24),
+            "Expected rate=0.5 <= 0.33",
+            id="rate=0.5-at-most-0.33",
         ),
         pytest.param(
             lambda: TimeOfDay(9, 0.1, 24, hours=0.5),
@@ -109,10 +125,14 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="hours=0.5-in-24-zones=1.0,24",
         ),
         pytest.param(
-            lambda: TimeOfDay(9, 0.1, 0), "Expected rounds_per_day=0", id="rounds_per_day=0"
+            lambda: TimeOfDay(9, 0.1, 0),
+            "Expected rounds_per_day=0",
+            id="rounds_per_day=0",
         ),
         pytest.param(
-            lambda: DropOut(Cyclic(9, 1), 1), r"Expected rate=1 in \[0, 1\)", id="rate=1-in-0,1"
+            lambda: DropOut(Cyclic(9, 1), 1),
+            r"Expected rate=1 in \[0, 1\)",
+            id="rate=1-in-0,1",
         ),
         pytest.param(
             lambda: Capped(Cyclic(9, 1)),
@@ -134,7 +154,9 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             "Expected per_window=5 <= window=4",
             id="per_window=5-at-most-window=4",
         ),
-        pytest.param(lambda: Trace([], []), r"round_ids=\[\] of shape", id="round_ids.shape=0"),
+        pytest.param(
+            lambda: Trace([], []), r"round_ids=\[\] of shape", id="round_ids.shape=0"
+        ),
         pytest.param(
             lambda: Trace([1.5], [1]),
             "Expected round_ids to be integers, got float64",
@@ -191,7 +213,9 @@ def test_check_in_windows_are_chosen_to_fit(participations):
             id="of=to-be-text",
         ),
         pytest.param(
-            lambda: make_schedule("device-classes", 9, 5, rates=(1, 9), shares=(0.9, 0.1)),
+            lambda: make_schedule(
+                "device-classes", 9, 5, rates=(1, 9), shares=(0.9, 0.1)
+            ),
             r"rates=\(0.308\S+ 2.77\S+\) in \[0, 1\]",
             id="rates=0.308-2.77-in-0,1",
         ),
@@ -212,7 +236,9 @@ def test_trace_options_agree_with_the_file(tmp_path):
 
 @pytest.mark.parametrize(("of", "most"), [("balls-in-bins", 10), ("epochs", 10)])
 def test_a_share_that_drops_out_is_not_rounded(of, most):
-    schedule = make_schedule("drop-out", 60, 1, of=of, rate=0.9)  # 1 / (1 - 0.9) is above 10
+    schedule = make_schedule(
+        "drop-out", 60, 1, of=of, rate=0.9
+    )  # 1 / (1 - 0.9) is above 10
     assert schedule.most_participations() == most
     assert schedule.participations() == pytest.approx(1)
 
@@ -225,7 +251,10 @@ def test_a_share_that_drops_out_is_not_rounded(of, most):
     [
         pytest.param("epochs", "epochs", {}, id="epochs"),
         pytest.param(
-            "min-separation:separation=5", "min-separation", {"separation": 5}, id="min-separation"
+            "min-separation:separation=5",
+            "min-separation",
+            {"separation": 5},
+            id="min-separation",
         ),
         pytest.param(
             "time-of-day:rounds_per_day=24, hours=7.5",
@@ -234,7 +263,10 @@ def test_a_share_that_drops_out_is_not_rounded(of, most):
             id="time-of-day",
         ),
         pytest.param(
-            "capped:of=poisson,per_run=2", "capped", {"of": "poisson", "per_run": 2}, id="capped"
+            "capped:of=poisson,per_run=2",
+            "capped",
+            {"of": "poisson", "per_run": 2},
+            id="capped",
         ),
         pytest.param(
             'drop-out:{"rate": 0.1, "of": "cyclic"}',
@@ -252,9 +284,15 @@ def test_schedules_are_read_from_text(spec, kind, options):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        pytest.param("weekly", "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"),
-        pytest.param("capped:per_run", "name=value, got 'per_run'", id="name=value,got-per_run"),
-        pytest.param("capped:{oops", "JSON object after capped", id="JSON-object-after-capped"),
+        pytest.param(
+            "weekly", "kind='weekly' to be one of", id="kind=weekly-to-be-one-of"
+        ),
+        pytest.param(
+            "capped:per_run", "name=value, got 'per_run'", id="name=value,got-per_run"
+        ),
+        pytest.param(
+            "capped:{oops", "JSON object after capped", id="JSON-object-after-capped"
+        ),
     ],
 )
 def test_text_that_is_no_schedule_is_refused(spec, message):

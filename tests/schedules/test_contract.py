@@ -17,7 +17,9 @@ from fl_epe.schedules import SCHEDULES, Capped, presence
 def digests():
     """A hash of every schedule's cohorts."""
     return [
-        hashlib.sha256(presence(schedule, 23, np.random.default_rng(3)).tobytes()).hexdigest()
+        hashlib.sha256(
+            presence(schedule, 23, np.random.default_rng(3)).tobytes()
+        ).hexdigest()
         for schedule in EVERY
     ]
 
@@ -40,13 +42,17 @@ class TestEverySchedule:
 
     def test_everybody_takes_part_as_often_as_expected(self, schedule):
         # 40 clients × 19 schedules, so that one in a thousand beyond 4 is no surprise
-        assert_near(runs_of(schedule).sum(axis=1), schedule.participations(), errors=4.5)
+        assert_near(
+            runs_of(schedule).sum(axis=1), schedule.participations(), errors=4.5
+        )
 
     def test_the_mean_is_as_expected(self, schedule):
         counts = runs_of(schedule).sum(axis=1)
         means = counts.mean(axis=1)
         # `Capped` simulates its mean, with ten runs of 1,000 clients
-        simulated = counts.std() / np.sqrt(10_000) if isinstance(schedule, Capped) else 0.0
+        simulated = (
+            counts.std() / np.sqrt(10_000) if isinstance(schedule, Capped) else 0.0
+        )
         error = np.hypot(means.std(ddof=1) / np.sqrt(RUNS), simulated)
         assert abs(means.mean() - schedule.participations()) <= 4 * error + 1e-9
 
@@ -64,7 +70,9 @@ class TestEverySchedule:
         counts = seen.sum(axis=1)
         middle = (np.arange(T)[:, None] * seen).sum(axis=1)
         for statistic in (counts, counts**2, counts == counts.max(), middle):
-            assert_near(statistic[:, :k].mean(axis=1) - statistic[:, k:].mean(axis=1), 0)
+            assert_near(
+                statistic[:, :k].mean(axis=1) - statistic[:, k:].mean(axis=1), 0
+            )
 
     def test_neighbours_are_strangers(self, schedule):
         # any two clients meet as often as any other two
@@ -73,7 +81,9 @@ class TestEverySchedule:
         assert_near(near.mean(axis=(1, 2)) - far.mean(axis=(1, 2)), 0)
 
     def test_a_seed_repeats_and_another_differs(self, schedule):
-        first, again, other = (presence(schedule, 23, np.random.default_rng(s)) for s in (5, 5, 6))
+        first, again, other = (
+            presence(schedule, 23, np.random.default_rng(s)) for s in (5, 5, 6)
+        )
         assert np.array_equal(first, again)
         assert not np.array_equal(first, other)
 

@@ -19,16 +19,22 @@ def test_fixed_sizes_are_even_and_right_on_average(rate, population):
 
 
 def test_fixed_size_draws_every_pair():
-    seen = np.stack([presence(FixedSize(1, 0.5), 4, np.random.default_rng(s)) for s in range(1200)])
+    seen = np.stack(
+        [presence(FixedSize(1, 0.5), 4, np.random.default_rng(s)) for s in range(1200)]
+    )
     pairs = seen[:, 0] @ np.array([1, 2, 4, 8])
     # six pairs, each with probability 1/6
     assert_near(pairs[:, None] == [3, 5, 9, 6, 10, 12], 1 / 6)
 
 
-@pytest.mark.parametrize(("rate", "separation"), [(0.125, 5), (0.25, 4), (0.3, 3), (0.2, 1)])
+@pytest.mark.parametrize(
+    ("rate", "separation"), [(0.125, 5), (0.25, 4), (0.3, 3), (0.2, 1)]
+)
 @pytest.mark.parametrize("population", [7, 40, 101])
 def test_separation_is_kept(rate, separation, population):
-    seen = presence(MinSeparation(60, rate, separation), population, np.random.default_rng(1))
+    seen = presence(
+        MinSeparation(60, rate, separation), population, np.random.default_rng(1)
+    )
     for t in range(60):
         assert seen[t : t + separation].sum(axis=0).max() <= 1
     sizes = seen.sum(axis=1)
@@ -40,7 +46,8 @@ def test_separation_is_kept(rate, separation, population):
 def test_separation_draws_uniformly_among_the_rested():
     schedule = MinSeparation(4, 0.25, 3)
     cohorts = [
-        [int(c[0]) for c in schedule.cohorts(4, np.random.default_rng(s))] for s in range(2400)
+        [int(c[0]) for c in schedule.cohorts(4, np.random.default_rng(s))]
+        for s in range(2400)
     ]
     codes = np.array(cohorts) @ np.array([64, 16, 4, 1])
     valid = [
@@ -61,7 +68,9 @@ def test_device_classes_have_their_rates_and_shares():
     assert_near(counts[~busy] / 400, 0.02)
 
 
-@pytest.mark.parametrize(("rounds", "epochs"), [(20, 4), (20, 3), (33, 2.5), (50, 7.3), (6, 6)])
+@pytest.mark.parametrize(
+    ("rounds", "epochs"), [(20, 4), (20, 3), (33, 2.5), (50, 7.3), (6, 6)]
+)
 @pytest.mark.parametrize("population", [1, 8, 30, 41])
 def test_cyclic_gaps_are_constant(rounds, epochs, population):
     seen = presence(Cyclic(rounds, epochs), population, np.random.default_rng(3))
@@ -88,7 +97,8 @@ def test_each_block_has_everybody_once():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "window", "keep"), [(30, 6, 1.0), (30, 4, 0.5), (30, 1, 0.7), (7, 10, 1.0)]
+    ("rounds", "window", "keep"),
+    [(30, 6, 1.0), (30, 4, 0.5), (30, 1, 0.7), (7, 10, 1.0)],
 )
 def test_check_ins_are_stationary_to_the_edges(rounds, window, keep):
     seen = presence(CheckIn(rounds, window, keep), 20_000, np.random.default_rng(6))
@@ -126,7 +136,9 @@ def test_nobody_takes_part_outside_its_hours():
 def test_time_of_day_draws_uniformly_among_the_available():
     # two zones, each open for half a day of two rounds
     schedule = TimeOfDay(4, 0.25, 2, hours=12, zones=2)
-    runs = np.stack([presence(schedule, 8, np.random.default_rng(s)) for s in range(1500)])
+    runs = np.stack(
+        [presence(schedule, 8, np.random.default_rng(s)) for s in range(1500)]
+    )
     # the same zone in rounds 0 and 2, and each draws two of its four: 1/2 · 1/2 · 1/2
     assert_near((runs[:, 0] & runs[:, 2]).mean(axis=1), 1 / 8)
     assert not np.any(runs[:, 0] & runs[:, 1])
@@ -135,7 +147,9 @@ def test_time_of_day_draws_uniformly_among_the_available():
 def test_a_single_client_is_in_any_zone():
     # asked for in the second round only, when one of the two zones is open
     schedule = TimeOfDay(2, 0.5, 2, hours=12, zones=2)
-    seen = np.stack([presence(schedule, 1, np.random.default_rng(s))[1] for s in range(400)])
+    seen = np.stack(
+        [presence(schedule, 1, np.random.default_rng(s))[1] for s in range(400)]
+    )
     assert_near(seen, 1 / 2)
 
 
@@ -204,11 +218,15 @@ def test_a_cap_that_cannot_matter_is_exact():
 def test_capped_participations_are_simulated():
     schedule = Capped(Poisson(T, 0.2), per_run=2)
     truth = sizes_of(schedule).sum() / CLIENTS
-    error = 0.6 / np.sqrt(10_000)  # ten runs of 1,000 clients with 0, 1 or 2 participations each
+    error = 0.6 / np.sqrt(
+        10_000
+    )  # ten runs of 1,000 clients with 0, 1 or 2 participations each
     assert abs(schedule.participations() - truth) <= 4 * error
     capped = Capped(TRACE, per_run=3)
     counts = np.bincount(TRACE.client_ids)
-    assert capped.participations() == pytest.approx(np.minimum(counts, 3).mean(), rel=1e-12)
+    assert capped.participations() == pytest.approx(
+        np.minimum(counts, 3).mean(), rel=1e-12
+    )
 
 
 def test_drop_outs_are_independent_coins():

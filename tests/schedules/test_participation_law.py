@@ -10,7 +10,14 @@ from every_schedule import EVERY, T, law_faults
 from fl_epe.auditing import AuditedClient, AuditRecord, answers, claim_adversary
 from fl_epe.checks import ArgumentError
 from fl_epe.limit import limit_record
-from fl_epe.schedules import SCHEDULES, Events, ParticipationLaw, Poisson, Schedule, ShuffledEpochs
+from fl_epe.schedules import (
+    SCHEDULES,
+    Events,
+    ParticipationLaw,
+    Poisson,
+    Schedule,
+    ShuffledEpochs,
+)
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import BallsInBins, Cyclic, FixedSize
 
@@ -120,7 +127,9 @@ def test_a_run_that_ended_early_has_the_law_of_its_rounds(schedule):
 
 
 def test_a_stopped_run_of_blocks_has_an_answer():
-    whole = limit_record(BallsInBins(20, 4), 1.0, 1e-3, num_canaries=200, unobserved=2, seed=3)
+    whole = limit_record(
+        BallsInBins(20, 4), 1.0, 1e-3, num_canaries=200, unobserved=2, seed=3
+    )
     law = BallsInBins(50, 10).law(200)
     stopped = whole.with_values(participation=law, num_rounds=50)
     found, expected = (answers(record)[1] for record in (stopped, whole))
@@ -144,7 +153,9 @@ def test_counts_are_records_in_several_steps_of_a_round():
     from fl_epe.accounting import expected_score_law
 
     found = expected_score_law(events, np.ones(2))
-    coins = expected_score_law(Events.coins(np.full(2 * steps, rate)), np.ones(2 * steps))
+    coins = expected_score_law(
+        Events.coins(np.full(2 * steps, rate)), np.ones(2 * steps)
+    )
     np.testing.assert_allclose(found.expected_scores, coins.expected_scores)
     np.testing.assert_allclose(found.shares, coins.shares)
 

@@ -41,14 +41,18 @@ class TestEverySchedule:
         assert np.all(np.abs(mean - expected) <= tolerance)
 
     def test_mean_participations(self, schedule):
-        counts = np.mean([_presence(schedule, 40, seed).sum() / 40 for seed in range(200)])
+        counts = np.mean(
+            [_presence(schedule, 40, seed).sum() / 40 for seed in range(200)]
+        )
         # exact for epochs; Poisson: 200 × 40 participants with variance rounds/4 at most
         assert counts == pytest.approx(
             schedule.participations(), abs=4 * np.sqrt(schedule.rounds / 4 / 8000)
         )
 
 
-@pytest.mark.parametrize(("rounds", "epochs"), [(10, 1), (7, 3), (9, 2.5), (60, 7), (5, 5)])
+@pytest.mark.parametrize(
+    ("rounds", "epochs"), [(10, 1), (7, 3), (9, 2.5), (60, 7), (5, 5)]
+)
 def test_epochs_take_everybody_equally_often(rounds, epochs):
     seen = _presence(ShuffledEpochs(rounds, epochs), 31, 3)
     assert set(seen.sum(axis=0)) <= {int(np.floor(epochs)), int(np.ceil(epochs))}
@@ -66,7 +70,9 @@ def test_poisson_rounds_are_independent_coins():
     ("make", "message"),
     [
         pytest.param(
-            lambda: ShuffledEpochs(0, 1), "Expected rounds=0 >= 1", id="rounds=0-at-least-1"
+            lambda: ShuffledEpochs(0, 1),
+            "Expected rounds=0 >= 1",
+            id="rounds=0-at-least-1",
         ),
         pytest.param(
             lambda: ShuffledEpochs(3, 4),
@@ -79,7 +85,9 @@ def test_poisson_rounds_are_independent_coins():
             id="epochs=0-in-0,rounds=3",
         ),
         pytest.param(
-            lambda: Poisson(3, 1.5), r"Expected rate=1.5 in \(0, 1\]", id="rate=1.5-in-0,1"
+            lambda: Poisson(3, 1.5),
+            r"Expected rate=1.5 in \(0, 1\]",
+            id="rate=1.5-in-0,1",
         ),
     ],
 )

@@ -68,13 +68,21 @@ def composed(draw):
 @st.composite
 def traces(draw):
     """A trace, by name, from a file."""
-    rows = draw(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 7)), min_size=1, max_size=30))
+    rows = draw(
+        st.sets(
+            st.tuples(st.integers(0, 9), st.integers(0, 7)), min_size=1, max_size=30
+        )
+    )
     rows |= {(t, 0) for t in range(max(rows)[0])}  # a log with clients in every round
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "log.csv")
-        path.write_text("round,client_id\n" + "".join(f"{t},{i}\n" for t, i in sorted(rows)))
+        path.write_text(
+            "round,client_id\n" + "".join(f"{t},{i}\n" for t, i in sorted(rows))
+        )
         trace = Trace.read(path)
-        return make_schedule("trace", trace.rounds, trace.participations(), path=str(path))
+        return make_schedule(
+            "trace", trace.rounds, trace.participations(), path=str(path)
+        )
 
 
 every = simple() | composed() | traces()
@@ -95,7 +103,9 @@ def test_a_cohort_is_a_sorted_set_of_clients(schedule, population, seed):
 
 @given(every, clients, seeds)
 def test_the_same_seed_gives_the_same_cohorts(schedule, population, seed):
-    assert np.array_equal(who(schedule, population, seed), who(schedule, population, seed))
+    assert np.array_equal(
+        who(schedule, population, seed), who(schedule, population, seed)
+    )
 
 
 @given(every, clients, seeds)
@@ -145,7 +155,10 @@ def test_a_composition_only_takes_away(schedule, population, seed):
         return
     assert np.all(seen <= who(schedule.schedule, population, seed))
     for start in range(schedule.rounds - schedule.window + 1):
-        assert seen[start : start + schedule.window].sum(axis=0).max() <= schedule.per_window
+        assert (
+            seen[start : start + schedule.window].sum(axis=0).max()
+            <= schedule.per_window
+        )
 
 
 @given(every, clients)
@@ -158,7 +171,9 @@ def test_what_theorems_may_count_on_is_what_is_promised(schedule, population):
     if law.coins is not None:
         assert 0 <= law.coins.rate <= 1
         assert 1 <= law.coins.rounds <= schedule.rounds
-    if law.coins is not None and schedule.kind in SIMPLE:  # at least as often as the mean client
+    if (
+        law.coins is not None and schedule.kind in SIMPLE
+    ):  # at least as often as the mean client
         assert law.coins.rounds * law.coins.rate >= mean * (1 - 1e-9)
     if law.cohorts is not None:
         assert 0 <= law.cohorts.size <= law.cohorts.available <= population

@@ -25,7 +25,13 @@ def test_a_trace_is_replayed():
     assert trace.clients.tolist() == ["a", "b", "c"]
     cohorts = [c.tolist() for c in trace.cohorts(3, np.random.default_rng(0))]
     assert cohorts == [[0, 2], [], [0, 1], [0]]
-    assert Trace(trace.round_ids, trace.client_ids).round_ids.tolist() == [0, 0, 2, 2, 3]
+    assert Trace(trace.round_ids, trace.client_ids).round_ids.tolist() == [
+        0,
+        0,
+        2,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "c"], ["7", "07", "10"], [10, 9, -1]])
@@ -38,21 +44,29 @@ def test_traces_in_files_are_the_same(tmp_path, ids):
     swapped = [(name, "x", t) for t, name in zip(rounds, names, strict=True)]
     header = ("client_id", "more", "round")
     assert Trace.read(write_csv(tmp_path / "b.csv", swapped, header)) == trace
-    path = _write_parquet(tmp_path / "c.parquet", round=rounds, client_id=names, more=rounds)
+    path = _write_parquet(
+        tmp_path / "c.parquet", round=rounds, client_id=names, more=rounds
+    )
     assert Trace.read(path) == trace
     assert Trace.read(path) != Trace([0], [0])
 
 
 @pytest.mark.parametrize(
     "number",
-    [lambda t: 7 * t, lambda t: 1_700_000_000 + 3600 * t, lambda t: 10**12 + 3_600_000 * t],
+    [
+        lambda t: 7 * t,
+        lambda t: 1_700_000_000 + 3600 * t,
+        lambda t: 10**12 + 3_600_000 * t,
+    ],
     ids=["gaps", "seconds", "milliseconds"],
 )
 def test_a_log_that_numbers_its_rounds_otherwise_is_asked_about(tmp_path, number):
     rounds = list(range(4)) * 2
     rows = [(number(t), name) for t, name in zip(rounds, "aaaabbbb", strict=True)]
     path = write_csv(tmp_path / "odd.csv", rows)
-    with pytest.raises(ValueError, match=r"rounds, and 4 of them have clients.*Number the rounds"):
+    with pytest.raises(
+        ValueError, match=r"rounds, and 4 of them have clients.*Number the rounds"
+    ):
         Trace.read(path)
 
 
@@ -81,12 +95,15 @@ def test_every_digit_of_a_nodes_id_counts(kind, tmp_path):
         write_csv(path, zip(rounds, NODES, strict=True))
     elif kind == "jsonl":
         rows = (
-            json.dumps({"round": t, "client_id": c}) for t, c in zip(rounds, NODES, strict=True)
+            json.dumps({"round": t, "client_id": c})
+            for t, c in zip(rounds, NODES, strict=True)
         )
         path.write_text("\n".join(rows))
     else:
         ids = np.array(NODES, np.uint64)
-        _write_parquet(path, round=rounds, client_id=ids.astype(str) if "-" in kind else ids)
+        _write_parquet(
+            path, round=rounds, client_id=ids.astype(str) if "-" in kind else ids
+        )
     found = Trace.read(path)
     assert found.clients.tolist() == sorted(NODES)
     assert found == Trace(rounds, NODES) == Trace(rounds, np.array(NODES, np.uint64))
@@ -100,13 +117,17 @@ def test_a_node_without_an_id_is_refused(tmp_path):
     path = _write_parquet(tmp_path / "a.parquet", round=[0, 1, 2], client_id=ids)
     with pytest.raises(ValueError, match="row 2: client_id is empty"):
         Trace.read(path)
-    path = _write_parquet(tmp_path / "b.parquet", round=[0, 1], client_id=[2.0**60, 1.0])
+    path = _write_parquet(
+        tmp_path / "b.parquet", round=[0, 1], client_id=[2.0**60, 1.0]
+    )
     with pytest.raises(
         ValueError, match=r"row 1: client_id=1\.15.* is neither an integer nor text"
     ):
         Trace.read(path)
     for ids in ([2**64, 1], [2**63, -1]):
-        with pytest.raises(ValueError, match="client_ids to be texts, or integers of 64 bits"):
+        with pytest.raises(
+            ValueError, match="client_ids to be texts, or integers of 64 bits"
+        ):
             Trace([0, 1], ids)
 
 
@@ -139,9 +160,18 @@ BAD_CSV = {
         r"column 'client_id' is missing, found \['round', 'client'\]",
     ),
     "no-row": ("round,client_id\n", "there is no row"),
-    "round-is-a-word": ("round,client_id\n1,a\n\nx,b\n", "line 4: round='x' is not an integer"),
-    "round-has-a-point": ("round,client_id\n1.0,a\n", "line 2: round='1.0' is not an integer"),
-    "round-too-large": (f"round,client_id\n{10**30},a\n", "line 2: round='10+' is not an integer"),
+    "round-is-a-word": (
+        "round,client_id\n1,a\n\nx,b\n",
+        "line 4: round='x' is not an integer",
+    ),
+    "round-has-a-point": (
+        "round,client_id\n1.0,a\n",
+        "line 2: round='1.0' is not an integer",
+    ),
+    "round-too-large": (
+        f"round,client_id\n{10**30},a\n",
+        "line 2: round='10+' is not an integer",
+    ),
     "client-empty": ("round,client_id\n1,a\n2, \n", "line 3: client_id is empty"),
     "cell-missing": ("round,client_id\n1,a\n2\n", "line 3: client_id is empty"),
     "cell-too-many": ("round,client_id\n1,a,b\n", "line 2 has 3 cells, the header 2"),
@@ -160,18 +190,26 @@ BAD_CSV = {
 def test_bad_csv_traces(tmp_path, text, message):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"Expected \S+bad\.csv to hold a .*{message}"):
+    with pytest.raises(
+        ValueError, match=rf"Expected \S+bad\.csv to hold a .*{message}"
+    ):
         Trace.read(path)
 
 
 BAD_PARQUET = {
     "no-client-column": ({"round": [1]}, "column 'client_id' is missing"),
-    "round-not-integer": ({"round": [1.5], "client_id": [1]}, "row 1: round=1.5 is not an integer"),
+    "round-not-integer": (
+        {"round": [1.5], "client_id": [1]},
+        "row 1: round=1.5 is not an integer",
+    ),
     "client-not-integer": (
         {"round": [1], "client_id": [1.5]},
         "row 1: client_id=1.5 is neither an integer nor text",
     ),
-    "client-missing": ({"round": [1, 2], "client_id": ["a", None]}, "row 2: client_id is empty"),
+    "client-missing": (
+        {"round": [1, 2], "client_id": ["a", None]},
+        "row 2: client_id is empty",
+    ),
     "round-missing": (
         {"round": [1, None], "client_id": ["a", "b"]},
         "row 2: round=None is not an integer",
@@ -186,7 +224,9 @@ BAD_PARQUET = {
 @pytest.mark.parametrize(("columns", "message"), BAD_PARQUET.values(), ids=BAD_PARQUET)
 def test_bad_parquet_traces(tmp_path, columns, message):
     path = _write_parquet(tmp_path / "bad.parquet", **columns)
-    with pytest.raises(ValueError, match=rf"Expected \S+bad\.parquet to hold a .*{message}"):
+    with pytest.raises(
+        ValueError, match=rf"Expected \S+bad\.parquet to hold a .*{message}"
+    ):
         Trace.read(path)
 
 

@@ -38,7 +38,9 @@ class OfVector(DPOptimizer):  # type: ignore[misc]
 
 
 def of_vector(model, noise, *, z=0.6, batch=100, **options):
-    inner = torch.optim.SGD([torch.nn.Parameter(torch.tensor(model))], lr=LEARNING_RATE, **options)
+    inner = torch.optim.SGD(
+        [torch.nn.Parameter(torch.tensor(model))], lr=LEARNING_RATE, **options
+    )
     return OfVector(
         inner,
         noise_multiplier=z,
@@ -70,7 +72,9 @@ SGD = {
 def test_an_upload_is_what_single_impulses_make_of_it(monkeypatch, name):
     dim, steps, batch, count, rate = 400, 13, 10, 15, 0.2
     uploads = []
-    monkeypatch.setattr(SiloMemory, "note_upload", lambda _, upload: uploads.append(upload))
+    monkeypatch.setattr(
+        SiloMemory, "note_upload", lambda _, upload: uploads.append(upload)
+    )
     start = np.random.default_rng(1).standard_normal(dim).astype(np.float32)
     optimizer = of_vector(start, 0, z=0.0, batch=batch, **SGD[name])
     options = {"num_canaries": count, "unobserved": 5, "seed": 3, "sample_rate": rate}
@@ -83,7 +87,9 @@ def test_an_upload_is_what_single_impulses_make_of_it(monkeypatch, name):
         parameter = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
         alone = torch.optim.SGD([parameter], lr=LEARNING_RATE, **SGD[name])
         for index in range(steps):
-            parameter.grad = torch.full((1,), -1.0 / batch if index == step else 0.0).double()
+            parameter.grad = torch.full(
+                (1,), -1.0 / batch if index == step else 0.0
+            ).double()
             alone.step()
         return parameter.item()
 
@@ -115,9 +121,13 @@ def test_epsilon_contains_the_linear_limit():
 def test_steps_that_end_on_the_other_side():
     how = {"momentum": 0.9, "weight_decay": 0.3}
     silo = Silo(
-        rounds=2, optimizer=lambda model, noise, _: of_vector(model, noise, **how), train=take_steps
+        rounds=2,
+        optimizer=lambda model, noise, _: of_vector(model, noise, **how),
+        train=take_steps,
     )
-    assert_reason(silo.answer(), "some steps move the model the other way by the end of a round")
+    assert_reason(
+        silo.answer(), "some steps move the model the other way by the end of a round"
+    )
 
 
 def network():
@@ -143,24 +153,36 @@ class OneSilo:
 
     def sent(self, model, start):
         """What is sent of a trained model."""
-        return {name: array.detach().float().numpy() for name, array in model.named_parameters()}
+        return {
+            name: array.detach().float().numpy()
+            for name, array in model.named_parameters()
+        }
 
     def round(self, index):
         torch.manual_seed(index)
         start, model = copy.deepcopy(self.model), copy.deepcopy(self.model)
         loader = torch.utils.data.DataLoader(self.data, batch_size=self.batch)
-        more = {"criterion": torch.nn.CrossEntropyLoss()} if "grad_sample_mode" in self.mode else {}
+        more = (
+            {"criterion": torch.nn.CrossEntropyLoss()}
+            if "grad_sample_mode" in self.mode
+            else {}
+        )
         options = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, **self.mode, **more}
         private, optimizer, *rest = self.engine.make_private(
             module=model, optimizer=self.inner(model), data_loader=loader, **options
         )
-        loader, criterion = rest[-1], rest[0] if more else torch.nn.functional.cross_entropy
+        loader, criterion = (
+            rest[-1],
+            rest[0] if more else torch.nn.functional.cross_entropy,
+        )
         with audit_records(self.where, optimizer, delta=DELTA, **self.options) as audit:
             if self.physical is None:
                 self.steps(private, optimizer, loader, criterion)
             else:
                 with BatchMemoryManager(
-                    data_loader=loader, max_physical_batch_size=self.physical, optimizer=optimizer
+                    data_loader=loader,
+                    max_physical_batch_size=self.physical,
+                    optimizer=optimizer,
                 ) as parts:
                     self.steps(private, optimizer, parts, criterion)
         self.altered(model)
@@ -217,9 +239,14 @@ def test_adam_is_no_sum_of_gradients():
 def test_groups_of_parameters_that_move_differently():
     silo = OneSilo()
     silo.inner = lambda model: torch.optim.SGD(  # type: ignore[method-assign]
-        [{"params": layer.parameters(), "lr": 0.1 * i} for i, layer in enumerate(model, 1)]
+        [
+            {"params": layer.parameters(), "lr": 0.1 * i}
+            for i, layer in enumerate(model, 1)
+        ]
     )
-    assert_reason(silo.answer(), "SGD moves tensors differently, so that an upload is no sum")
+    assert_reason(
+        silo.answer(), "SGD moves tensors differently, so that an upload is no sum"
+    )
 
 
 def test_momentum_of_an_earlier_round():
@@ -234,7 +261,10 @@ def test_momentum_of_an_earlier_round():
 
     silo = Kept(rounds=3, dim=300, train=take_steps)
     silo.optimizer = lambda *_: silo.made
-    assert_reason(silo.answer(), "momentum is carried over from an earlier round, in 2 of 3 rounds")
+    assert_reason(
+        silo.answer(),
+        "momentum is carried over from an earlier round, in 2 of 3 rounds",
+    )
 
 
 def test_an_optimizer_that_is_kept():
@@ -258,14 +288,18 @@ def test_layers_that_stay_in_the_silo():
     silo.sent = lambda *given: {  # type: ignore[method-assign]
         name: array for name, array in whole(*given).items() if name[0] == "0"
     }
-    assert_reason(silo.answer(), "2 of 4 trained tensors are not in what the silo sends")
+    assert_reason(
+        silo.answer(), "2 of 4 trained tensors are not in what the silo sends"
+    )
 
 
 def test_models_sent_as_differences():
     silo = OneSilo()
     silo.sent = lambda model, start: {  # type: ignore[method-assign]
         name: (one - other).detach().numpy()
-        for (name, one), other in zip(model.named_parameters(), start.parameters(), strict=True)
+        for (name, one), other in zip(
+            model.named_parameters(), start.parameters(), strict=True
+        )
     }
     assert_measured(silo.answer())
 
@@ -282,7 +316,9 @@ def test_noise_after_training(in_place):
         silo.altered = add_noise  # type: ignore[method-assign]
     else:
         whole = silo.sent
-        silo.sent = lambda *given: {name: array + 1 for name, array in whole(*given).items()}  # type: ignore[method-assign]
+        silo.sent = lambda *given: {
+            name: array + 1 for name, array in whole(*given).items()
+        }  # type: ignore[method-assign]
     assert_reason(silo.answer(), "local DP")
 
 
@@ -356,12 +392,16 @@ def test_clipping_by_layer():
     assert_reason(silo.audit.answer(), "Expected one clip norm for all layers")
 
 
-@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
+@pytest.mark.parametrize(
+    "kind", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"]
+)
 def test_other_kinds_of_numbers(kind):
     silo = OneSilo()
     silo.model = silo.model.to(kind)
     silo.sent = lambda model, _: {  # type: ignore[method-assign]
-        name: array.detach().to(torch.float64 if kind is torch.float64 else torch.float32).numpy()
+        name: array.detach()
+        .to(torch.float64 if kind is torch.float64 else torch.float32)
+        .numpy()
         for name, array in model.named_parameters()
     }
     answer = silo.answer()

@@ -9,10 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from silo_federation import DELTA, LEARNING_RATE, Silo, by_adversary
 
-from fl_epe.auditing import RECORDS, SEEN_OF_SILOS, AuditRecord, FederationFacts, SiloAnswer
+from fl_epe.auditing import (
+    RECORDS,
+    SEEN_OF_SILOS,
+    AuditRecord,
+    FederationFacts,
+    SiloAnswer,
+)
 from fl_epe.canaries import CanarySet
 from fl_epe.dp_sgd import PlainDPSGD, SeenSteps
 from fl_epe.silos import answer_records, audit_records
@@ -31,7 +44,9 @@ class Unaudited(Silo):
     def local(self, model, noise, index):
         optimizer = self.plain(model, noise, index)
         rng = np.random.default_rng((self.seed, 7, index))
-        for size in rng.binomial(int(self.batch / self.rate), self.rate, self.steps).tolist():
+        for size in rng.binomial(
+            int(self.batch / self.rate), self.rate, self.steps
+        ).tolist():
             optimizer.step(np.zeros((size, self.dim), np.float32))
         return np.asarray(optimizer.theta, np.float32)
 
@@ -43,7 +58,14 @@ def fails(*_, **__):
 def assert_not_measured(answer, reason):
     assert [line.adversary for line in answer.lines] == list(SEEN_OF_SILOS)
     for line in answer.lines:
-        numbers = (line.epsilon, line.low, line.high, line.scale, line.proved, line.linear_limit)
+        numbers = (
+            line.epsilon,
+            line.low,
+            line.high,
+            line.scale,
+            line.proved,
+            line.linear_limit,
+        )
         assert numbers == (None,) * 6
         assert line.theory is None
         assert reason in line.reason
@@ -72,7 +94,12 @@ def test_an_error_before_canaries_join_leaves_the_model_as_without_an_audit(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(SiloMemory, "note_upload"), (InMapping, "save"), (LocalRound, "end"), (SeenSteps, "state")],
+    [
+        (SiloMemory, "note_upload"),
+        (InMapping, "save"),
+        (LocalRound, "end"),
+        (SeenSteps, "state"),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_an_error_after_canaries_joined_ends_no_training(monkeypatch, owner, name):
@@ -144,7 +171,9 @@ def test_a_folder_keeps_what_a_dictionary_keeps(tmp_path):
     expected = Silo(**SMALL).answer()
     for where in (tmp_path, str(tmp_path / "sub"), context()):
         assert Silo(**SMALL, where=where).answer() == expected
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["records.npz"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [
+        "records.npz"
+    ]
 
 
 def test_a_damaged_file(tmp_path):
@@ -168,7 +197,9 @@ def test_a_model_of_another_size():
     silo.run()
     larger = Silo(**SMALL | {"dim": 400}, where=silo.where, seed=1)
     assert np.isfinite(larger.run()).all()
-    assert_not_measured(larger.audit.answer(), "the model has 400 trainable parameters, and had")
+    assert_not_measured(
+        larger.audit.answer(), "the model has 400 trainable parameters, and had"
+    )
 
 
 def test_dp_sgd_after_rounds_without_it():
@@ -178,7 +209,9 @@ def test_dp_sgd_after_rounds_without_it():
     parameter = torch.nn.Parameter(torch.zeros(silo.dim))
     with audit_records(where, torch.optim.SGD([parameter], lr=0.1), delta=DELTA):
         pass
-    with audit_records(where, plain, delta=DELTA, num_canaries=20, sample_rate=0.02) as audit:
+    with audit_records(
+        where, plain, delta=DELTA, num_canaries=20, sample_rate=0.02
+    ) as audit:
         for _ in range(10):
             plain.step(np.zeros((5, silo.dim), np.float32))
     answer = audit.answer()
@@ -190,7 +223,11 @@ class InFlower:
     """A silo's client app, with real messages, and PlainDPSGD."""
 
     def __init__(self, **options):
-        self.options = {"sample_rate": 0.0234375, "seed": 987654321987, "silo": "north"} | options
+        self.options = {
+            "sample_rate": 0.0234375,
+            "seed": 987654321987,
+            "silo": "north",
+        } | options
         self.context = Context(1, 2, {}, RecordDict(), {})
         self.dim, self.batch, self.records = 300, 96, 4096
         self.uniform = False
@@ -205,8 +242,12 @@ class InFlower:
             seed=index,
         )
         rng = np.random.default_rng(index)
-        with audit_records(self.context, optimizer, delta=DELTA, **self.options) as audit:
-            for size in rng.binomial(self.records, self.batch / self.records, steps).tolist():
+        with audit_records(
+            self.context, optimizer, delta=DELTA, **self.options
+        ) as audit:
+            for size in rng.binomial(
+                self.records, self.batch / self.records, steps
+            ).tolist():
                 size = self.batch if self.uniform else size
                 optimizer.step(np.zeros((size, self.dim), np.float32))
         trained = np.asarray(optimizer.theta, np.float32)
@@ -236,7 +277,9 @@ class InFlower:
             RECORDS: ConfigRecord({"facts": facts.to_json()}),
         }
         ensure_task_identity(0)
-        asked = Message(RecordDict(content), dst_node_id=2, message_type="query.records")
+        asked = Message(
+            RecordDict(content), dst_node_id=2, message_type="query.records"
+        )
         reply = answer_records(asked, self.context)
         assert list(reply.content) == [RECORDS]
         assert list(reply.content[RECORDS]) == ["answer"]
@@ -288,13 +331,20 @@ def checked(text, **shared):
         assert line.keys() == LINE.keys()
         for name, value in line.items():
             assert value is None or isinstance(value, LINE[name]), name
-    for texts in (values["faults"], values["notes"], *(x["doubts"] for x in values["lines"])):
+    for texts in (
+        values["faults"],
+        values["notes"],
+        *(x["doubts"] for x in values["lines"]),
+    ):
         assert all(isinstance(one, str) for one in texts)
     return values
 
 
 def numbers_in(text):
-    return {float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)}
+    return {
+        float(found.replace(",", ""))
+        for found in re.findall(r"\d[\d,]*(?:\.\d+)?", text)
+    }
 
 
 @pytest.mark.parametrize("uniform", [False, True], ids=["sound", "batches-of-one-size"])
@@ -306,7 +356,18 @@ def test_what_leaves_a_silo_is_its_answer_alone(uniform):
     text = silo.closing(model, 4)
     assert bool(checked(text)["faults"]) == uniform
     found = numbers_in(reply[RECORDS]["answer"]) | numbers_in(text)
-    secret = {0.0234375, 0.0234, 0.023, 2.34, 2.3, 96.0, 4096.0, 987654321987.0, 30.0, 120.0}
+    secret = {
+        0.0234375,
+        0.0234,
+        0.023,
+        2.34,
+        2.3,
+        96.0,
+        4096.0,
+        987654321987.0,
+        30.0,
+        120.0,
+    }
     assert not found & secret
 
 

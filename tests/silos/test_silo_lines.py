@@ -39,7 +39,12 @@ def test_theory_is_the_accountants_of_every_step(three):
 
 def test_a_sound_silo_has_no_faults(three):
     assert (three.faults, three.notes) == ((), ())
-    assert (three.rounds, three.unit, three.design, three.records) == (8, "record", None, None)
+    assert (three.rounds, three.unit, three.design, three.records) == (
+        8,
+        "record",
+        None,
+        None,
+    )
 
 
 def test_two_silos_see_each_others_uploads():
@@ -54,7 +59,9 @@ def test_allies_leave_less_noise():
     model = silo.run()
     found = [
         by_adversary(
-            final_answer(silo.where, {"w": model}, FederationFacts(8, range(1, 9), 4, (), n))
+            final_answer(
+                silo.where, {"w": model}, FederationFacts(8, range(1, 9), 4, (), n)
+            )
         )
         for n in (1, 2, 3)
     ]
@@ -67,9 +74,13 @@ def test_allies_leave_less_noise():
 def test_unequal_silos_hide_by_what_the_server_saw():
     silo = Silo()
     model = silo.run()
-    facts = FederationFacts(8, tuple(range(1, 9)), 3, (1.0,) * 8)  # the partner adds nothing
+    facts = FederationFacts(
+        8, tuple(range(1, 9)), 3, (1.0,) * 8
+    )  # the partner adds nothing
     lines = by_adversary(final_answer(silo.where, {"w": model}, facts))
-    assert lines["partner"].linear_limit == pytest.approx(lines["outsider"].linear_limit)
+    assert lines["partner"].linear_limit == pytest.approx(
+        lines["outsider"].linear_limit
+    )
     assert lines["partner"].doubts == ()
 
 
@@ -97,11 +108,15 @@ def test_a_person_has_several_records():
 
 
 def test_one_step_a_round_is_a_coin():
-    lines = by_adversary(Silo(steps=1, rounds=60, seed=2).answer())  # 37 of 40 seeds pass: 95%
+    lines = by_adversary(
+        Silo(steps=1, rounds=60, seed=2).answer()
+    )  # 37 of 40 seeds pass: 95%
     for line in lines.values():
         assert line.reason == ""
         assert line.low < line.linear_limit < line.high
-    assert lines["server"].linear_limit == pytest.approx(lines["server"].theory, rel=0.01)
+    assert lines["server"].linear_limit == pytest.approx(
+        lines["server"].theory, rel=0.01
+    )
 
 
 class Momentum:
@@ -124,12 +139,18 @@ def test_a_servers_momentum_is_undone_if_it_is_told():
         assert line.reason == ""
         assert line.low < line.linear_limit < line.high
         if name in ("partner", "outsider"):
-            assert line.linear_limit == pytest.approx(plain[name].linear_limit, rel=0.05)
+            assert line.linear_limit == pytest.approx(
+                plain[name].linear_limit, rel=0.05
+            )
 
 
 @pytest.mark.parametrize("is_told_at_the_end", [True, False])
 def test_a_servers_momentum_that_is_not_told(is_told_at_the_end):
-    facts = FederationFacts(8, tuple(range(1, 9)), 3, momentum=0.8) if is_told_at_the_end else None
+    facts = (
+        FederationFacts(8, tuple(range(1, 9)), 3, momentum=0.8)
+        if is_told_at_the_end
+        else None
+    )
     lines = by_adversary(Silo(server=Momentum(0.8)).answer(facts))
     assert lines["server"].epsilon is not None
     for name in ("partner", "outsider", "public"):
@@ -148,7 +169,9 @@ def test_rounds_without_the_silo_hide_nothing():
     lines = by_adversary(Silo(rounds=12, skipped=(2, 3, 7)).answer())
     always = by_adversary(Silo(rounds=9).answer())
     for name in ("server", "outsider", "partner"):
-        assert lines[name].linear_limit == pytest.approx(always[name].linear_limit, rel=0.06)
+        assert lines[name].linear_limit == pytest.approx(
+            always[name].linear_limit, rel=0.06
+        )
     assert "3 averages" not in lines["outsider"].doubts[0]
     assert "2 averages could be seen only together" in lines["outsider"].doubts[0]
 
@@ -163,14 +186,20 @@ def test_uploads_that_the_server_did_not_use():
     lines = by_adversary(silo.answer(facts))
     assert lines["server"].releases == 8
     assert lines["outsider"].reason == ""
-    assert lines["outsider"].linear_limit < by_adversary(Silo().answer())["outsider"].linear_limit
+    assert (
+        lines["outsider"].linear_limit
+        < by_adversary(Silo().answer())["outsider"].linear_limit
+    )
 
 
 def test_facts_that_do_not_fit_are_no_number():
     facts = FederationFacts(8, (1, 2, 3), 3)
     lines = by_adversary(Silo().answer(facts))
     assert lines["outsider"].epsilon is None
-    assert lines["outsider"].reason == "3 uploads arrived, and the silo sees 8 of them in averages"
+    assert (
+        lines["outsider"].reason
+        == "3 uploads arrived, and the silo sees 8 of them in averages"
+    )
 
 
 def test_the_server_went_back_to_an_earlier_model():
@@ -181,16 +210,23 @@ def test_the_server_went_back_to_an_earlier_model():
     later.run(first, first=4)  # another server, from the model after round 4
     again = Silo(rounds=6, seed=2, where=silo.where)
     last = again.run(first, first=4)  # which was killed, and began there once more
-    lines = by_adversary(final_answer(silo.where, {"w": last}, FederationFacts(6, range(1, 7), 3)))
+    lines = by_adversary(
+        final_answer(silo.where, {"w": last}, FederationFacts(6, range(1, 7), 3))
+    )
     assert lines["server"].releases == 4 + 4 + 2
-    assert lines["public"].reason == "the server went back to an earlier model during the run"
+    assert (
+        lines["public"].reason
+        == "the server went back to an earlier model during the run"
+    )
 
 
 def test_a_model_that_is_sent_twice_is_no_average():
     silo = Silo(rounds=4)
     model = silo.run()
     again = Silo(rounds=5, where=silo.where)
-    last = again.run(silo.audit._memory.last, first=4)  # round 4 once more: its server was killed
+    last = again.run(
+        silo.audit._memory.last, first=4
+    )  # round 4 once more: its server was killed
     answer = final_answer(silo.where, {"w": last}, FederationFacts(4, (1, 2, 3, 4), 3))
     assert by_adversary(answer)["server"].releases == 5
     assert by_adversary(answer)["public"].reason == ""
@@ -255,7 +291,9 @@ def test_a_partner_is_measured_if_somebody_says_what_the_others_add():
     assert lines["partner"].epsilon is None
     assert "is not known" in lines["partner"].reason
     assert lines["outsider"].epsilon is not None
-    two = by_adversary(Silo(count=2, options={"silos": None}).answer())  # there is one other
+    two = by_adversary(
+        Silo(count=2, options={"silos": None}).answer()
+    )  # there is one other
     assert two["partner"].epsilon is not None
 
 
@@ -275,7 +313,9 @@ def test_a_model_that_is_loaded_after_the_start_of_the_audit_is_not_measured():
     silo = Silo(optimizer=stale, train=train)
     answer = silo.answer()
     assert {line.epsilon for line in answer.lines} == {None}
-    assert {line.theory for line in answer.lines} == {by_adversary(answer)["server"].theory}
+    assert {line.theory for line in answer.lines} == {
+        by_adversary(answer)["server"].theory
+    }
     for line in answer.lines:
         assert "loaded before the audit starts" in line.reason
 

@@ -21,7 +21,9 @@ def small_silo():
 
 def test_a_small_silo_says_so_at_the_end_and_not_how_many_records_it_has(tmp_path):
     for _ in range(2):
-        with audit_records(tmp_path, small_silo(), delta=1e-5, sample_rate=0.25, silo="north"):
+        with audit_records(
+            tmp_path, small_silo(), delta=1e-5, sample_rate=0.25, silo="north"
+        ):
             pass
     found = final_answer(tmp_path, [np.zeros(2000)])
     assert (found.silo, found.canaries) == ("north", 0)

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flower_processes import flwr_run, flwr_start, ray_node, server_apps, superlink, supernode
+from flower_processes import (
+    flwr_run,
+    flwr_start,
+    ray_node,
+    server_apps,
+    superlink,
+    supernode,
+)
 
 from fl_epe import AuditRecord
 from fl_epe.config import RunConfig
@@ -38,8 +45,12 @@ def _assert_same_run(record, in_process):
     assert not record.clients.absent.any()
     # the same model within 1e-5 has the same cosines within 1e-5/√d, and the same norm
     tolerance = 1e-5 / np.sqrt(record.dim)
-    np.testing.assert_allclose(record.observed.final, in_process.observed.final, atol=tolerance)
-    np.testing.assert_allclose(record.observed.means, in_process.observed.means, atol=tolerance)
+    np.testing.assert_allclose(
+        record.observed.final, in_process.observed.final, atol=tolerance
+    )
+    np.testing.assert_allclose(
+        record.observed.means, in_process.observed.means, atol=tolerance
+    )
     assert record.norms.final == pytest.approx(in_process.norms.final, rel=1e-5)
 
 
@@ -49,7 +60,9 @@ def _assert_same_run(record, in_process):
 def test_ray_with_two_workers(job, in_process):
     record = simulate(job, backend="ray", workers=2)
     _assert_same_run(record, in_process)
-    assert np.array_equal(record.observed.final, in_process.observed.final)  # to the last bit
+    assert np.array_equal(
+        record.observed.final, in_process.observed.final
+    )  # to the last bit
 
 
 @pytest.mark.slow
@@ -59,7 +72,9 @@ def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
     """Both on this machine, each with one CPU."""
     address = f"127.0.0.1:{processes.ports.take()}"
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # paths of sockets must be short
+    with tempfile.TemporaryDirectory(
+        dir="/tmp"
+    ) as folder:  # paths of sockets must be short
         head = ("--head", f"--port={address[10:]}", "--include-dashboard=false")
         ray_node(processes, "ray-head", *head, f"--temp-dir={folder}")
         ray_node(processes, "ray-second", f"--address={address}")
@@ -71,7 +86,9 @@ def test_ray_on_a_cluster_of_two_nodes(job, in_process, processes, monkeypatch):
         processes.end_all()
     assert [node["Resources"]["CPU"] for node in nodes if node["Alive"]] == [1, 1]
     _assert_same_run(record, in_process)
-    assert np.array_equal(record.observed.final, in_process.observed.final)  # to the last bit
+    assert np.array_equal(
+        record.observed.final, in_process.observed.final
+    )  # to the last bit
 
 
 def _run_app(processes, tmp_path, *options):
@@ -103,14 +120,18 @@ def test_superlink_with_two_supernodes(processes, tmp_path, in_process):
 
 @pytest.mark.slow
 @pytest.mark.superlink
-def test_a_server_app_that_is_killed_on_a_superlink_goes_on(processes, tmp_path, in_process):
+def test_a_server_app_that_is_killed_on_a_superlink_goes_on(
+    processes, tmp_path, in_process
+):
     address = superlink(processes)
     for partition in range(2):
         supernode(processes, address, partition, 2)
     app, output = shutil.copytree(APP, tmp_path / "app"), tmp_path / "out"
     settings = {**SETTINGS, "output": str(output), "checkpoint-every": "1"}
     flwr_start(processes, app, settings)
-    kept = output / "checkpoint-previous.npz"  # of a round, beside the one before the first
+    kept = (
+        output / "checkpoint-previous.npz"
+    )  # of a round, beside the one before the first
     processes.wait_until(kept.exists, "run", "keep a round")
     killed = server_apps(processes)
     for process in killed:
@@ -120,6 +141,8 @@ def test_a_server_app_that_is_killed_on_a_superlink_goes_on(processes, tmp_path,
     flwr_run(processes, app, settings)
     record = AuditRecord.load(output / "record.npz")
     _assert_same_run(record, in_process)
-    assert np.array_equal(record.observed.means, in_process.observed.means)  # to the last bit
+    assert np.array_equal(
+        record.observed.means, in_process.observed.means
+    )  # to the last bit
     assert record.provenance.fault_counts == {}
     assert not kept.exists()

@@ -37,7 +37,10 @@ def _refused(path, capsys):
     printed = capsys.readouterr().err
     assert str(path) in printed
     assert len(printed.splitlines()) == 1
-    assert {file.name for file in path.parent.iterdir()} <= {"checkpoint.npz", "run.log"}
+    assert {file.name for file in path.parent.iterdir()} <= {
+        "checkpoint.npz",
+        "run.log",
+    }
     return printed
 
 
@@ -56,7 +59,10 @@ STREAMS = tuple(field.name for field in dataclasses.fields(Seeds))
 JOBS = {
     "task": ({"task": 3}, "task"),
     "config": ({"config": []}, "must be a mapping, not list"),
-    "rounds": ({"config": {"clients": 20, "rounds": "six"}}, "rounds='six' to be an integer"),
+    "rounds": (
+        {"config": {"clients": 20, "rounds": "six"}},
+        "rounds='six' to be an integer",
+    ),
     "seeds": ({"seeds": dict.fromkeys(STREAMS, "x")}, "canary='x' to be an integer"),
     "seeds-list": ({"seeds": [1]}, "must be a mapping, not list"),
     "seeds-huge": ({"seeds": dict.fromkeys(STREAMS, 2**129)}, "canary=[0-9]* <= "),
@@ -85,7 +91,9 @@ def test_a_series_that_is_none_is_refused_by_name(path, capsys):
     done = int(state["rounds_done"])
     state["history.clip_norm"] = np.array(1.5)
     _put(path, values, state)
-    assert f"history.clip_norm has the shape (), not ({done},)" in _refused(path, capsys)
+    assert f"history.clip_norm has the shape (), not ({done},)" in _refused(
+        path, capsys
+    )
 
 
 def test_a_state_without_a_part_is_refused_by_name(path, capsys):

@@ -9,7 +9,12 @@ import pytest
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import BLOCK
 from fl_epe.seeding import Seeds
-from fl_epe.simulation.dp_fedavg import ClippedSums, ServerState, initial_state, next_round
+from fl_epe.simulation.dp_fedavg import (
+    ClippedSums,
+    ServerState,
+    initial_state,
+    next_round,
+)
 
 DIM = BLOCK + 3  # more than one block
 
@@ -37,7 +42,9 @@ def sums(value: float, *, separate: bool = False) -> ClippedSums:
     ids=["sgd", "adam", "banded", "blt", "full-knowledge"],
 )
 def test_the_same_state_has_the_same_next_state(options):
-    config = RunConfig(clients=48, rounds=6, clients_per_round=4, num_canaries=0, **options)
+    config = RunConfig(
+        clients=48, rounds=6, clients_per_round=4, num_canaries=0, **options
+    )
     seeds = Seeds.derive(1)
     separate = config.full_knowledge
     state = initial_state(config, np.zeros(DIM, np.float32))
@@ -53,14 +60,21 @@ def test_the_same_state_has_the_same_next_state(options):
         np.testing.assert_array_equal(*pair)
     for pair in zip(vectors(state), vectors(kept_state), strict=True):
         np.testing.assert_array_equal(*pair)
-    assert (second.clip_norm, second.rounds_done) == (first.clip_norm, first.rounds_done)
+    assert (second.clip_norm, second.rounds_done) == (
+        first.clip_norm,
+        first.rounds_done,
+    )
     for name, value in dataclasses.asdict(kept_sums).items():
         np.testing.assert_array_equal(getattr(round_sums, name), value)
 
 
 def test_noise_that_banded_noise_remembers_is_shared_between_states():
     config = RunConfig(
-        clients=48, rounds=6, clients_per_round=4, num_canaries=0, mechanism="banded:bands=3"
+        clients=48,
+        rounds=6,
+        clients_per_round=4,
+        num_canaries=0,
+        mechanism="banded:bands=3",
     )
     state = initial_state(config, np.zeros(DIM, np.float32))
     after, _ = next_round(config, Seeds.derive(1), state, sums(0.1))

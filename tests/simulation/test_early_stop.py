@@ -47,7 +47,9 @@ def test_the_run_stops_when_its_rule_is_met(stopped):
     assert found.after == record.rounds == progress[-1].round
     assert found.estimate.low > 1.5
     assert all(p.epsilons["epsilon-all-low"] <= 1.5 for p in progress[2:-1])
-    for before, each in zip(progress[2:-1], epsilon_by_round(record)[1:-1], strict=True):
+    for before, each in zip(
+        progress[2:-1], epsilon_by_round(record)[1:-1], strict=True
+    ):
         assert epsilon_metrics("all", each.estimate).items() <= before.epsilons.items()
     found = answers(record)
     assert progress[-1].epsilons == answer_metrics(found)
@@ -64,7 +66,9 @@ def test_up_to_there_it_is_the_run_without_a_rule(stopped):
     whole = simulate(job(None))
     assert whole.rounds == ROUNDS
     assert whole.findings.stopped is None
-    np.testing.assert_array_equal(whole.norms.means[: record.rounds], record.norms.means)
+    np.testing.assert_array_equal(
+        whole.norms.means[: record.rounds], record.norms.means
+    )
     never = simulate(job("epsilon-all-low > 900"))
     assert never.rounds == ROUNDS
     assert never.findings.stopped is None

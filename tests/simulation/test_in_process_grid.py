@@ -14,7 +14,11 @@ from fl_epe.flower import InProcessGrid, pack, worker_app
 
 def test_push_and_pull():
     with InProcessGrid(worker_app(Tiny()), 2) as grid:
-        ids = list(grid.push_messages(Message(RecordDict(), n, MessageType.QUERY) for n in (1, 2)))
+        ids = list(
+            grid.push_messages(
+                Message(RecordDict(), n, MessageType.QUERY) for n in (1, 2)
+            )
+        )
         replies: list[Message] = []
         while len(replies) < 2:
             replies += grid.pull_messages(ids)
@@ -35,7 +39,9 @@ def test_nodes_in_process_cannot_change_each_other_s_messages():
         content = RecordDict(
             {"arrays": pack(theta=np.zeros(2)), "config": ConfigRecord({"secret": 1})}
         )
-        messages = [Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()]
+        messages = [
+            Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()
+        ]
         replies = list(grid.send_and_receive(messages))
     assert [reply.has_error() for reply in replies] == [False] * 3
     assert dict(content["config"]) == {"secret": 1}

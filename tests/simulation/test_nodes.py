@@ -16,12 +16,15 @@ class TestNodes:
 
         @app.query()
         def query(message, context):
-            return Message(RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message)
+            return Message(
+                RecordDict({"held": pack(clients=np.arange(19))}), reply_to=message
+            )
 
         with (
             InProcessGrid(app, 2) as grid,
             pytest.raises(
-                ValueError, match="share the clients out; node 1: client 0 is on node 2 too"
+                ValueError,
+                match="share the clients out; node 1: client 0 is on node 2 too",
             ),
         ):
             NodeRegistry(20, 1.0).wait_for_all(grid)
@@ -37,7 +40,9 @@ class TestNodes:
         assert loads == [26, 29, 50]
         everyone = [client for _, clients, _ in shares for client in clients]
         assert sorted(everyone) == list(range(10))
-        assert sorted(c for _, _, canaries in shares for c in canaries) == list(range(5))
+        assert sorted(c for _, _, canaries in shares for c in canaries) == list(
+            range(5)
+        )
 
     def test_while_no_node_is_there_nobody_is_asked(self):
         nobody = NodeRegistry(10, 1.0)
@@ -49,7 +54,9 @@ class TestNodes:
             directory = NodeRegistry(20, 0.5)
             while len(directory._held) < 2:  # however slowly they answer
                 list(directory.refresh(grid))
-            with pytest.raises(TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"):
+            with pytest.raises(
+                TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"
+            ):
                 directory.wait_for_all(grid)
 
     def test_a_node_without_its_configuration_says_so(self):

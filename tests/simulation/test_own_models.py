@@ -78,7 +78,9 @@ def _job(name: str, **more: Any) -> Job:
     return Job(TASKS[name](), RunConfig(**settings), Seeds.derive(1), evaluate_every=1)
 
 
-SLOW = pytest.param("transformer", marks=pytest.mark.slow)  # its package takes seconds to import
+SLOW = pytest.param(
+    "transformer", marks=pytest.mark.slow
+)  # its package takes seconds to import
 
 
 @pytest.mark.parametrize("name", [SLOW, "table", "batch-norm"])
@@ -117,4 +119,6 @@ def test_a_resumed_run_equals_one_that_never_stopped(name: str, tmp_path: Path):
         if isinstance(ours, np.ndarray):
             np.testing.assert_array_equal(ours, theirs, err_msg=field.name)
     assert whole.metrics.keys() == resumed.metrics.keys()
-    np.testing.assert_array_equal(whole.metrics["eval_loss"], resumed.metrics["eval_loss"])
+    np.testing.assert_array_equal(
+        whole.metrics["eval_loss"], resumed.metrics["eval_loss"]
+    )

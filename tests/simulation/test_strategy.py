@@ -24,7 +24,14 @@ from fl_epe.auditing import (
 from fl_epe.config import RunConfig
 from fl_epe.flower import pack
 from fl_epe.seeding import Seeds
-from fl_epe.simulation import DPFedAvg, InProcessGrid, Job, run_on_grid, simulate, worker_app
+from fl_epe.simulation import (
+    DPFedAvg,
+    InProcessGrid,
+    Job,
+    run_on_grid,
+    simulate,
+    worker_app,
+)
 from fl_epe.simulation.messages import PartialAggregate
 from fl_epe.tasks import load_task
 
@@ -58,8 +65,13 @@ def _stuck(rng, dim, std):
 def test_the_noise_is_checked(noise, mechanism, monkeypatch):
     if noise is not None:
         monkeypatch.setattr("fl_epe.simulation.dp_fedavg.gaussian_noise", noise)
-    found = _run(config=dataclasses.replace(SMALL, rounds=4, mechanism=mechanism)).findings
-    assert found.noise[0] == f"Noise: {'as claimed' if noise is None else 'not as claimed'}."
+    found = _run(
+        config=dataclasses.replace(SMALL, rounds=4, mechanism=mechanism)
+    ).findings
+    assert (
+        found.noise[0]
+        == f"Noise: {'as claimed' if noise is None else 'not as claimed'}."
+    )
     assert [("have the same noise" in text) for text in found.step_faults] == (
         [] if noise is None else [True]
     )
@@ -85,7 +97,9 @@ def test_the_reference_loop_is_short():
 def test_equals_the_reference_loop(monkeypatch):
     theta, clients, canaries, clip_norms = reference.train(Tiny(), SMALL, SEEDS)
     at_once, _ = _final_model(SMALL, workers=2)
-    np.testing.assert_allclose(at_once, theta, rtol=0, atol=1e-6)  # float32, in another order
+    np.testing.assert_allclose(
+        at_once, theta, rtol=0, atol=1e-6
+    )  # float32, in another order
     monkeypatch.setenv("FL_EPE_CHUNK", "1")
     model, record = _final_model(SMALL, workers=2)
     assert np.array_equal(model, theta)  # to the last bit: clipped sums are exact
@@ -115,7 +129,12 @@ def test_equals_the_reference_loop_on_the_real_task():
 def test_two_runs_give_the_same_bits():
     first, second = _run().by_name(), _run().by_name()
     arrays = [name for name, value in first.items() if isinstance(value, np.ndarray)]
-    assert {"observed.means", "unobserved.displacement", "norms.deltas", "clients.ids"} <= {*arrays}
+    assert {
+        "observed.means",
+        "unobserved.displacement",
+        "norms.deltas",
+        "clients.ids",
+    } <= {*arrays}
     for name in arrays:
         assert np.array_equal(first[name], second[name], equal_nan=True), name
 
@@ -132,7 +151,11 @@ def test_the_number_of_workers_does_not_matter(workers):
 
 def test_noise_has_its_standard_deviation_and_uses_the_clip_norm_of_its_round():
     config = dataclasses.replace(
-        SMALL, full_knowledge=True, num_canaries=2, noise_multiplier=1.0, clip_count_std=4.0
+        SMALL,
+        full_knowledge=True,
+        num_canaries=2,
+        noise_multiplier=1.0,
+        clip_count_std=4.0,
     )
     record = _run(config=config)
     assert (
@@ -155,7 +178,9 @@ def test_canaries_arrive_at_exactly_the_clip_norm():
     for t in range(record.rounds):
         present = np.flatnonzero(record.presence[t])
         total = np.sum([vectors.vector(i).astype(float) for i in present], axis=0)
-        expected = np.linalg.norm(total) * record.mechanism.clip_norms[t] / config.cohort_size
+        expected = (
+            np.linalg.norm(total) * record.mechanism.clip_norms[t] / config.cohort_size
+        )
         assert record.norms.residuals[t] == pytest.approx(expected, rel=1e-5)
 
 
@@ -179,7 +204,9 @@ def test_the_matched_filter_meets_the_analytical_value():
         clients_per_round=10,
         delta=1e-3,
     )
-    estimate = epsilon_from_record(_run(Tiny(inputs=4000), config), adversary=EVERY_ROUND)
+    estimate = epsilon_from_record(
+        _run(Tiny(inputs=4000), config), adversary=EVERY_ROUND
+    )
     from fl_epe import epsilon_two_gaussians
 
     # A client takes part in 4 of 8 rounds, a canary in one.
@@ -193,7 +220,11 @@ def test_the_matched_filter_meets_the_analytical_value():
     "changes",
     [
         {"participation": "poisson", "unobserved": 0},
-        {"participation": "min-separation:separation=2", "clipping": "fixed", "clip_norm": 0.5},
+        {
+            "participation": "min-separation:separation=2",
+            "clipping": "fixed",
+            "clip_norm": 0.5,
+        },
         {"participation": "drop-out:of=cyclic,rate=0.2", "canary_participations": 2},
         {"server_optimizer": "adam", "server_learning_rate": 0.01},
         {"canaries_vote": True, "canary_participations": 3},
@@ -238,19 +269,31 @@ class TestFaults:
         took_part = np.bincount(record.clients.ids, minlength=20)
         assert record.clients.absent.sum() == took_part[3] + took_part[5] == 4
         assert any(
-            "client 3: OSError: disk of client 3 is gone" in f for f in record.provenance.faults
+            "client 3: OSError: disk of client 3 is gone" in f
+            for f in record.provenance.faults
         )
-        assert any("client 5: its update was not finite" in f for f in record.provenance.faults)
+        assert any(
+            "client 5: its update was not finite" in f for f in record.provenance.faults
+        )
 
     def test_the_denominator_stays(self):
         """Without noise, losing a client leaves the others' share of the mean as it was."""
         config = dataclasses.replace(
-            SMALL, rounds=1, canary_participations=1, noise_multiplier=0.0, full_knowledge=True
+            SMALL,
+            rounds=1,
+            canary_participations=1,
+            noise_multiplier=0.0,
+            full_knowledge=True,
         )
-        whole, broken = _run(config=config), _run(Tiny(raising=tuple(range(20))), config)
+        whole, broken = (
+            _run(config=config),
+            _run(Tiny(raising=tuple(range(20))), config),
+        )
         assert broken.clients.absent[0] == 5
         # with all clients lost, the mean is the canaries' sum over the same n
-        assert broken.norms.means[0] == pytest.approx(whole.norms.residuals[0], rel=1e-6)
+        assert broken.norms.means[0] == pytest.approx(
+            whole.norms.residuals[0], rel=1e-6
+        )
 
     def test_a_run_that_loses_everything_has_measured_nothing(self):
         app = ClientApp()
@@ -287,7 +330,10 @@ class TestFaults:
 
         @app.train()
         def train(message, context):
-            if context.node_config["partition-id"] == 1 and message.metadata.group_id == "3":
+            if (
+                context.node_config["partition-id"] == 1
+                and message.metadata.group_id == "3"
+            ):
                 raise RuntimeError("out of memory")
             return good(message, context)
 
@@ -296,7 +342,8 @@ class TestFaults:
         lost = np.flatnonzero(record.clients.absent)
         assert lost.tolist() == [2]
         assert any(
-            "round 3, node 2: RuntimeError: out of memory" in f for f in record.provenance.faults
+            "round 3, node 2: RuntimeError: out of memory" in f
+            for f in record.provenance.faults
         )
         # what was lost did not take part, and the record says so
         base = _run()
@@ -311,14 +358,24 @@ class TestFaults:
                 "to be float64",
                 id="to-be-float64",
             ),
-            pytest.param(lambda part: part.total.fill(np.nan), "norm=nan", id="norm=nan"),
-            pytest.param(lambda part: part.total.fill(1e6), "to be at most", id="to-be-at-most"),
-            pytest.param(lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"),
             pytest.param(
-                lambda part: setattr(part, "clients", [1]), "clients=[1] of its type", id="a-list"
+                lambda part: part.total.fill(np.nan), "norm=nan", id="norm=nan"
             ),
             pytest.param(
-                lambda part: setattr(part, "canaries", 0.5), "canaries=0.5 of its type", id="a-half"
+                lambda part: part.total.fill(1e6), "to be at most", id="to-be-at-most"
+            ),
+            pytest.param(
+                lambda part: setattr(part, "clients", 99), "clients=99", id="clients=99"
+            ),
+            pytest.param(
+                lambda part: setattr(part, "clients", [1]),
+                "clients=[1] of its type",
+                id="a-list",
+            ),
+            pytest.param(
+                lambda part: setattr(part, "canaries", 0.5),
+                "canaries=0.5 of its type",
+                id="a-half",
             ),
             *(
                 pytest.param(
@@ -369,13 +426,17 @@ class TestBadInput:
         strategy = DPFedAvg(SMALL, SEEDS)
         with InProcessGrid(worker_app(Tiny()), 1) as grid:
             strategy.start(grid, pack(theta=Tiny().initial(1)), num_rounds=1)
-            with pytest.raises(ValueError, match=r"final\.shape=\(7,\) to be \(2005,\)"):
+            with pytest.raises(
+                ValueError, match=r"final\.shape=\(7,\) to be \(2005,\)"
+            ):
                 strategy.record(pack(theta=np.zeros(7, np.float32)))
 
     def test_the_model_must_be_flat_floats(self):
         strategy = DPFedAvg(SMALL, SEEDS)
         arrays = pack(theta=np.zeros((2, 2), np.float32))
-        with pytest.raises(ValueError, match=r"flat float32 model, got float32 \(2, 2\)"):
+        with pytest.raises(
+            ValueError, match=r"flat float32 model, got float32 \(2, 2\)"
+        ):
             strategy.configure_train(1, arrays, None, None)
         with pytest.raises(ValueError, match=r"flat float32 model, got int64 \(3,\)"):
             strategy.configure_train(1, pack(theta=np.zeros(3, int)), None, None)
@@ -398,7 +459,9 @@ class TestBadInput:
 
 
 class TestCoins:
-    config = dataclasses.replace(SMALL, inclusion="coin", num_canaries=200, unobserved=200)
+    config = dataclasses.replace(
+        SMALL, inclusion="coin", num_canaries=200, unobserved=200
+    )
 
     def test_every_canary_is_on_one_side_and_the_record_says_which(self):
         record = _run(config=self.config)
@@ -411,11 +474,16 @@ class TestCoins:
         assert (self.config.cohort_size, self.config.canaries_per_round) == (5, 200 / 8)
 
     def test_those_whose_coin_says_so_take_part(self):
-        config = dataclasses.replace(self.config, noise_multiplier=0.0, full_knowledge=True)
+        config = dataclasses.replace(
+            self.config, noise_multiplier=0.0, full_knowledge=True
+        )
         record = _run(config=config)
         vectors = CanarySet(record.dim, 400, SEEDS.canary)
         ids = record.observed.ids[record.presence[0]]
-        total = sum(vectors.vector(i).astype(float) for i in ids) * record.mechanism.clip_norms[0]
+        total = (
+            sum(vectors.vector(i).astype(float) for i in ids)
+            * record.mechanism.clip_norms[0]
+        )
         expected = np.linalg.norm(total) / config.cohort_size
         assert record.norms.residuals[0] == pytest.approx(expected, rel=1e-6)
 
@@ -454,7 +522,9 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
             full_knowledge=True,
         )
         record = _run(Tiny(inputs=4000), config)
-        observed, unobserved = seen_by(record, STATISTICS["full-knowledge"]).scores().both()
+        observed, unobserved = (
+            seen_by(record, STATISTICS["full-knowledge"]).scores().both()
+        )
         assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 / 20
         assert abs(unobserved.mean()) < 4 / np.sqrt(12)
     with pytest.raises(ValueError, match="full_knowledge=True"):
@@ -478,8 +548,12 @@ def test_no_client_is_lost_to_the_parser():
     gc.callbacks.append(_nothing)  # garbage collection then runs Python code in between
     try:
         with InProcessGrid(app, 24) as grid:
-            content = RecordDict({"arrays": pack(theta=np.zeros((4, 5)), other=np.ones(3))})
-            messages = [Message(content, n, MessageType.TRAIN) for n in grid.get_node_ids()]
+            content = RecordDict(
+                {"arrays": pack(theta=np.zeros((4, 5)), other=np.ones(3))}
+            )
+            messages = [
+                Message(content, n, MessageType.TRAIN) for n in grid.get_node_ids()
+            ]
             replies = list(grid.send_and_receive(messages))
     finally:
         sys.setswitchinterval(interval)

@@ -77,7 +77,8 @@ def rounds_in(path):
 
 
 @pytest.mark.parametrize(
-    ("every", "newest", "before"), [pytest.param(1, 5, 4, id="1"), pytest.param(2, 4, 2, id="2")]
+    ("every", "newest", "before"),
+    [pytest.param(1, 5, 4, id="1"), pytest.param(2, 4, 2, id="2")],
 )
 def test_two_checkpoints_are_kept(path, whole, every, newest, before):
     killed(path, 5, checkpoint_every=every)
@@ -115,7 +116,9 @@ def test_the_one_before_is_used_and_named(path, whole, damage, caplog):
         path.write_bytes(content[:1000] if damage == "cut" else content[::-1])
     seen = []
     with caplog.at_level(logging.WARNING):
-        record = simulate(JOB, checkpoint=path, on_round=lambda done: seen.append(done.round))
+        record = simulate(
+            JOB, checkpoint=path, on_round=lambda done: seen.append(done.round)
+        )
     assert seen[0] == 2
     assert rounds_in(previous_of(path)) == 2  # the broken one is not in its place
     assert f"{str(path)!r} to" in caplog.text
@@ -129,7 +132,9 @@ def test_where_both_are_broken_both_are_named(path):
     killed(path, 5, checkpoint_every=2)
     for broken in (path, previous_of(path)):
         broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="The one before it cannot be used either") as refusal:
+    with pytest.raises(
+        ValueError, match="The one before it cannot be used either"
+    ) as refusal:
         simulate(JOB, checkpoint=path)
     for broken in (path, previous_of(path)):
         assert str(broken) in str(refusal.value)
@@ -137,7 +142,9 @@ def test_where_both_are_broken_both_are_named(path):
 
 def test_a_checkpoint_of_another_run_is_refused(path, whole):
     killed(path, 5, checkpoint_every=2)
-    other = Job(Tiny(), dataclasses.replace(CONFIG, noise_multiplier=0.4), Seeds.derive(8))
+    other = Job(
+        Tiny(), dataclasses.replace(CONFIG, noise_multiplier=0.4), Seeds.derive(8)
+    )
     differs = "other values of config.noise_multiplier, seeds.canary"
     with pytest.raises(ValueError, match=differs):
         simulate(other, checkpoint=path)
@@ -160,11 +167,17 @@ def test_a_full_disk_is_a_fault_and_the_run_goes_on(path, whole, monkeypatch):
     monkeypatch.setattr("fl_epe.simulation.checkpoint.write_archive", full)
     kept = []
     record = simulate(
-        JOB, checkpoint=path, checkpoint_every=1, on_round=lambda _: kept.append(rounds_in(path))
+        JOB,
+        checkpoint=path,
+        checkpoint_every=1,
+        on_round=lambda _: kept.append(rounds_in(path)),
     )
     assert kept == [0, 1, 1, 1, 4, 5, 6, 7, 8]
     assert record.provenance.fault_counts == {FaultKind.CHECKPOINT_NOT_WRITTEN: 2}
-    assert [fault.partition(",")[0] for fault in record.provenance.faults] == ["round 2", "round 3"]
+    assert [fault.partition(",")[0] for fault in record.provenance.faults] == [
+        "round 2",
+        "round 3",
+    ]
     np.testing.assert_array_equal(record.observed.means, whole.observed.means)
 
 

@@ -25,13 +25,25 @@ WITHOUT_NOISE: dict[str, tuple[Any, list[float]]] = {
     "clips-the-mean": (sensitivity_bugs.ClipsTheMean(1.0, 0.0, 10), [0.6, 0.8, 0, 0]),
     "mean-is-short": (sensitivity_bugs.ClipsTheMean(10.0, 0.0, 10), [3, 4, 0, 0]),
     "over-batch": (sensitivity_bugs.SensitivityOverBatch(5.0, 0.0, 10), [3, 4, 0, 0]),
-    "over-batch-long": (sensitivity_bugs.SensitivityOverBatch(1.0, 0.0, 10), [0.6, 0.8, 0, 0]),
+    "over-batch-long": (
+        sensitivity_bugs.SensitivityOverBatch(1.0, 0.0, 10),
+        [0.6, 0.8, 0, 0],
+    ),
     "weights": (sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0]), [1.8, 2.4, 0, 0]),
-    "capped-weights": (sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0], most=2.0), [1.2, 1.6, 0, 0]),
+    "capped-weights": (
+        sensitivity_bugs.WeightedSum(1.0, 0.0, [3.0], most=2.0),
+        [1.2, 1.6, 0, 0],
+    ),
     "too-little-noise": (noise_bugs.TooLittleNoise(1.0, 0.0, 2.0), [0.6, 0.8, 0, 0]),
     "by-tensor": (sensitivity_bugs.ClippedByTensor(1.0, 0.0, 4, 0.5), [0.5, 0.5, 0, 0]),
-    "workers": (noise_bugs.NoiseOfWorkers(1.0, 0.0, 10, 2, right=True), [0.06, 0.08, 0, 0]),
-    "prefix-sums": (noise_bugs.PrefixSums(1.0, 0.0, noise_bugs.banded_factor(3)), [0.6, 0.8, 0, 0]),
+    "workers": (
+        noise_bugs.NoiseOfWorkers(1.0, 0.0, 10, 2, right=True),
+        [0.06, 0.08, 0, 0],
+    ),
+    "prefix-sums": (
+        noise_bugs.PrefixSums(1.0, 0.0, noise_bugs.banded_factor(3)),
+        [0.6, 0.8, 0, 0],
+    ),
     "few-seeds": (noise_bugs.FewSeeds(1.0, 0.0), [0.6, 0.8, 0, 0]),
     "shared-noise": (noise_bugs.SharedNoise(1.0, 0.0), [0.6, 0.8, 0, 0]),
     "repeated-noise": (noise_bugs.RepeatedNoise(1.0, 0.0, 2), [0.6, 0.8, 0, 0]),
@@ -72,7 +84,9 @@ def test_weights_go_by_place():
         (noise_bugs.NoiseOfWorkers(2.0, 3.0, 10, 4, right=False), 0.3),
     ],
     ids=lambda value: (
-        type(value).__name__ if isinstance(value, games.AuditedMechanism) else str(value)
+        type(value).__name__
+        if isinstance(value, games.AuditedMechanism)
+        else str(value)
     ),
 )
 def test_how_large_the_noise_is(mechanism, std):
@@ -121,7 +135,9 @@ def test_prefix_sums_have_the_noise_of_their_factor(right):
     if right:
         np.testing.assert_allclose(of_noise @ factor, ones, atol=1e-12)
     mechanism.reset()
-    np.testing.assert_allclose(mechanism.release(NOBODY, again), of_noise[0, 0] * _next(fresh, std))
+    np.testing.assert_allclose(
+        mechanism.release(NOBODY, again), of_noise[0, 0] * _next(fresh, std)
+    )
 
 
 def _next(fresh, std):

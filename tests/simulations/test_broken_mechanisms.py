@@ -17,7 +17,10 @@ def test_numbers_of_observations_double():
 
 def test_fewer_observations_are_the_first_of_many():
     """What is needed does not depend on how many there are, once they are enough."""
-    few, many = (detect("clips-the-mean", most=n, count=2, bounds=["gdp"], **HOW) for n in (20, 50))
+    few, many = (
+        detect("clips-the-mean", most=n, count=2, bounds=["gdp"], **HOW)
+        for n in (20, 50)
+    )
     assert few.needed == many.needed == {("along the canary", "gdp"): 20}
     assert few.alarms == {("along the canary", "gdp"): 0}
     assert few.claim == pytest.approx(4.377, abs=1e-3)
@@ -25,14 +28,17 @@ def test_fewer_observations_are_the_first_of_many():
 
 def test_more_games_never_need_fewer_observations():
     one, four = (
-        detect("wrong-clip-norm", most=100, count=n, bounds=["mean"], **HOW) for n in (1, 4)
+        detect("wrong-clip-norm", most=100, count=n, bounds=["mean"], **HOW)
+        for n in (1, 4)
     )
     method = ("along the canary", "mean")
     assert (four.needed[method] or 1000) >= (one.needed[method] or 1000)
 
 
 def test_a_bug_that_does_not_leak_is_found_by_its_sign_test_alone():
-    found = detect("adaptive-clip-sign", most=20, count=2, bounds=["gdp", "mean"], **HOW)
+    found = detect(
+        "adaptive-clip-sign", most=20, count=2, bounds=["gdp", "mean"], **HOW
+    )
     assert found.named == ("clip norm", "sign test")
     assert found.needed.pop(found.named) == 10
     assert set(found.needed.values()) == {None}
@@ -56,7 +62,9 @@ def test_what_sanity_checks_of_the_sensitivity_find():
 
 
 def test_too_few_observations_are_no_failure(monkeypatch):
-    monkeypatch.setattr(broken_mechanisms, "EXAMPLES", {"few-seeds": EXAMPLES["few-seeds"]})
+    monkeypatch.setattr(
+        broken_mechanisms, "EXAMPLES", {"few-seeds": EXAMPLES["few-seeds"]}
+    )
     result = broken_mechanisms.audit(Settings(observations=10, quick=True))
     assert result.passed is None
     assert "detects 0 of 1 broken mechanisms" in result.summary

@@ -6,7 +6,9 @@ import canary_removed
 
 
 def test_clients_train_against_a_canary(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["canary_removed.py", "--seeds", "3", "--rounds", "100"])
+    monkeypatch.setattr(
+        sys, "argv", ["canary_removed.py", "--seeds", "3", "--rounds", "100"]
+    )
     canary_removed.main()
     row = capsys.readouterr().out.splitlines()[-1].split()
     stays, error = (float(word.rstrip("%")) for word in (row[5], row[7]))

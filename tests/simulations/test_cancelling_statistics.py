@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 from broken_examples import always, once
-from cancelling_statistics import between_steps, between_tensors, nearest_noise, whitened
+from cancelling_statistics import (
+    between_steps,
+    between_tensors,
+    nearest_noise,
+    whitened,
+)
 from noise_bugs import SharedNoise
 
 from fl_epe.auditing import games
@@ -35,7 +40,9 @@ def test_repeated_noise_cancels_between_steps():
 def test_the_nearest_noise_tells_the_worlds_apart():
     statistic = nearest_noise(NOISE[:2], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 5.0, 0.0])
     for noise in NOISE[:2]:
-        with_canary = statistic.score(*seen([noise + np.array([1, 1, 6, 1])], CANARY[:1]))
+        with_canary = statistic.score(
+            *seen([noise + np.array([1, 1, 6, 1])], CANARY[:1])
+        )
         without = statistic.score(*seen([noise + 1], CANARY[:1]))
         assert with_canary > 1
         assert without < -1

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 from audited_sgd import Plan, audited_run
-from canife_attack import Attack, audit_rounds, fitted_epsilon, largest, lower_limit, whole_run
+from canife_attack import (
+    Attack,
+    audit_rounds,
+    fitted_epsilon,
+    largest,
+    lower_limit,
+    whole_run,
+)
 from crafted_sample import craft_sample
 from images import Images
 from two_layer import TwoLayer
@@ -21,7 +28,9 @@ DELTA = 1e-5
 
 def _examples(count, seed=0):
     rng = np.random.default_rng(seed)
-    return rng.random((count, NETWORK.inputs)), rng.integers(NETWORK.classes, size=count)
+    return rng.random((count, NETWORK.inputs)), rng.integers(
+        NETWORK.classes, size=count
+    )
 
 
 def _images(count):
@@ -37,7 +46,9 @@ def _by_autograd(model, inputs, labels):
         first, bias, second, last = torch.split(flat, [54, 6, 18, 3])
         hidden = torch.relu(first.reshape(6, 9) @ torch.tensor(pixels) + bias)
         logits = second.reshape(3, 6) @ hidden + last
-        loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor([int(label)]))
+        loss = torch.nn.functional.cross_entropy(
+            logits[None], torch.tensor([int(label)])
+        )
         rows.append(torch.autograd.grad(loss, flat)[0].numpy())
     return np.array(rows)
 
@@ -49,7 +60,10 @@ def test_gradients_are_those_of_autograd():
         NETWORK.gradients(model, inputs, labels),
         NETWORK.gradients(model, others, theirs),
     )
-    naive, more = _by_autograd(model, inputs, labels), _by_autograd(model, others, theirs)
+    naive, more = (
+        _by_autograd(model, inputs, labels),
+        _by_autograd(model, others, theirs),
+    )
     np.testing.assert_allclose(found.norms, np.linalg.norm(naive, axis=1), rtol=1e-12)
     np.testing.assert_allclose(found.products(further), naive @ more.T, atol=1e-14)
     weights = np.linspace(-1, 2, 7)
@@ -85,7 +99,9 @@ def test_a_crafted_gradient_is_orthogonal_and_long():
 def test_scores_are_one_apart_in_units_of_the_noise():
     plan = Plan(batch=8, noise_multiplier=0.5, delta=DELTA)
     attack = Attack(pool=40, steps=100, scores=1000, every=5)
-    (found,) = audit_rounds(NETWORK, _images(40), {3: NETWORK.initial(1)}, plan, attack, 1)
+    (found,) = audit_rounds(
+        NETWORK, _images(40), {3: NETWORK.initial(1)}, plan, attack, 1
+    )
     assert (found.step, found.lasts) == (3, 2)
     apart = found.scores.observed.mean() - found.scores.unobserved.mean()
     own = min(float(found.canary.gradient.norms[0]), 1.0)
@@ -100,7 +116,9 @@ def test_the_lower_limit_ends_where_no_guess_is_wrong():
     assert largest(100, DELTA) == pytest.approx(np.log((1 - DELTA - upper) / upper))
     mixed = Scores(np.array([1.0, 2.0, -5.0]), np.array([0.0, -1.0, 5.0]))
     assert lower_limit(mixed, DELTA) == 0.0
-    assert fitted_epsilon(Scores(np.array([0.0, 1.0]), np.array([3.0, 4.0])), DELTA) == 0.0
+    assert (
+        fitted_epsilon(Scores(np.array([0.0, 1.0]), np.array([3.0, 4.0])), DELTA) == 0.0
+    )
 
 
 def test_fitted_scores_give_the_epsilon_of_their_noise():
@@ -138,7 +156,9 @@ def test_the_quick_audit_has_the_order_of_the_paper():
     value = {name: found[0] for name, found in rows.items()}
     published = value["CANIFE: lower limits, Rényi composition (as published)"]
     assert published <= value["CANIFE: the most it can say with so many scores"]
-    assert published < value["  lower bound, Clopper–Pearson: every round, matched filter"]
+    assert (
+        published < value["  lower bound, Clopper–Pearson: every round, matched filter"]
+    )
     assert value["CANIFE: fitted Gaussians, mean ε of a round"] > 10 * published
     assert "34.5" in lines[1]
     assert all(any(name in line for line in lines) for name in rows)

@@ -13,7 +13,9 @@ DELTA = 1e-5
 @pytest.mark.parametrize("noise", [0.05, 0.2, 1.0, 4.2, 50.0])
 def test_noise_and_epsilon_are_inverse(noise):
     epsilon = gaussian_epsilon(noise, DELTA)
-    assert gaussian_epsilon(noise_of_epsilon(epsilon, DELTA), DELTA) == pytest.approx(epsilon, 1e-7)
+    assert gaussian_epsilon(noise_of_epsilon(epsilon, DELTA), DELTA) == pytest.approx(
+        epsilon, 1e-7
+    )
     assert noise_of_epsilon(epsilon, DELTA) == pytest.approx(noise, rel=1e-6)
 
 
@@ -30,7 +32,11 @@ def test_equal_rounds_are_those_of_poisson_epsilon():
 
 def test_renyi_divergences_are_not_below():
     rounds = [(0.9, 10), (2.0, 40)]
-    assert composed_epsilon(rounds, 0.05, DELTA, by="rdp") > composed_epsilon(rounds, 0.05, DELTA)
+    assert composed_epsilon(rounds, 0.05, DELTA, by="rdp") > composed_epsilon(
+        rounds, 0.05, DELTA
+    )
     alone = composed_epsilon([(0.2, 1)], 1.0, 1 / 60_000, by="rdp")
-    assert alone == pytest.approx(34.5, abs=0.05)  # the paper's analytical ε, Fashion-MNIST
+    assert alone == pytest.approx(
+        34.5, abs=0.05
+    )  # the paper's analytical ε, Fashion-MNIST
     assert gaussian_epsilon(0.2, 1 / 60_000) < alone

@@ -15,7 +15,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     ("contraction", "noise", "expected"),
-    [(1.0, 0.4, 7.9), (0.4, 0.4, 11.05), (0.1, 0.4, 12.41), (1.0, 1.0, 2.152), (0.4, 1.0, 1.01)],
+    [
+        (1.0, 0.4, 7.9),
+        (0.4, 0.4, 11.05),
+        (0.1, 0.4, 12.41),
+        (1.0, 1.0, 2.152),
+        (0.4, 1.0, 1.01),
+    ],
     ids=["linear", "contracting", "fast", "more-noise", "lower"],
 )
 def test_exact_epsilon_of_uploads(contraction, noise, expected):
@@ -46,11 +52,19 @@ def test_lines(capsys, monkeypatch):
 
 def test_nothing_calls_the_linear_limit_a_bound():
     """Where a sentence names both, it denies that the one is the other."""
-    texts = [*ROOT.glob("fl_epe/**/*.py"), *ROOT.glob("fl_epe/**/*.j2"), *ROOT.glob("docs/**/*.md")]
+    texts = [
+        *ROOT.glob("fl_epe/**/*.py"),
+        *ROOT.glob("fl_epe/**/*.j2"),
+        *ROOT.glob("docs/**/*.md"),
+    ]
     naming = []
     for path in [*texts, ROOT / "README.md"]:
         flat = " ".join(path.read_text("utf-8").split())
         naming += re.findall(r"[^.!?|]*linear limit[^.!?|]*", flat, re.IGNORECASE)
     assert len(naming) > 3
-    bounding = [text for text in naming if re.search(r"\b(bound|ceiling|at most)\b", text)]
-    assert [text for text in bounding if not re.search(r"\b(no|not|never)\b", text)] == []
+    bounding = [
+        text for text in naming if re.search(r"\b(bound|ceiling|at most)\b", text)
+    ]
+    assert [
+        text for text in bounding if not re.search(r"\b(no|not|never)\b", text)
+    ] == []

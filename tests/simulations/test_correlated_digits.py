@@ -8,7 +8,9 @@ from tiny import Tiny
 
 @pytest.mark.slow
 def test_scores_are_those_of_theory_and_rows_are_printed(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(study, "load_task", lambda *_, **options: Tiny(clients=study.CLIENTS))
+    monkeypatch.setattr(
+        study, "load_task", lambda *_, **options: Tiny(clients=study.CLIENTS)
+    )
     monkeypatch.setattr(study, "row", lambda *_: (24.0, 1.0, 5.0))
     path = tmp_path / "picture.png"
     study.main(["--seeds", "2", "--most", "8", "--picture", str(path)])

@@ -34,7 +34,9 @@ def _die_and_return(processes, victim, address):
     """Kill partition 0's SuperNode while it trains, and start it again."""
     processes.wait_for("supernode-0", "Receiving: train", times=DEADLY)
     processes.end(victim, signal.SIGKILL)
-    assert processes.log("supernode-0").count("Sending: train") == DEADLY - 1  # it owes a reply
+    assert (
+        processes.log("supernode-0").count("Sending: train") == DEADLY - 1
+    )  # it owes a reply
     supernode(processes, address, 0, NODES)
 
 
@@ -51,7 +53,9 @@ def test_too_few_nodes_end_the_app_with_a_hint(monkeypatch):
     server_app = importlib.import_module("canary_audit.server_app")
     grid = SimpleNamespace(get_node_ids=lambda: iter([1, 2]))
     server_app.check_nodes(grid, 2)
-    with pytest.raises(RuntimeError, match=r"min-nodes=3 nodes, 2 are .*num-supernodes=3"):
+    with pytest.raises(
+        RuntimeError, match=r"min-nodes=3 nodes, 2 are .*num-supernodes=3"
+    ):
         server_app.check_nodes(grid, 3, seconds=-1)
 
 
@@ -76,19 +80,25 @@ def test_a_supernode_dies_and_returns_in_an_audited_run(processes, tmp_path):
     assert (output / "final_model.pt").exists()
     assert (output / "report.html").exists()
     # Flower knows the SuperNode that returned by another id, and it has answered
-    first_id, second_id = re.findall(r"SuperNode ID: (\d+)", processes.log("supernode-0"))
+    first_id, second_id = re.findall(
+        r"SuperNode ID: (\d+)", processes.log("supernode-0")
+    )
     assert first_id != second_id
     assert processes.log("supernode-0").count("Sending: train") > DEADLY - 1
 
     record = AuditRecord.load(output / "record.npz")
     lost = _lost_rounds(record)
     assert record.rounds == ROUNDS
-    assert record.clients.absent.tolist() == [int(t == DEADLY - 1) for t in range(ROUNDS)]
+    assert record.clients.absent.tolist() == [
+        int(t == DEADLY - 1) for t in range(ROUNDS)
+    ]
     # every round has its three canaries, each once; those of a lost round count as unobserved
     expected = [0 if t in lost else CANARIES // ROUNDS for t in range(ROUNDS)]
     assert record.presence.sum(axis=1).tolist() == expected
     assert np.array_equal(record.presence.sum(axis=0), np.ones(sum(expected)))
-    scored = np.concatenate([np.asarray(x.ids) for x in (record.observed, record.unobserved)])
+    scored = np.concatenate(
+        [np.asarray(x.ids) for x in (record.observed, record.unobserved)]
+    )
     assert sorted(scored) == list(range(CANARIES + LEAST_FOR_NULL))
     # ε so far in the metrics of every round that released a model, as it happens and in the result
     assert printed.count("'epsilon-all'") == 2 * (ROUNDS - len(lost))

@@ -44,7 +44,11 @@ def test_epsilon_against_theory():
 
 
 def test_the_app_audits_in_three_lines(tmp_path):
-    lines = [line for line in inspect.getsource(opacus_audit).splitlines() if "# audit" in line]
+    lines = [
+        line
+        for line in inspect.getsource(opacus_audit).splitlines()
+        if "# audit" in line
+    ]
     assert len(lines) == 3
     torch.manual_seed(0)
     printed = opacus_audit.main(["--epochs", "1", "--output", str(tmp_path)])

@@ -16,7 +16,9 @@ def kinds(table):
     cases = []
     for name in table:
         marks = [pytest.mark.slow] if name in SLOW else []
-        cases.append(pytest.param(name, marks=marks, id=re.sub(r"[^A-Za-z0-9]+", "-", name)))
+        cases.append(
+            pytest.param(name, marks=marks, id=re.sub(r"[^A-Za-z0-9]+", "-", name))
+        )
     return cases
 
 

@@ -32,7 +32,9 @@ def test_the_table_is_the_accounting():
     for noise in (0.5, 1.07, 3.3, 9.0):
         arguments = noise, 0.1, 10, 1e-5
         exact = false_convictions._exact(*arguments)
-        assert false_convictions.poisson_epsilon(*arguments) == pytest.approx(exact, rel=1e-4)
+        assert false_convictions.poisson_epsilon(*arguments) == pytest.approx(
+            exact, rel=1e-4
+        )
 
 
 @pytest.mark.slow
@@ -43,5 +45,6 @@ def test_a_tenth_of_the_noise_is_found_in_a_federation():
     assert evidence.violated
     assert evidence.faults
     assert (
-        plug_in_claims.counted(["violated", "undecided", "violated"]) == "2 violated, 1 undecided"
+        plug_in_claims.counted(["violated", "undecided", "violated"])
+        == "2 violated, 1 undecided"
     )

@@ -45,7 +45,9 @@ def test_paths_are_derivatives_of_whole_runs(number):
     canary, step = _unit(NETWORK.dim), 1e-5
     moved = [run.train(sign * step * canary, (number,), None)[-1] for sign in (1, -1)]
     derivative = (moved[0] - moved[1]) / (2 * step)
-    np.testing.assert_allclose(memory_of(run).paths[number] @ canary, derivative, atol=1e-6)
+    np.testing.assert_allclose(
+        memory_of(run).paths[number] @ canary, derivative, atol=1e-6
+    )
 
 
 def test_what_clients_do_not_move_is_the_sum_of_rounds():
@@ -67,14 +69,18 @@ def test_the_best_direction_is_best_and_below_what_every_round_shows():
         best, direction = memory.best(number)
         assert memory.shift(direction, (number,)) == pytest.approx(best, rel=1e-6)
         assert best < 1 / run.noise_multiplier
-        assert all(memory.shift(_unit(NETWORK.dim, s), (number,)) <= best for s in range(20))
+        assert all(
+            memory.shift(_unit(NETWORK.dim, s), (number,)) <= best for s in range(20)
+        )
 
 
 def test_the_filter_sees_the_shift_of_theory():
     """Along the filter's direction, signal over deviation is μ; any other direction sees less."""
     run = _run()
     memory, canary = memory_of(run), _unit(NETWORK.dim)
-    covariance = run.noise_multiplier**2 * np.einsum("tij,tkj->ik", memory.paths, memory.paths)
+    covariance = run.noise_multiplier**2 * np.einsum(
+        "tij,tkj->ik", memory.paths, memory.paths
+    )
     seen = memory.paths[2] @ canary
     along = memory.filter(canary, (2,))
     found = along @ seen / np.sqrt(along @ covariance @ along)
@@ -133,7 +139,11 @@ def test_the_interval_covers():
         )
         inside += low <= truth <= high
     assert inside / 200 > 0.95 - 3 * np.sqrt(0.95 * 0.05 / 200)
-    assert common_deviation(np.array([0.0, 1.0]), np.array([5.0, 6.0]), DELTA) == (0.0, 0.0, 0.0)
+    assert common_deviation(np.array([0.0, 1.0]), np.array([5.0, 6.0]), DELTA) == (
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_the_quick_form_has_every_kind():

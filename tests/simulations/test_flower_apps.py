@@ -28,10 +28,14 @@ HOSPITALS = ROOM / "apps" / "three-hospitals"
 def front_matter(readme):
     """The fields between the lines that a README begins with."""
     head = re.findall(r"\A---\n(.*?)\n---\n", readme, re.S)[0]
-    return {line.partition(":")[0]: line.partition(":")[2] for line in head.splitlines()}
+    return {
+        line.partition(":")[0]: line.partition(":")[2] for line in head.splitlines()
+    }
 
 
-@pytest.mark.parametrize("app", [APP, BASELINE, HOSPITALS], ids=["app", "baseline", "hospitals"])
+@pytest.mark.parametrize(
+    "app", [APP, BASELINE, HOSPITALS], ids=["app", "baseline", "hospitals"]
+)
 def test_an_app_makes_a_bundle_of_all_that_it_is(app, tmp_path):
     built = subprocess.run(
         [Path(sys.executable).parent / "flwr", "build", "--app", app],
@@ -69,13 +73,17 @@ def settings_of(app):
     return manifest["tool"]["flwr"]["app"]["config"]
 
 
-@pytest.mark.parametrize(("z", "more"), [(0.0496, None), (0.2317, "z0.2317")], ids=["low", "high"])
+@pytest.mark.parametrize(
+    ("z", "more"), [(0.0496, None), (0.2317, "z0.2317")], ids=["low", "high"]
+)
 def test_the_baseline_runs_what_the_paper_s_script_runs(z, more, monkeypatch, tmp_path):
     """To the last setting and seed, so that the numbers of its README are of both."""
     monkeypatch.syspath_prepend(BASELINE)
     settings = settings_of(BASELINE)
     if more:
-        settings |= tomllib.loads((BASELINE / "conf" / f"{more}.toml").read_text("utf-8"))
+        settings |= tomllib.loads(
+            (BASELINE / "conf" / f"{more}.toml").read_text("utf-8")
+        )
     found = importlib.import_module("one_shot_epsilon.server_app").job_of(settings)
     options = Namespace(
         scale=1 / 32,
@@ -109,7 +117,9 @@ def test_the_baseline_runs_in_a_simulation(processes, tmp_path):
         "unobserved": 20,
     }
     printed = flwr_run(processes, BASELINE, settings, "--federation-config", federation)
-    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log("superlink")
+    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log(
+        "superlink"
+    )
     assert AuditRecord.load(tmp_path / "out" / "record.npz").rounds == 2
 
 
@@ -117,9 +127,15 @@ def test_the_baseline_runs_in_a_simulation(processes, tmp_path):
 def test_the_app_runs_in_a_simulation(processes, tmp_path):
     superlink(processes, "--simulation")
     federation = "num-supernodes=10 client-resources-num-cpus=1"
-    settings = {"output": str(tmp_path / "out"), "num-server-rounds": 6, "fraction-train": 1.0}
+    settings = {
+        "output": str(tmp_path / "out"),
+        "num-server-rounds": 6,
+        "fraction-train": 1.0,
+    }
     printed = flwr_run(processes, APP, settings, "--federation-config", federation)
-    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log("superlink")
+    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log(
+        "superlink"
+    )
     assert AuditRecord.load(tmp_path / "out" / "record.npz").num_canaries >= 2
     assert "every round" in printed
 
@@ -129,8 +145,12 @@ def test_three_hospitals_run_in_a_simulation(processes, tmp_path):
     superlink(processes, "--simulation")
     federation = "num-supernodes=3 client-resources-num-cpus=1"
     settings = {"output": str(tmp_path / "out"), "num-server-rounds": 2}
-    printed = flwr_run(processes, HOSPITALS, settings, "--federation-config", federation)
-    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log("superlink")
+    printed = flwr_run(
+        processes, HOSPITALS, settings, "--federation-config", federation
+    )
+    assert (tmp_path / "out" / "report.html").exists(), printed + processes.log(
+        "superlink"
+    )
     assert "learns of one record" in " ".join(printed.split())
 
 
@@ -147,5 +167,7 @@ def test_the_app_runs_on_a_superlink(processes, tmp_path):
         "fraction-train": 1.0,
     }
     printed = flwr_run(processes, APP, settings)
-    assert (tmp_path / "out" / "final_model.pt").exists(), printed + processes.log("superlink")
+    assert (tmp_path / "out" / "final_model.pt").exists(), printed + processes.log(
+        "superlink"
+    )
     assert "No two canaries fit beside 2 clients" in " ".join(printed.split())

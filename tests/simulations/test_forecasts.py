@@ -9,7 +9,8 @@ pytestmark = pytest.mark.slow
 def test_no_measured_epsilon_is_above_its_forecast():
     lines: list[str] = []
     found = forecasts.main(
-        ["--tasks", "linear", "few-rows", "--seeds", "1", "--rounds", "20"], lines.append
+        ["--tasks", "linear", "few-rows", "--seeds", "1", "--rounds", "20"],
+        lines.append,
     )
     assert [one.dim for one in found] == [65, 65, 482, 482]
     assert all(one.holds for one in found)

@@ -15,7 +15,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.superlink]
 
 def _said(record, *words):
     """The faults that have all these words."""
-    return [fault for fault in record.provenance.faults if all(word in fault for word in words)]
+    return [
+        fault
+        for fault in record.provenance.faults
+        if all(word in fault for word in words)
+    ]
 
 
 def test_the_record_says_what_happened(processes, tmp_path, capsys):
@@ -27,7 +31,9 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
         "no key": "must be registered",
         "a key that is not registered": "Failed to activate SuperNode",
     }.items():
-        assert any(why in line for line in told.splitlines() if f"with {who}:" in line), told
+        assert any(
+            why in line for line in told.splitlines() if f"with {who}:" in line
+        ), told
     assert stat.S_IMODE((here.keys / "server.key").stat().st_mode) == 0o600
 
     # Its key is its identity: a SuperNode that returns is the one that was there before.
@@ -42,8 +48,12 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
     assert record.clients.absent.tolist() == [0, 1, 1, 1]
     assert _said(record, "round 1, ", f"node {liar} moved the model")
     assert _said(record, "round 2, ", f"node {victims[0]}: Error: Node Unavailable")
-    assert _said(record, "round 3, ", f"node {liar}: Expected num-examples=1000000 in (0, 1000]")
-    assert _said(record, "round 4, ", f"node {liar}: It answered NaN or infinite entries")
+    assert _said(
+        record, "round 3, ", f"node {liar}: Expected num-examples=1000000 in (0, 1000]"
+    )
+    assert _said(
+        record, "round 4, ", f"node {liar}: It answered NaN or infinite entries"
+    )
     counts = record.provenance.fault_counts
     assert counts[FaultKind.DOMINANT_UPDATE] == 1
     assert counts[FaultKind.NO_ANSWER] == 1
@@ -52,7 +62,9 @@ def test_the_record_says_what_happened(processes, tmp_path, capsys):
     # Four clients with a liar among them: there is an answer, which is not to be relied on.
     report = json.loads((output / "report.json").read_text())
     assert report["status"] == "unreliable"
-    assert any("most of the energy of all" in warning["text"] for warning in report["warnings"])
+    assert any(
+        "most of the energy of all" in warning["text"] for warning in report["warnings"]
+    )
     every = next(entry for entry in report["answer"] if entry["sees"] == "all")
     assert every["epsilon"] > 0
     assert (output / "final_model.npz").exists()

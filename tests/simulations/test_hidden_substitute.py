@@ -51,7 +51,9 @@ def test_error_rates_along_the_curve_give_back_its_epsilon():
     pair, count = HiddenSubstitute(3.0, 0.5, 40), 20_000
     grid = np.linspace(-150, 150, 300_001)
     levels = (np.arange(count) + 0.5) / count
-    worlds = [np.interp(levels, 1 - pair.above(grid[::100], s), grid[::100]) for s in (1, -1)]
+    worlds = [
+        np.interp(levels, 1 - pair.above(grid[::100], s), grid[::100]) for s in (1, -1)
+    ]
     bound = hidden_substitute_lower_bound(Scores(*worlds), 0.5, 40, DELTA)
     assert 0.9 * pair.epsilon(DELTA) < bound < pair.epsilon(DELTA)
 
@@ -100,7 +102,8 @@ def test_one_step_is_that_of_two_mixtures(noise, rate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("noise", "rate", "rounds"), [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)]
+    ("noise", "rate", "rounds"),
+    [(1.0, 0.05, 100), (10.0, 0.25, 500), (20.0, 0.0625, 2500)],
 )
 def test_it_is_within_that_of_who_sees_every_step(noise, rate, rounds):
     substitute = poisson_epsilon(noise, rate, rounds, DELTA, replace_one=True)
@@ -109,7 +112,9 @@ def test_it_is_within_that_of_who_sees_every_step(noise, rate, rounds):
 
 def test_without_sampling_it_is_gaussian_at_twice_the_distance():
     expected = gaussian_epsilon(2.0, DELTA, 9)
-    assert HiddenSubstitute(4.0, 1.0, 9).epsilon(DELTA) == pytest.approx(expected, rel=1e-6)
+    assert HiddenSubstitute(4.0, 1.0, 9).epsilon(DELTA) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_the_hidden_pair_is_its_mixture():
@@ -121,7 +126,9 @@ def test_the_hidden_pair_is_its_mixture():
         scipy.stats.norm.pdf(totals[:, np.newaxis], sign * np.arange(7), std) @ weights
         for sign in (1, -1)
     ]
-    np.testing.assert_allclose(pair.log_ratio(totals), np.log(densities[0] / densities[1]))
+    np.testing.assert_allclose(
+        pair.log_ratio(totals), np.log(densities[0] / densities[1])
+    )
     grid = np.linspace(-60, 60, 200_001)
     present, absent = (
         scipy.stats.norm.pdf(grid[:, np.newaxis], sign * np.arange(7), std) @ weights
@@ -147,6 +154,10 @@ def test_the_hidden_pair_s_trade_off_touches_the_lines_of_its_epsilon():
 
 
 def test_a_hidden_pair_that_cannot_be_is_refused():
-    for arguments, said in (((0, 0.5, 1), "noise"), ((1, 0, 1), "rate"), ((1, 0.5, 0), "rounds")):
+    for arguments, said in (
+        ((0, 0.5, 1), "noise"),
+        ((1, 0, 1), "rate"),
+        ((1, 0.5, 0), "rounds"),
+    ):
         with pytest.raises(ValueError, match=said):
             HiddenSubstitute(*arguments)

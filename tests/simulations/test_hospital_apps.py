@@ -31,7 +31,9 @@ FLOWER, FLARE = APPS / "three-hospitals", APPS / "nvflare_records"
 @pytest.fixture
 def task(monkeypatch):
     """The task of the apps; canaries' directions follow from what torch was seeded with."""
-    monkeypatch.setattr("fl_epe.silos.audit.secrets.randbits", lambda _: torch.initial_seed())
+    monkeypatch.setattr(
+        "fl_epe.silos.audit.secrets.randbits", lambda _: torch.initial_seed()
+    )
     monkeypatch.syspath_prepend(FLOWER)
     return importlib.import_module("three_hospitals.task")
 
@@ -44,14 +46,17 @@ def settings(**changed):
 def run(config):
     """The Flower app, its server and three nodes in this process; each node's state at the end."""
     server, client = (
-        importlib.import_module(f"three_hospitals.{side}_app") for side in ("server", "client")
+        importlib.import_module(f"three_hospitals.{side}_app")
+        for side in ("server", "client")
     )
     states = {}
     turn = threading.Lock()
     answered: collections.Counter[int] = collections.Counter()
 
     def answer(message, context):
-        with turn:  # torch has one generator for all nodes, which take turns in any order
+        with (
+            turn
+        ):  # torch has one generator for all nodes, which take turns in any order
             silo = int(context.node_config["partition-id"])
             answered[silo] += 1
             torch.manual_seed(2**59 + 2**40 * silo + answered[silo])
@@ -86,7 +91,9 @@ def test_the_flower_app_learns_and_says_what_leaks(task, tmp_path, capsys):
     assert silos.keys() == task.HOSPITALS.keys()
     assert all(silo["unit"] == "record" for silo in silos.values())
     for name in ("east", "south"):
-        assert all(line["epsilon"] is not None for line in silos[name]["lines"]), silos[name]
+        assert all(line["epsilon"] is not None for line in silos[name]["lines"]), silos[
+            name
+        ]
     for line in silos["north"]["lines"]:  # 60 records
         assert line["epsilon"] is None
         assert "too few canaries" in line["reason"]
@@ -106,7 +113,9 @@ class StubFlare(types.ModuleType):
         self.site, self.rounds, self.round = site, rounds, 0
         self.model = {name: value.numpy() for name, value in start.items()}
         self.share = weights[site] / sum(weights.values())
-        self.sites = [{"name": name, "weight": weight} for name, weight in weights.items()]
+        self.sites = [
+            {"name": name, "weight": weight} for name, weight in weights.items()
+        ]
         self.rng = np.random.default_rng(0)
         self.sent = []
 
@@ -126,8 +135,12 @@ class StubFlare(types.ModuleType):
         if self.is_evaluate():
             info = {"metrics_aggregation_info": {"site_weights": self.sites}}
             meta = info | {"current_round": self.rounds - 1}
-            return types.SimpleNamespace(params=self.model, meta=meta, current_round=None)
-        return types.SimpleNamespace(params=self.model, meta={}, current_round=self.round)
+            return types.SimpleNamespace(
+                params=self.model, meta=meta, current_round=None
+            )
+        return types.SimpleNamespace(
+            params=self.model, meta={}, current_round=self.round
+        )
 
     def FLModel(self, **fields):  # noqa: N802 - as the client API calls it
         return types.SimpleNamespace(**fields)
@@ -169,8 +182,15 @@ def test_a_hospital_answers_in_the_loop_of_a_client_api(flare, tmp_path):
     for line in ("server", "partner", "outsider", "public"):
         assert re.search(rf"^{line} +\d[\d.]* \(", said, re.M), said
     assert "alike" not in said
-    assert {name for model in stub.sent for name in vars(model)} == {"params", "meta", "metrics"}
-    assert all(vars(model)["meta"].keys() == {"NUM_STEPS_CURRENT_ROUND"} for model in stub.sent[:4])
+    assert {name for model in stub.sent for name in vars(model)} == {
+        "params",
+        "meta",
+        "metrics",
+    }
+    assert all(
+        vars(model)["meta"].keys() == {"NUM_STEPS_CURRENT_ROUND"}
+        for model in stub.sent[:4]
+    )
     assert stub.sent[-1].metrics.keys() == {"accuracy"}
 
 
@@ -185,9 +205,13 @@ def test_a_hospital_that_is_too_small_says_so_in_that_loop(flare, tmp_path):
 def shown_lines(document):
     """File and line of what a document says is in a file, but ``...``."""
     text = document.read_text("utf-8")
-    blocks = re.findall(r"^<!-- [^>]*lines of (\S+) -->\n```python\n(.*?)^```", text, re.M | re.S)
+    blocks = re.findall(
+        r"^<!-- [^>]*lines of (\S+) -->\n```python\n(.*?)^```", text, re.M | re.S
+    )
     for path, block in blocks:
-        yield from ((path, line.strip()) for line in block.splitlines() if line.strip(" ."))
+        yield from (
+            (path, line.strip()) for line in block.splitlines() if line.strip(" .")
+        )
 
 
 def test_the_guide_shows_lines_of_the_apps():

@@ -76,7 +76,10 @@ def test_shared_noise_shows_in_a_difference_and_not_in_one_array():
 
     rng = np.random.default_rng(2)
     canary = np.array([1.0, 0.0, -1.0, 0.0])
-    games = [wild.played(release, canary), wild.played(release, canary, weights=np.eye(DIM)[0])]
+    games = [
+        wild.played(release, canary),
+        wild.played(release, canary, weights=np.eye(DIM)[0]),
+    ]
     found = [wild.examine(wild.Lead("joint", 1.4, game), 400, seed=1) for game in games]
     assert [each.severity for each in found] == ["critical", "none found"]
 
@@ -86,9 +89,16 @@ def test_a_package_is_imported_without_its_init(tmp_path, monkeypatch):
     inner.mkdir(parents=True)
     (tmp_path / "heavy_outer" / "__init__.py").write_text("import not_there_at_all")
     (inner / "__init__.py").write_text("import not_there_either")
-    (inner / "audited.py").write_text("from missing_helper.part import Helper\nVALUE = 3")
+    (inner / "audited.py").write_text(
+        "from missing_helper.part import Helper\nVALUE = 3"
+    )
     monkeypatch.syspath_prepend(tmp_path)
-    names = ("heavy_outer", "heavy_outer.inner", "missing_helper", "missing_helper.part")
+    names = (
+        "heavy_outer",
+        "heavy_outer.inner",
+        "missing_helper",
+        "missing_helper.part",
+    )
     for name in names:
         monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.delitem(sys.modules, name)

@@ -25,13 +25,16 @@ def test_a_right_mechanism_has_its_sensitivity(game, times, denominator):
 class _OneTensorUnclipped(games.AuditedMechanism):
     def release(self, updates, rng):
         first = games.clipped(updates[:, :3], 1.0)
-        return np.concatenate([first, updates[:, 3:]], axis=1).sum(axis=0) + rng.normal(size=6)
+        return np.concatenate([first, updates[:, 3:]], axis=1).sum(axis=0) + rng.normal(
+            size=6
+        )
 
 
 def test_the_longest_change_of_any_canary_counts():
     mechanism = _OneTensorUnclipped()
     first, last, both = (
-        largest_change(mechanism, "add-or-remove", [canary], OTHERS) for canary in CANARIES
+        largest_change(mechanism, "add-or-remove", [canary], OTHERS)
+        for canary in CANARIES
     )
     assert (first, last) == pytest.approx((1.0, 50.0))
     assert first < both < last
@@ -57,7 +60,9 @@ class _Sampled(games.AuditedMechanism):
     "mechanism",
     [
         pytest.param(_adds(lambda _, __: OWN.normal(size=6)), id="own-generator"),
-        pytest.param(_adds(lambda n, rng: rng.normal(size=(n, 6)).sum(0)), id="noise-of-each"),
+        pytest.param(
+            _adds(lambda n, rng: rng.normal(size=(n, 6)).sum(0)), id="noise-of-each"
+        ),
         pytest.param(_Sampled(), id="sampled"),
     ],
 )

@@ -48,7 +48,9 @@ def test_holds_for_copies_of_one_randomized_response(runs, epsilon):
         for _ in range(runs):
             high = rng.random() < top * math.exp(epsilon)
             level = 1 - top * rng.random() if high else (1 - top) * rng.random()
-            drawn.append(_cosines(np.full(50, stats.norm.ppf(level)) + 1e-9 * rng.random(50)))
+            drawn.append(
+                _cosines(np.full(50, stats.norm.ppf(level)) + 1e-9 * rng.random(50))
+            )
         return drawn
 
     _exceeds(draw, epsilon + 1e-6)
@@ -58,7 +60,9 @@ def test_holds_for_copies_of_one_randomized_response(runs, epsilon):
 def test_ranks_hold_where_all_canaries_of_a_run_share_a_shift(runs):
     def draw(rng):
         shifts = 5 * rng.normal(size=runs)
-        return [Scores(s + rng.normal(size=80), s + rng.normal(size=99)) for s in shifts]
+        return [
+            Scores(s + rng.normal(size=80), s + rng.normal(size=99)) for s in shifts
+        ]
 
     _exceeds(draw, 0.0)
 
@@ -86,7 +90,8 @@ def test_more_runs_show_more():
 def test_confidence_costs():
     scores = np.random.default_rng(1).normal(4, 1, 300) / 100
     more, less = (
-        BOUNDS["lifted"](scores, None, DELTA, dim=DIM, confidence=c) for c in (0.999, 0.9)
+        BOUNDS["lifted"](scores, None, DELTA, dim=DIM, confidence=c)
+        for c in (0.999, 0.9)
     )
     assert 0 < more < less
 

@@ -46,12 +46,16 @@ def clipped_gradient(weights, example):
 
 @pytest.mark.parametrize("kind", ["none", "example", "gradient"])
 def test_training_is_plain_sgd_with_clipped_gradients(problem, kind):
-    extra = {"none": None, "example": problem.example(20), "gradient": GradientCanary(13, 0.8)}[
-        kind
-    ]
+    extra = {
+        "none": None,
+        "example": problem.example(20),
+        "gradient": GradientCanary(13, 0.8),
+    }[kind]
     weights = torch.zeros(65, 10)
     for _ in range(CALM.steps):
-        total = sum(clipped_gradient(weights, problem.example(i)) for i in range(CALM.examples))
+        total = sum(
+            clipped_gradient(weights, problem.example(i)) for i in range(CALM.examples)
+        )
         if kind == "example":
             total = total + clipped_gradient(weights, extra)
         elif kind == "gradient":
@@ -64,18 +68,26 @@ def test_training_is_plain_sgd_with_clipped_gradients(problem, kind):
 
 def test_noise_and_sampling_have_their_sizes():
     """On a coordinate whose pixel is blank: T·(z·C)² and a binomial number of canaries."""
-    training = dataclasses.replace(CALM, noise_multiplier=2.0, sampling_rate=0.3, steps=10)
+    training = dataclasses.replace(
+        CALM, noise_multiplier=2.0, sampling_rate=0.3, steps=10
+    )
     problem = LinearDigits(training, seed=1)
     rate = training.learning_rate / (0.3 * training.examples)
-    moved = -problem.train(GradientCanary(0, 0.8), 400, 7)[:, 0, 0].double().numpy() / rate
+    moved = (
+        -problem.train(GradientCanary(0, 0.8), 400, 7)[:, 0, 0].double().numpy() / rate
+    )
     variance = 10 * (2.0 * 0.8) ** 2 + 10 * 0.3 * 0.7 * 0.8**2
-    assert moved.mean() == pytest.approx(10 * 0.3 * 0.8, abs=4 * np.sqrt(variance / 400))
+    assert moved.mean() == pytest.approx(
+        10 * 0.3 * 0.8, abs=4 * np.sqrt(variance / 400)
+    )
     assert moved.var() == pytest.approx(variance, rel=4 * np.sqrt(2 / 400))
 
 
 def test_a_seed_repeats_and_another_does_not():
     problem = LinearDigits(dataclasses.replace(CALM, noise_multiplier=1.0), seed=1)
-    first, again, other = (problem.train(None, 3, *seed) for seed in ((1, 2), (1, 2), (1, 3)))
+    first, again, other = (
+        problem.train(None, 3, *seed) for seed in ((1, 2), (1, 2), (1, 3))
+    )
     assert torch.equal(first, again)
     assert not torch.isclose(first, other).any()
     assert not torch.isclose(first[0], first[1]).all()
@@ -107,9 +119,12 @@ def test_logits_of_target_and_canary(problem):
     weights = torch.arange(65 * 10 * 2).reshape(2, 65, 10).float()
     one, other = problem.example(0), problem.example(1)
     expected = [
-        float((one.features @ w)[one.label] - (other.features @ w)[other.label]) for w in weights
+        float((one.features @ w)[one.label] - (other.features @ w)[other.label])
+        for w in weights
     ]
-    np.testing.assert_allclose(logit_difference(weights, one, other), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        logit_difference(weights, one, other), expected, rtol=1e-5
+    )
 
 
 def test_the_estimate_of_two_gaussians_of_one_spread():

@@ -17,7 +17,9 @@ def cosines_of_the_mechanism(dim, count, z, seed=0):
     canaries = CanarySet(dim, count, seed)
     total = canaries.vectors(range(count)).astype(float).sum(axis=0)
     released = total + z * np.random.default_rng((1, seed)).standard_normal(dim)
-    return canaries.dot(released) / np.linalg.norm(released), float(np.linalg.norm(total))
+    return canaries.dot(released) / np.linalg.norm(released), float(
+        np.linalg.norm(total)
+    )
 
 
 def together(cosines, dim, sum_norm=None):
@@ -28,11 +30,15 @@ def test_the_shift_is_that_of_one_canary():
     assert shift_of_one(3.0, 10, 10**9) == pytest.approx(3.0, rel=1e-6)
     assert shift_of_one(1 / np.sqrt(0.01 + 0.1), 1000, 10_000) == pytest.approx(10.0)
     # a sum that is longer than expected says that less was added to it
-    assert shift_of_one(0.7, 1000, 1000, np.sqrt(1000) * 1.05) < shift_of_one(0.7, 1000, 1000)
+    assert shift_of_one(0.7, 1000, 1000, np.sqrt(1000) * 1.05) < shift_of_one(
+        0.7, 1000, 1000
+    )
     assert shift_of_one(1.0, 1000, 1000) == np.inf
 
 
-@pytest.mark.parametrize(("dim", "count", "z"), [(10_000, 1000, 0.1), (1000, 1000, 1.0)])
+@pytest.mark.parametrize(
+    ("dim", "count", "z"), [(10_000, 1000, 0.1), (1000, 1000, 1.0)]
+)
 def test_epsilon_is_that_of_the_gaussian_mechanism(dim, count, z):
     cosines, sum_norm = cosines_of_the_mechanism(dim, count, z)
     truth = epsilon_two_gaussians(0, 1, 1 / z, 1, DELTA)
@@ -64,7 +70,9 @@ def test_intervals_cover(known):
         along = np.sqrt(square) + rng.standard_normal() / shift
         beside = np.sqrt(rng.chisquare(dim - 1)) / shift
         mean = np.sqrt(dim * square) / count * along / np.hypot(along, beside)
-        low, high = shift_interval(mean, count, dim, 0.95, np.sqrt(square) if known else None)
+        low, high = shift_interval(
+            mean, count, dim, 0.95, np.sqrt(square) if known else None
+        )
         covered += low <= shift <= high
     error = np.sqrt(0.95 * 0.05 / runs)
     assert covered / runs == pytest.approx(0.95, abs=3 * error)
@@ -90,7 +98,9 @@ def test_bad_arguments_are_named():
         together(np.full(1000, 0.5), 1000)
     with pytest.raises(ValueError, match="dim=None"):
         epsilon_together(Scores(np.ones(3)), DELTA)
-    with pytest.raises(ValueError, match=r"sum_norm=0.001 >= 0.5, as 50 cosines of 0.01"):
+    with pytest.raises(
+        ValueError, match=r"sum_norm=0.001 >= 0.5, as 50 cosines of 0.01"
+    ):
         together(np.full(50, 0.01), 10_000, 1e-3)
 
 

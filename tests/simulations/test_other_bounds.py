@@ -30,7 +30,9 @@ def test_finds_a_strong_signal_and_not_its_mirror_image(method):
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 def test_the_mean_exceeds_the_truth_no_more_often_than_it_says(shift):
     truth = epsilon_two_gaussians(0, 1, shift, 1, DELTA)
-    failed = sum(_bound("mean", *gaussian_scores(shift, 60, (5, t))) > truth for t in range(100))
+    failed = sum(
+        _bound("mean", *gaussian_scores(shift, 60, (5, t))) > truth for t in range(100)
+    )
     assert failed <= stats.binom.ppf(0.999, 100, ALPHA)
 
 
@@ -64,7 +66,8 @@ def test_credible_limit_has_its_posterior_mass(judged, method, shift):
     assert (errors.missed[0] + errors.false_alarms[0] == 0) == (shift == 12.0)
     rng, draws = np.random.default_rng(16), 40_000
     fnr, fpr = (
-        rng.beta(0.5 + e[0], 270.5 - e[0], draws) for e in (errors.missed, errors.false_alarms)
+        rng.beta(0.5 + e[0], 270.5 - e[0], draws)
+        for e in (errors.missed, errors.false_alarms)
     )
     if method == "bayesian":
         respected = np.exp(epsilon) * fnr + fpr >= 1 - DELTA

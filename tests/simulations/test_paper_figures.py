@@ -43,7 +43,11 @@ def test_figure_4_from_scratch():
     result = substitute_scratch.audit(QUICK)
     assert result.passed
     ((table),) = result.tables
-    assert [row[1] for row in table.rows] == ["crafted gradient", "mislabelled", "natural sample"]
+    assert [row[1] for row in table.rows] == [
+        "crafted gradient",
+        "mislabelled",
+        "natural sample",
+    ]
 
 
 def test_figures_of_hyperparameters():
@@ -56,14 +60,18 @@ def test_figures_of_hyperparameters():
         "Figure A4",
         "Figure 5",
     ]
-    assert all(len(row) == len(table.columns) for table in result.tables for row in table.rows)
+    assert all(
+        len(row) == len(table.columns) for table in result.tables for row in table.rows
+    )
 
 
 def test_a_claim_is_refuted_by_losses_and_a_right_one_is_not():
     result = debugging.audit(QUICK)
     assert result.passed
     attacks, *histograms = result.tables
-    (claimed, *_, broken), (_, *_, correct) = np.array([row[1:] for row in attacks.rows], float)
+    (claimed, *_, broken), (_, *_, correct) = np.array(
+        [row[1:] for row in attacks.rows], float
+    )
     assert broken > claimed >= correct
     for table in histograms:
         counts = np.array([row[1:] for row in table.rows], int)

@@ -38,7 +38,9 @@ def test_table_2_fails_where_theory_is_another(monkeypatch, capsys):
     monkeypatch.setattr(table2, "expected_epsilon", lambda *_: (5.0, 0.5))
     with pytest.raises(SystemExit, match="1"):
         table2.main(SMALL)
-    assert capsys.readouterr().out.count("PARTS") == 5  # fitted values at z = 1.54 are 4.5
+    assert (
+        capsys.readouterr().out.count("PARTS") == 5
+    )  # fitted values at z = 1.54 are 4.5
 
 
 @pytest.fixture
@@ -79,16 +81,22 @@ def growing_clip_norms(updates=0.0):
 def test_final_epsilon_and_its_limit_are_of_the_same_client(monkeypatch):
     record = growing_clip_norms()
     assert paper_runs.check_limit(record) == ("", False)
-    mean = epsilon_two_gaussians(0, 1, seen_by(record).sizes.observed.mean(), 1, record.delta)
+    mean = epsilon_two_gaussians(
+        0, 1, seen_by(record).sizes.observed.mean(), 1, record.delta
+    )
     assert paper_runs.limit_final(record) > 1.5 * mean
-    monkeypatch.setattr(paper_runs, "limit_final", lambda _: mean)  # of a client in the middle
+    monkeypatch.setattr(
+        paper_runs, "limit_final", lambda _: mean
+    )  # of a client in the middle
     words, parts = paper_runs.check_limit(record)
     assert parts
     assert "parts from the limit" in words
 
 
 def test_where_updates_outweigh_noise_the_limit_does_not_apply():
-    words, parts = paper_runs.check_limit(growing_clip_norms(updates=0.01))  # as much as the noise
+    words, parts = paper_runs.check_limit(
+        growing_clip_norms(updates=0.01)
+    )  # as much as the noise
     assert words == "updates are 50% of θ_T − θ_0: the limit does not apply"
     assert not parts
 
@@ -100,7 +108,11 @@ def test_cosines_of_equal_canaries_are_gaussian_and_a_mixture_is_not():
     none = limit_record(ShuffledEpochs(64, 1), 0.1, 1e-5, num_canaries=2)
     assert paper_runs.gaussianity(none) == NOT_MEASURED
     growing = limit_record(
-        ShuffledEpochs(64, 1), 0.01, 1e-5, num_canaries=1000, clip_norms=np.geomspace(0.1, 2, 64)
+        ShuffledEpochs(64, 1),
+        0.01,
+        1e-5,
+        num_canaries=1000,
+        clip_norms=np.geomspace(0.1, 2, 64),
     )
     statistic, p_value = paper_runs.gaussianity(growing).split()
     assert float(statistic) > 10

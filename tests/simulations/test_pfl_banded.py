@@ -15,7 +15,9 @@ def square_root(rounds, bands):
 
 def matrix_mechanism(factor, dim, seed):
     """Adds the rows of ``C⁻¹Z``, one a round."""
-    noise = np.linalg.solve(factor, np.random.default_rng(seed).standard_normal((len(factor), dim)))
+    noise = np.linalg.solve(
+        factor, np.random.default_rng(seed).standard_normal((len(factor), dim))
+    )
     rows = iter(noise * pfl_banded.NOISE)
     return lambda total: total + next(rows)
 

@@ -24,16 +24,22 @@ def test_independent_products_have_the_law_of_sphere_canaries():
                 canaries = CanarySet(dim, count, seed, "sphere")
                 found.append(rotation.products(canaries, taking_part, hidden))
             else:
-                found.append(rotation.independent_products(rng, dim, count, taking_part, 9.0))
+                found.append(
+                    rotation.independent_products(rng, dim, count, taking_part, 9.0)
+                )
         # Scores of one that takes part and of one that does not, and the canaries' square.
-        both.append(np.array([[one[0, 0], one[0, 7], one[1, 0], one[0, -2]] for one in found]))
+        both.append(
+            np.array([[one[0, 0], one[0, 7], one[1, 0], one[0, -2]] for one in found])
+        )
     for one, other in zip(*(values.T for values in both), strict=True):
         row = rotation.Row.of("", one, other)
         assert min(row.p_mean, row.p_spread) > 1e-3 / 8
 
 
 def test_the_fitted_null_is_right_where_canaries_are_nearly_as_many_as_dimensions():
-    truth, fitted, known = map(float, rotation_null.shift_row(65_536, 60_000, 0.5, 3).split()[3:])
+    truth, fitted, known = map(
+        float, rotation_null.shift_row(65_536, 60_000, 0.5, 3).split()[3:]
+    )
     # The deviation of 3 × 400 unobserved scores has a standard error of 1/√(2·1200) = 2%.
     assert fitted == pytest.approx(truth, rel=3 * 0.02)
     assert known == pytest.approx(truth * np.sqrt(0.5), rel=0.02)
@@ -47,12 +53,16 @@ def test_a_difference_of_means_or_spreads_is_found():
     assert rotation.Row.of("", one, rng.standard_normal(200)).p_mean > 1e-3
 
 
-@pytest.mark.parametrize("part", ["embedding", pytest.param("training", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part", ["embedding", pytest.param("training", marks=pytest.mark.slow)]
+)
 def test_both_kinds_agree_in_the_quick_form(part, capsys, monkeypatch):
     monkeypatch.setattr(
         rotation,
         "embedding_update",
-        lambda _: rotation_null.vector("rows of an embedding", 70_000, np.random.default_rng(1)),
+        lambda _: rotation_null.vector(
+            "rows of an embedding", 70_000, np.random.default_rng(1)
+        ),
     )
     monkeypatch.setattr(rotation, "QUICK_SEEDS", 6)
     rotation.main(["--quick", part])
@@ -87,7 +97,9 @@ def test_canaries_that_are_much_of_a_release_narrow_the_null():
 
 
 def test_one_canary_gives_the_others_away_in_half_of_the_families():
-    results = [rotation_attacks.with_one_canary(1 << 16, seed, 0.0) for seed in range(4)]
+    results = [
+        rotation_attacks.with_one_canary(1 << 16, seed, 0.0) for seed in range(4)
+    ]
     broken = [result for result in results if result[0]]
     assert broken
     for _, found, score in broken:

@@ -68,6 +68,9 @@ def test_one_step_has_the_formula_of_sampling():
 )
 def test_a_wrong_argument_is_named(said, change):
     right = {"noise_multiplier": 1.0, "sampling_rate": 0.5, "steps": 2}
-    for function in (poisson_trade_off, lambda **kw: poisson_epsilon_below(**kw, delta=1e-5)):
+    for function in (
+        poisson_trade_off,
+        lambda **kw: poisson_epsilon_below(**kw, delta=1e-5),
+    ):
         with pytest.raises(ValueError, match=said):
             function(**right | change)

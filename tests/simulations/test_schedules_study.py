@@ -33,4 +33,6 @@ def test_a_table_is_replaced_by_its_header():
 
 
 def test_a_number_that_is_not_on_the_page_is_missing():
-    assert schedules_study.missing("a cap\nof 8", ["cap of 8", "cap of 9"]) == ["cap of 9"]
+    assert schedules_study.missing("a cap\nof 8", ["cap of 8", "cap of 9"]) == [
+        "cap of 9"
+    ]

@@ -34,7 +34,9 @@ def in_folders(app, folder):
     assert IN_CONTEXT in text
     assert HANDLER in text
     text = text.replace(IN_CONTEXT, IN_CONTEXT.replace("context", "folder_of(context)"))
-    text = text.replace(HANDLER, HANDLER_OF_FOLDER.replace("{folder!r}", repr(str(folder))))
+    text = text.replace(
+        HANDLER, HANDLER_OF_FOLDER.replace("{folder!r}", repr(str(folder)))
+    )
     path.write_text(text, "utf-8")
 
 

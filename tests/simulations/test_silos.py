@@ -13,9 +13,13 @@ SIZES = study.SETTINGS["sizes"]
 @pytest.mark.parametrize("adversary", study.ADVERSARIES)
 def test_each_adversary_has_its_line(adversary):
     exact = study.exact_epsilon(SMALL, 0, adversary)
-    runs = [study.measured(SMALL, 0, adversary, canaries=150, dim=3000, seed=s) for s in range(5)]
+    runs = [
+        study.measured(SMALL, 0, adversary, canaries=150, dim=3000, seed=s)
+        for s in range(5)
+    ]
     held = [
-        run.estimate is not None and run.estimate.low < exact < run.estimate.high for run in runs
+        run.estimate is not None and run.estimate.low < exact < run.estimate.high
+        for run in runs
     ]
     assert sum(held) >= 4  # of 60 seeds 98%
     found, *_ = runs
@@ -29,7 +33,9 @@ def test_each_adversary_has_its_line(adversary):
 
 
 def test_who_sees_less_learns_less():
-    found = [study.exact_epsilon(SMALL, 0, adversary) for adversary in study.ADVERSARIES]
+    found = [
+        study.exact_epsilon(SMALL, 0, adversary) for adversary in study.ADVERSARIES
+    ]
     assert found == sorted(found, reverse=True)
 
 
@@ -39,8 +45,12 @@ def test_who_sees_less_learns_less():
     ids=["small", "middle", "large"],
 )
 def test_the_largest_silo_need_not_leak_most(audited, upload, average):
-    assert study.exact_epsilon(SIZES, audited, "server") == pytest.approx(upload, abs=0.05)
-    assert study.exact_epsilon(SIZES, audited, "outsider") == pytest.approx(average, abs=0.005)
+    assert study.exact_epsilon(SIZES, audited, "server") == pytest.approx(
+        upload, abs=0.05
+    )
+    assert study.exact_epsilon(SIZES, audited, "outsider") == pytest.approx(
+        average, abs=0.005
+    )
 
 
 def test_the_noise_of_unequal_silos():
@@ -49,10 +59,16 @@ def test_the_noise_of_unequal_silos():
     # A record adds 5·3·2/6 = 5 and 1·2·1/4 = 1/2; deviations are 5·0.5·2 = 5 and 0.5·1·3 = 1.5.
     assert study.deviation((one, two), 0, "server") == pytest.approx(1)
     assert study.deviation((one, two), 1, "server") == pytest.approx(3)
-    assert study.deviation((one, two), 1, "partner") == pytest.approx(3)  # who is the only one
-    assert study.deviation((one, two), 1, "outsider") == pytest.approx((25 + 2.25) ** 0.5 / 0.5)
+    assert study.deviation((one, two), 1, "partner") == pytest.approx(
+        3
+    )  # who is the only one
+    assert study.deviation((one, two), 1, "outsider") == pytest.approx(
+        (25 + 2.25) ** 0.5 / 0.5
+    )
     three = (one, two, two)
-    assert study.deviation(three, 1, "partner") == pytest.approx((2 * 2.25) ** 0.5 / 0.5)
+    assert study.deviation(three, 1, "partner") == pytest.approx(
+        (2 * 2.25) ** 0.5 / 0.5
+    )
 
 
 def test_lines(monkeypatch, capsys):

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from sampled_gaussian import poisson_epsilon_below
 from step_bounds import VALID, lower_bounds_at
-from subsampled_bounds import composed_lower_bound, noise_multiplier_limit, subsampled_lower_bound
+from subsampled_bounds import (
+    composed_lower_bound,
+    noise_multiplier_limit,
+    subsampled_lower_bound,
+)
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
@@ -19,14 +23,19 @@ def drawn(noise, rate, count, seed):
     """Scores of one step whose canary is sampled, along the canary."""
     rng = np.random.default_rng(seed)
     taken = rng.random(count) < rate
-    return Scores(taken + noise * rng.standard_normal(count), noise * rng.standard_normal(count))
+    return Scores(
+        taken + noise * rng.standard_normal(count), noise * rng.standard_normal(count)
+    )
 
 
-@pytest.mark.parametrize(("noise", "rate"), [(0.5, 0.25), (1.0, 1.0)], ids=["sampled", "all"])
+@pytest.mark.parametrize(
+    ("noise", "rate"), [(0.5, 0.25), (1.0, 1.0)], ids=["sampled", "all"]
+)
 def test_the_limit_is_seldom_below_the_noise(noise, rate):
     audits = 60
     missed = sum(
-        noise_multiplier_limit(drawn(noise, rate, 300, seed), sampling_rate=rate) < noise
+        noise_multiplier_limit(drawn(noise, rate, 300, seed), sampling_rate=rate)
+        < noise
         for seed in range(audits)
     )
     assert missed <= audits * 0.05 + 3 * math.sqrt(audits * 0.05 * 0.95)

@@ -24,7 +24,9 @@ def _survive(*options):
 
 def test_a_run_that_is_killed_is_that_which_nobody_killed():
     printed = _survive("--parts", "in process", "--runs", "2")
-    (kills,) = re.findall(r"in process 2 of 2 equal to the last bit after (\d+) kills", printed)
+    (kills,) = re.findall(
+        r"in process 2 of 2 equal to the last bit after (\d+) kills", printed
+    )
     assert int(kills) >= 2
 
 

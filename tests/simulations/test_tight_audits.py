@@ -18,13 +18,17 @@ QUICK = Settings(quick=True)
 def test_both_figures_and_the_table():
     result = tight_audits.audit(Settings(quick=True, observations=1000))
     assert result.passed
-    figure_3, figure_4, paper, single, composed = (table.rows for table in result.tables)
+    figure_3, figure_4, paper, single, composed = (
+        table.rows for table in result.tables
+    )
     assert {row[:2] for row in figure_3} == {(1.0, 1000), (4.0, 1000)}
     assert len(figure_4) == 15
     assert [row[0] for row in paper] == [row[0] for row in single]
     assert len(composed) == 1
     columns = result.tables[0].columns
-    shares = {columns[i]: float(cell or 0) / 4 for i, cell in enumerate(figure_3[1]) if i > 1}
+    shares = {
+        columns[i]: float(cell or 0) / 4 for i, cell in enumerate(figure_3[1]) if i > 1
+    }
     assert shares["f-DP (CP)"] > 0.75
     assert shares["(ε, δ) (CP)"] < 0.5
 
@@ -35,15 +39,21 @@ def test_the_docstring_has_the_steps_that_are_measured():
     for epsilon, row in zip(tight_audits.PAPER_TABLE_1, told, strict=True):
         noise = noise_of_epsilon(epsilon, QUICK.delta)
         found = tight_audits.bounds_of_one_step(Settings(), noise, 2500)
-        np.testing.assert_allclose([float(cell) for cell in row.split()], found, atol=0.006)
+        np.testing.assert_allclose(
+            [float(cell) for cell in row.split()], found, atol=0.006
+        )
 
 
 def test_what_the_paper_says_of_trade_off_curves():
     result = trade_offs.audit(QUICK)
     assert result.passed
-    numbers = [np.array([row[1:] for row in table.rows], float) for table in result.tables]
+    numbers = [
+        np.array([row[1:] for row in table.rows], float) for table in result.tables
+    ]
     curves, regions, lines, observations = numbers
-    assert np.all(curves[:, 0] <= curves[:, 3])  # (ε, δ)-DP allows what Gaussian noise does not
+    assert np.all(
+        curves[:, 0] <= curves[:, 3]
+    )  # (ε, δ)-DP allows what Gaussian noise does not
     assert regions[0, 2] == pytest.approx(0.3, abs=1e-3)  # the paper's red dot
     assert regions[1, 3] == pytest.approx(1.0)
     assert np.all(lines[:, 2] <= lines[:, 3])
@@ -53,11 +63,15 @@ def test_what_the_paper_says_of_trade_off_curves():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("audit", [step_audit.audit, input_canaries.audit], ids=["steps", "inputs"])
+@pytest.mark.parametrize(
+    "audit", [step_audit.audit, input_canaries.audit], ids=["steps", "inputs"]
+)
 def test_no_valid_bound_is_above_theory(audit):
     result = audit(QUICK)
     assert result.passed
-    assert all(len(row) == len(table.columns) for table in result.tables for row in table.rows)
+    assert all(
+        len(row) == len(table.columns) for table in result.tables for row in table.rows
+    )
     assert result.summary in str(result)
 
 

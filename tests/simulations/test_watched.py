@@ -54,7 +54,9 @@ def test_the_quick_form_prints_every_table(capsys):
     assert [line[:2] for line in printed.splitlines() if line[0] != " "] == [
         f"{table}." for table in range(1, 6)
     ]
-    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 + 2 * 6 + 1 + 3 * len(watched.UNEVEN)
+    assert printed.count("%") == 4 + 2 + 2 * 12 + 2 + 2 * 6 + 1 + 3 * len(
+        watched.UNEVEN
+    )
 
 
 def test_the_docstring_has_what_needs_no_simulation():

@@ -31,7 +31,13 @@ class Alone:
         self.trainer = Trainer(task, self._execution)
 
     def train(
-        self, theta: np.ndarray, client: int, local: LocalTraining, *, seed: int, round_number: int
+        self,
+        theta: np.ndarray,
+        client: int,
+        local: LocalTraining,
+        *,
+        seed: int,
+        round_number: int,
     ) -> Update:
         """Start from the model ``theta`` and train on the client's examples."""
         start = torch.tensor(theta, device=self._execution.torch_device())

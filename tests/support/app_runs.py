@@ -76,7 +76,10 @@ class Outcome:
     @property
     def models(self) -> list[Weights]:
         """The model that each round began with, and the last."""
-        return [*(found.model for found in self.rounds), _weights(self.finished().arrays)]
+        return [
+            *(found.model for found in self.rounds),
+            _weights(self.finished().arrays),
+        ]
 
     def finished(self) -> Result:
         """The result; raises what the run ended with, if that was an error."""
@@ -105,7 +108,10 @@ def watch(grid: Grid) -> list[Exchange]:
             exchange = Exchange(
                 [message.metadata.dst_node_id for message in messages],
                 _weights(_first(messages[0].content.array_records)),
-                [dict(_first(message.content.config_records).items()) for message in messages],
+                [
+                    dict(_first(message.content.config_records).items())
+                    for message in messages
+                ],
                 [_answer(reply) for reply in replies if not reply.has_error()],
             )
             rounds.append(exchange)
@@ -153,7 +159,11 @@ def run_app(
         if audited:
             given = dict(case.audit)
             if canaries is not None:  # few clients
-                given = {"num_canaries": canaries * case.rounds, "max_share": 0.25, **given}
+                given = {
+                    "num_canaries": canaries * case.rounds,
+                    "max_share": 0.25,
+                    **given,
+                }
             strategy = audit = CanaryAudit(strategy, delta=DELTA, seed=1, **given)
         result = case.run(strategy, grid, folder)
         recorded = case.recorded(strategy)

@@ -22,7 +22,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    compare(str(config["app-name"]), int(config["nodes"]), Path(str(config["output"])), grid)
+    compare(
+        str(config["app-name"]), int(config["nodes"]), Path(str(config["output"])), grid
+    )
 
 
 def compare(name: str, nodes: int, output: Path, grid: Grid) -> None:

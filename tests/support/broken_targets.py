@@ -71,7 +71,9 @@ def by_entry(updates: Floats) -> Floats:
 
 def by_layer(share: float) -> Callable[[Floats], Floats]:
     def clip(updates: Floats) -> Floats:
-        return np.hstack([cut(part, limit=share) for part in np.split(updates, 2, axis=1)])
+        return np.hstack(
+            [cut(part, limit=share) for part in np.split(updates, 2, axis=1)]
+        )
 
     return clip
 
@@ -129,7 +131,10 @@ def one_seed(rng: Rng, size: int) -> list[Floats]:
 
 
 def two_seeds(rng: Rng, size: int) -> list[Floats]:
-    return [np.random.default_rng(int(rng.integers(2**62))).normal(0, Z, size) for _ in range(2)]
+    return [
+        np.random.default_rng(int(rng.integers(2**62))).normal(0, Z, size)
+        for _ in range(2)
+    ]
 
 
 class Accumulation:

@@ -25,11 +25,19 @@ Rows = list[tuple[str, str, Any]]
 
 def _example_class() -> Any:
     """`tf.train.Example` as Google's protobuf library makes it from the schema."""
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="tf", syntax="proto3")
-    kinds = {"BytesList": "TYPE_BYTES", "FloatList": "TYPE_FLOAT", "Int64List": "TYPE_INT64"}
+    file = descriptor_pb2.FileDescriptorProto(
+        name="example.proto", package="tf", syntax="proto3"
+    )
+    kinds = {
+        "BytesList": "TYPE_BYTES",
+        "FloatList": "TYPE_FLOAT",
+        "Int64List": "TYPE_INT64",
+    }
     field = descriptor_pb2.FieldDescriptorProto
 
-    def message(parent: Any, name: str, *fields: tuple[str, str, str, str | None]) -> Any:
+    def message(
+        parent: Any, name: str, *fields: tuple[str, str, str, str | None]
+    ) -> Any:
         made = parent.add(name=name)
         for number, (field_name, label, kind, type_name) in enumerate(fields, 1):
             made.field.add(
@@ -56,7 +64,11 @@ def _example_class() -> Any:
         ("value", "OPTIONAL", "TYPE_MESSAGE", ".tf.Feature"),
     )
     pair.options.map_entry = True
-    message(file.message_type, "Example", ("features", "OPTIONAL", "TYPE_MESSAGE", ".tf.Features"))
+    message(
+        file.message_type,
+        "Example",
+        ("features", "OPTIONAL", "TYPE_MESSAGE", ".tf.Features"),
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tf.Example"))
@@ -94,7 +106,11 @@ def write_sqlite(path: pathlib.Path, rows: Rows) -> None:
         " num_examples INTEGER NOT NULL)"
     )
     messages = [
-        (split, client, features if isinstance(features, bytes) else example(**features))
+        (
+            split,
+            client,
+            features if isinstance(features, bytes) else example(**features),
+        )
         for split, client, features in rows
     ]
     database.executemany("INSERT INTO examples VALUES (?, ?, ?)", messages)
@@ -124,13 +140,18 @@ def write_hdf5(path: pathlib.Path, rows: Rows) -> None:
 
 def write_parquet(path: pathlib.Path, rows: Rows, client: str) -> None:
     """One file for one split."""
-    parquet.write_table(pa.Table.from_pylist(_records(rows, client)), path, row_group_size=7)
+    parquet.write_table(
+        pa.Table.from_pylist(_records(rows, client)), path, row_group_size=7
+    )
 
 
 def _records(rows: Rows, client: str) -> list[dict[str, Any]]:
     return [
         {client: name}
-        | {key: v.tolist() if isinstance(v, np.ndarray) else v for key, v in features.items()}
+        | {
+            key: v.tolist() if isinstance(v, np.ndarray) else v
+            for key, v in features.items()
+        }
         for _, name, features in rows
     ]
 
@@ -146,18 +167,28 @@ def handwriting(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Real digits, uint8 of shape (count, 28, 28), 0 for paper; and their labels."""
     bunch = load_digits()
     small = (bunch.images[:count] * 15).astype(np.uint8)
-    return np.pad(small.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2))), bunch.target[:count]
+    return np.pad(
+        small.repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2))
+    ), bunch.target[:count]
 
 
 def posts() -> dict[str, list[str]]:
     """What some modules of Python say about themselves, as users' posts."""
-    modules = {"argparse": argparse, "csv": csv, "json": json, "lzma": lzma, "pathlib": pathlib}
+    modules = {
+        "argparse": argparse,
+        "csv": csv,
+        "json": json,
+        "lzma": lzma,
+        "pathlib": pathlib,
+    }
     found = {}
     for user, module in modules.items():
         members = [getattr(module, name) for name in sorted(module.__all__)]
         texts = [member.__doc__ or "" for member in [module, *members]]
         sentences = re.split(r"[.\n]\s*\n|\.\s", " . ".join(texts).lower())
-        found[user] = [" ".join(re.findall(r"[\w'-]+|[^\w\s]", text)) for text in sentences]
+        found[user] = [
+            " ".join(re.findall(r"[\w'-]+|[^\w\s]", text)) for text in sentences
+        ]
     return found
 
 
@@ -167,16 +198,24 @@ def write_source(kind: str, folder: pathlib.Path) -> str:
     if kind == "emnist":
         ink, labels = handwriting(120)
         rows = [
-            ("train", f"f{i % 7:04}_14", {"pixels": 1 - image / np.float32(255), "label": label})
+            (
+                "train",
+                f"f{i % 7:04}_14",
+                {"pixels": 1 - image / np.float32(255), "label": label},
+            )
             for i, (image, label) in enumerate(zip(ink, labels, strict=True))
         ]
         write_hdf5(folder / "fed_emnist_train.h5", rows[:100])
         write_hdf5(folder / "fed_emnist_test.h5", rows[100:])
     else:
         users = posts()
-        rows = [("", user, {"tokens": text}) for user in users for text in users[user][:20]]
+        rows = [
+            ("", user, {"tokens": text}) for user in users for text in users[user][:20]
+        ]
         write_parquet(folder / "train.parquet", rows, "user_id")
         counts = collections.Counter(" ".join(f["tokens"] for _, _, f in rows).split())
         lines = [f"{word} {count}\n" for word, count in counts.most_common()]
-        (folder / "stackoverflow.word_count").write_text("".join(lines), encoding="utf-8")
+        (folder / "stackoverflow.word_count").write_text(
+            "".join(lines), encoding="utf-8"
+        )
     return str(folder)

@@ -6,7 +6,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fl_epe.accounting import expected_score_law
-from fl_epe.schedules import Capped, Events, Poisson, Schedule, ShuffledEpochs, Trace, presence
+from fl_epe.schedules import (
+    Capped,
+    Events,
+    Poisson,
+    Schedule,
+    ShuffledEpochs,
+    Trace,
+    presence,
+)
 from fl_epe.schedules.availability import CheckIn, DeviceClasses, TimeOfDay
 from fl_epe.schedules.composed import DropOut
 from fl_epe.schedules.sampled import (
@@ -68,7 +76,9 @@ EVERY = SIMPLE + COMPOSED
 def runs_of(schedule: Schedule) -> np.ndarray:
     """Who took part when, in many runs: (runs, rounds, clients)."""
     seeds = range(RUNS)
-    return np.stack([presence(schedule, CLIENTS, np.random.default_rng(s)) for s in seeds])
+    return np.stack(
+        [presence(schedule, CLIENTS, np.random.default_rng(s)) for s in seeds]
+    )
 
 
 def sizes_of(schedule: Schedule) -> np.ndarray | None:
@@ -76,9 +86,13 @@ def sizes_of(schedule: Schedule) -> np.ndarray | None:
     even = np.full(T, schedule.cohort_size(CLIENTS))
     match schedule:
         case BallsInBins():
-            return np.concatenate([np.full(length, CLIENTS / length) for length in [7, 7, 6]])
+            return np.concatenate(
+                [np.full(length, CLIENTS / length) for length in [7, 7, 6]]
+            )
         case Trace():
-            return CLIENTS * np.bincount(TRACE.round_ids, minlength=T) / TRACE.population
+            return (
+                CLIENTS * np.bincount(TRACE.round_ids, minlength=T) / TRACE.population
+            )
         case Capped(schedule=Poisson(rate=q), per_run=2, window=None):
             return _capped_twice(q)
         case Capped(schedule=Poisson(rate=q), per_run=None, per_window=1, window=4):
@@ -98,10 +112,14 @@ def _capped_twice(q: float) -> np.ndarray:
     return CLIENTS * q * ((1 - q) ** t + t * q * (1 - q) ** np.maximum(t - 1, 0))
 
 
-def assert_near(values: np.ndarray, expected: npt.ArrayLike, errors: float = 4.0) -> None:
+def assert_near(
+    values: np.ndarray, expected: npt.ArrayLike, errors: float = 4.0
+) -> None:
     """Means over runs within so many standard errors (and rounding) of what is expected."""
     standard_error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    assert np.all(np.abs(values.mean(axis=0) - expected) <= errors * standard_error + 1e-9)
+    assert np.all(
+        np.abs(values.mean(axis=0) - expected) <= errors * standard_error + 1e-9
+    )
 
 
 def law_faults(schedule: Schedule) -> list[str]:
@@ -113,9 +131,13 @@ def law_faults(schedule: Schedule) -> list[str]:
     law, runs = schedule.law(CLIENTS), runs_of(schedule)
     counts, events, faults = runs.sum(axis=1), law.events, list[str]()
 
-    def compare(what: str, seen: np.ndarray, expected: float, *, at_most: bool = False) -> None:
+    def compare(
+        what: str, seen: np.ndarray, expected: float, *, at_most: bool = False
+    ) -> None:
         error = seen.std(ddof=1) / np.sqrt(RUNS)
-        rare = np.sqrt(min(expected, abs(1 - expected)) / (RUNS * CLIENTS))  # too rare to be seen
+        rare = np.sqrt(
+            min(expected, abs(1 - expected)) / (RUNS * CLIENTS)
+        )  # too rare to be seen
         off = seen.mean() - expected
         if not (off if at_most else abs(off)) <= 5 * max(error, rare) + 1e-9:
             faults.append(f"{what}: {seen.mean():.4g}, not {expected:.4g}")
@@ -143,16 +165,24 @@ def law_faults(schedule: Schedule) -> list[str]:
     elif law.events_at_most is not None:
         for number in range(1, int(law.limit) + 1):
             most = expected_score_law(law.events_at_most, np.ones(T))
-            allowed = most.shares[most.expected_scores > number - 0.5].sum() if most else 1.0
+            allowed = (
+                most.shares[most.expected_scores > number - 0.5].sum() if most else 1.0
+            )
             more = (counts >= number).mean(axis=1)
             compare(f"{number} rounds or more", more, allowed, at_most=True)
-    toss = events.chances.max() * events.keep if law.coins is not None and events else 0.0
+    toss = (
+        events.chances.max() * events.keep if law.coins is not None and events else 0.0
+    )
     if law.coins is not None and toss > law.coins.rate * (1 + 1e-9):
         faults.append("coins")
     if law.coins is not None and law.hidden and events is not None:
         rates = np.array([_chance(events, np.eye(T)[t], 1) for t in range(T)])
         spread = (runs.sum(axis=2) - CLIENTS * rates) ** 2
-        compare("clients", spread.mean(axis=1), CLIENTS * float(np.mean(rates * (1 - rates))))
+        compare(
+            "clients",
+            spread.mean(axis=1),
+            CLIENTS * float(np.mean(rates * (1 - rates))),
+        )
     if law.hidden and law.secret_events is None:
         faults.append("hidden")
     return faults

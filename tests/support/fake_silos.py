@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 
 from fl_epe.auditing import SEEN_OF_SILOS, FederationFacts, SiloAnswer, SiloLine
@@ -23,7 +31,12 @@ def lines(epsilon: float) -> tuple[SiloLine, ...]:
     """A line for each adversary; ``epsilon`` for the server, and less for the others."""
     return tuple(
         SiloLine(
-            who, epsilon / n, 0.8 * epsilon / n, 1.2 * epsilon / n, theory=10.0, linear_limit=5.0
+            who,
+            epsilon / n,
+            0.8 * epsilon / n,
+            1.2 * epsilon / n,
+            theory=10.0,
+            linear_limit=5.0,
         )
         for n, who in enumerate(SEEN_OF_SILOS, 1)
     )
@@ -129,9 +142,15 @@ def trained(
 ) -> ArrayRecord:
     """The model after a random step of this norm, or that step alone."""
     rng = np.random.default_rng((7, partition, server_round))
-    arrays: Mapping[str, np.ndarray] = {name: array.numpy() for name, array in sent.items()}
+    arrays: Mapping[str, np.ndarray] = {
+        name: array.numpy() for name, array in sent.items()
+    }
     steps = {name: rng.standard_normal(value.shape) for name, value in arrays.items()}
     length = np.sqrt(sum(np.sum(step**2) for step in steps.values()))
     scaled = {name: norm / length * step for name, step in steps.items()}
-    found = {name: step if update else arrays[name] + step for name, step in scaled.items()}
-    return ArrayRecord({name: Array(value.astype("f4")) for name, value in found.items()})
+    found = {
+        name: step if update else arrays[name] + step for name, step in scaled.items()
+    }
+    return ArrayRecord(
+        {name: Array(value.astype("f4")) for name, value in found.items()}
+    )

@@ -16,7 +16,14 @@ def write_fashion(folder: pathlib.Path, train: int = 200, test: int = 30) -> Non
     """Four small files, the training ones packed and the test ones not."""
     random = np.random.default_rng(0)
     for prefix, count, suffix in (("train", train, ".gz"), ("t10k", test, "")):
-        for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+        for kind, shape in (
+            ("images-idx3", (count, 28, 28)),
+            ("labels-idx1", (count,)),
+        ):
             values = random.integers(0, 256 if kind.startswith("images") else 10, shape)
-            raw = gzip.compress(idx_bytes(values), mtime=0) if suffix else idx_bytes(values)
+            raw = (
+                gzip.compress(idx_bytes(values), mtime=0)
+                if suffix
+                else idx_bytes(values)
+            )
             (folder / f"{prefix}-{kind}-ubyte{suffix}").write_bytes(raw)

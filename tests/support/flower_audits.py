@@ -32,11 +32,19 @@ def run(
 ) -> tuple[CanaryAudit, flower.Result]:
     """The audit after a whole run, and Flower's own result."""
     # Few clients, and no model that could be harmed.
-    settings = {"num_canaries": CANARIES, "seed": 1, "delta": DELTA, "max_share": 1, **settings}
+    settings = {
+        "num_canaries": CANARIES,
+        "seed": 1,
+        "delta": DELTA,
+        "max_share": 1,
+        **settings,
+    }
     audit = CanaryAudit(strategy, **settings)
     np.random.seed(0)  # noqa: NPY002 - Flower's DP noise is the global generator's
     with InProcessGrid(app or drifting_app(), nodes) as grid:
-        result = audit.start(grid, model() if arrays is None else arrays, num_rounds=rounds)
+        result = audit.start(
+            grid, model() if arrays is None else arrays, num_rounds=rounds
+        )
     return audit, result
 
 
@@ -79,8 +87,13 @@ def plain_record() -> AuditRecord:
 
 
 def fixed(
-    base: flower.Strategy | None = None, z: float = 1.0, expected: int = REPLIES, **more: Any
+    base: flower.Strategy | None = None,
+    z: float = 1.0,
+    expected: int = REPLIES,
+    **more: Any,
 ) -> flower.Strategy:
     """Flower's own DP around a strategy: the server clips to 0.1 and adds the noise."""
     base = base or flower.FedAvg(**PLAIN)
-    return flower.DifferentialPrivacyServerSideFixedClipping(base, z, 0.1, expected, **more)
+    return flower.DifferentialPrivacyServerSideFixedClipping(
+        base, z, 0.1, expected, **more
+    )

@@ -16,8 +16,12 @@ SHAPES: dict[str, tuple[int, ...]] = {"layer.weight": (40, 100), "layer.bias": (
 DIM = 4040
 
 
-def model(shapes: Mapping[str, tuple[int, ...]] = SHAPES, dtype: str = "float32") -> ArrayRecord:
-    return ArrayRecord({name: Array(np.zeros(shape, dtype)) for name, shape in shapes.items()})
+def model(
+    shapes: Mapping[str, tuple[int, ...]] = SHAPES, dtype: str = "float32"
+) -> ArrayRecord:
+    return ArrayRecord(
+        {name: Array(np.zeros(shape, dtype)) for name, shape in shapes.items()}
+    )
 
 
 def drifting_app(
@@ -49,18 +53,26 @@ def drifting_app(
         arrays_sent = message.content.array_records["arrays"]
         received = {name: array.numpy() for name, array in arrays_sent.items()}
         moved = [k for k, v in received.items() if v.ndim and k != "counts"]
-        moved.sort(key=lambda k: -received[k].size)  # the same steps under any names, in any order
+        moved.sort(
+            key=lambda k: -received[k].size
+        )  # the same steps under any names, in any order
         steps = {k: rng.standard_normal(received[k].shape) for k in moved}
         length = np.sqrt(sum(np.sum(step**2) for step in steps.values()))
         arrays = {
-            k: np.asarray(v + norm / length * steps[k] if k in moved else v).astype(v.dtype)
+            k: np.asarray(v + norm / length * steps[k] if k in moved else v).astype(
+                v.dtype
+            )
             for k, v in received.items()
         }
         count = examples(partition) if callable(examples) else examples
         content = RecordDict(
             {
-                "arrays": ArrayRecord({k: Array(v) for k, v in arrange(arrays).items()}),
-                "metrics": MetricRecord({"loss": float(partition), "num-examples": count}),
+                "arrays": ArrayRecord(
+                    {k: Array(v) for k, v in arrange(arrays).items()}
+                ),
+                "metrics": MetricRecord(
+                    {"loss": float(partition), "num-examples": count}
+                ),
             }
         )
         return Message(content, reply_to=message)
@@ -69,7 +81,10 @@ def drifting_app(
 
 
 def digits_model() -> ArrayRecord:
-    arrays = {"weight": np.zeros((64, 10), np.float32), "bias": np.zeros(10, np.float32)}
+    arrays = {
+        "weight": np.zeros((64, 10), np.float32),
+        "bias": np.zeros(10, np.float32),
+    }
     return ArrayRecord({name: Array(value) for name, value in arrays.items()})
 
 
@@ -94,7 +109,9 @@ def digits_app(mods: Sequence[Mod] = ()) -> ClientApp:
         new = {"weight": weight.astype("f4"), "bias": bias.astype("f4")}
         content = RecordDict(
             {
-                "arrays": ArrayRecord({name: Array(value) for name, value in new.items()}),
+                "arrays": ArrayRecord(
+                    {name: Array(value) for name, value in new.items()}
+                ),
                 "metrics": MetricRecord({"num-examples": 10}),
             }
         )

@@ -63,7 +63,9 @@ def raw(content: bytes, random: random.Random) -> bytes:
     elif how == 4:
         data[at:to] = bytes(to - at)
     elif how == 5:
-        data[at:at] = random.randbytes(to - at) if random.random() < 0.5 else data[at:to]
+        data[at:at] = (
+            random.randbytes(to - at) if random.random() < 0.5 else data[at:to]
+        )
     elif how == 6:
         del data[at:to]
     elif how == 7:
@@ -71,7 +73,13 @@ def raw(content: bytes, random: random.Random) -> bytes:
         data[min(edge + random.randrange(64), len(data) - 1)] = random.randrange(256)
     else:
         kind, value = random.choice(
-            [("<I", 2**32 - 1), ("<I", 2**31), ("<Q", 2**60), ("<H", 2**16 - 1), ("<Q", 2**63)]
+            [
+                ("<I", 2**32 - 1),
+                ("<I", 2**31),
+                ("<Q", 2**60),
+                ("<H", 2**16 - 1),
+                ("<Q", 2**63),
+            ]
         )
         packed = struct.pack(kind, value)
         at = random.randrange(max(1, len(data) - len(packed)))
@@ -120,7 +128,9 @@ def _odd_array(array: np.ndarray, random: random.Random) -> np.ndarray:
     """Another type, shape or value."""
     how = random.randrange(10)
     if how == 0:
-        return array.astype(random.choice(["f4", "i4", "u1", "U3", "c16", "b1", "S2", ">f8", "O"]))
+        return array.astype(
+            random.choice(["f4", "i4", "u1", "U3", "c16", "b1", "S2", ">f8", "O"])
+        )
     if how == 1:
         return array[..., None]
     if how == 2:
@@ -132,7 +142,9 @@ def _odd_array(array: np.ndarray, random: random.Random) -> np.ndarray:
     if how == 5:
         return np.array(random.choice([0, 1, -1, 1e300, np.nan, "x"]))
     if how == 6:
-        return np.zeros(random.choice([(0,), (0, 0), (1, 1), (1000, 1000)]), array.dtype)
+        return np.zeros(
+            random.choice([(0,), (0, 0), (1, 1), (1000, 1000)]), array.dtype
+        )
     changed = np.array(array)
     if changed.dtype.kind in "fiub" and changed.size:
         odd = random.choice([0, -1, 1, 2, 1e300, np.nan, np.inf, -np.inf, 2**40])
@@ -146,7 +158,9 @@ def signed(content: bytes, random: random.Random) -> bytes:
     """A field changed and all checksums made again: only a check of values can refuse it."""
     members = _members(content)
     names = [name for name in members if name != "checksums.npy"]
-    texts = [name for name in names if name.removesuffix(".npy") in ("meta", "seeds", "job")]
+    texts = [
+        name for name in names if name.removesuffix(".npy") in ("meta", "seeds", "job")
+    ]
     name = random.choice(texts if random.random() < 0.6 else names)
     if name in texts:
         values = json.loads(np.load(io.BytesIO(members[name])).tobytes())
@@ -154,9 +168,13 @@ def signed(content: bytes, random: random.Random) -> bytes:
         members[name] = _npy(np.frombuffer(json.dumps(values).encode(), np.uint8))
     else:
         members[name] = _npy(_odd_array(np.load(io.BytesIO(members[name])), random))
-    digests = {n.removesuffix(".npy"): hashlib.sha256(members[n]).hexdigest() for n in names}
+    digests = {
+        n.removesuffix(".npy"): hashlib.sha256(members[n]).hexdigest() for n in names
+    }
     listed = {"schema": 1, "sha256": digests}
-    members["checksums.npy"] = _npy(np.frombuffer(json.dumps(listed).encode(), np.uint8))
+    members["checksums.npy"] = _npy(
+        np.frombuffer(json.dumps(listed).encode(), np.uint8)
+    )
     return _zipped(members)
 
 
@@ -166,7 +184,11 @@ def _change_a_leaf(values: Any, random: random.Random) -> None:
         if not keys:
             return
         key = random.choice(keys)
-        if isinstance(values[key], dict | list) and values[key] and random.random() < 0.8:
+        if (
+            isinstance(values[key], dict | list)
+            and values[key]
+            and random.random() < 0.8
+        ):
             values = values[key]
             continue
         if random.random() < 0.15:
@@ -185,7 +207,9 @@ def cells(content: bytes, random: random.Random) -> bytes:
     if how <= 2:
         parts[random.randrange(len(parts))] = random.choice(ODD_CELLS)
     elif how == 3:
-        parts.insert(random.randrange(len(parts) + 1), random.choice([*ODD_CELLS, *parts]))
+        parts.insert(
+            random.randrange(len(parts) + 1), random.choice([*ODD_CELLS, *parts])
+        )
     elif how == 4:
         parts.pop()
     else:
@@ -204,8 +228,12 @@ def tabbed_cells(content: bytes, random: random.Random) -> bytes:
 def much(content: bytes, random: random.Random) -> bytes:
     """Some bytes of a text many times, which gzip makes small."""
     lines = content.splitlines(keepends=True)
-    part = random.choice([lines[-1], lines[-1].strip(), b"\n", b"a", b"0", b'"', b"[", b"\0", b","])
-    return content + part * (random.choice([1 << 16, 1 << 23, 1 << 26]) // max(1, len(part)))
+    part = random.choice(
+        [lines[-1], lines[-1].strip(), b"\n", b"a", b"0", b'"', b"[", b"\0", b","]
+    )
+    return content + part * (
+        random.choice([1 << 16, 1 << 23, 1 << 26]) // max(1, len(part))
+    )
 
 
 def packed(damage: Damage) -> Damage:
@@ -223,7 +251,9 @@ def json_values(content: bytes, random: random.Random) -> bytes:
     lines = content.splitlines() if content.count(b"\n") else [content]
     at = random.randrange(len(lines))
     if random.random() < 0.1 or not lines[at].strip():
-        lines[at] = random.choice([b"[" * 100_000, b'{"a": 1, "a": 2}', b"[]", b"1", *ODD_CELLS])
+        lines[at] = random.choice(
+            [b"[" * 100_000, b'{"a": 1, "a": 2}', b"[]", b"1", *ODD_CELLS]
+        )
     else:
         values = json.loads(lines[at])
         _change_a_leaf(values, random)
@@ -268,11 +298,18 @@ def table(content: bytes, random: random.Random) -> bytes:
             [float("nan"), float("inf"), "x", 2**62, -1, b"\xff", [1], True, "y" * 999]
         )
         columns[name] = [odd if random.random() < 0.5 else None for _ in values]
-    names = [random.choice([n, n, n, "x", name.upper() + " "]) if how == 4 else n for n in columns]
-    made = pa.Table.from_arrays([pa.array(column) for column in columns.values()], names)
+    names = [
+        random.choice([n, n, n, "x", name.upper() + " "]) if how == 4 else n
+        for n in columns
+    ]
+    made = pa.Table.from_arrays(
+        [pa.array(column) for column in columns.values()], names
+    )
     if random.random() < 0.1:
         made = made.slice(0, 0)
-    elif random.random() < 0.1:  # of a row that stands there many times, a file stays small
+    elif (
+        random.random() < 0.1
+    ):  # of a row that stands there many times, a file stays small
         made = made.take([0] * random.choice([100_000, 1_000_000, 10_000_000]))
     file = io.BytesIO()
     parquet.write_table(made, file, write_page_checksum=random.random() < 0.5)
@@ -284,14 +321,23 @@ _VIEWS = tuple(
     f"ALTER TABLE {table} RENAME TO kept; CREATE VIEW {table} AS {rows}"
     for table, rows in (
         ("examples", "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f"),
-        ("examples", "SELECT client_id, split_name, zeroblob(900000000) AS x FROM kept"),
+        (
+            "examples",
+            "SELECT client_id, split_name, zeroblob(900000000) AS x FROM kept",
+        ),
         (
             "examples",
             "SELECT client_id, split_name, hex(zeroblob(90000000)) AS serialized_example_proto "
             "FROM kept a, kept b",
         ),
-        ("client_metadata", f"{_ENDLESS} 'c' AS client_id, 'train' AS split_name, i AS x FROM n"),
-        ("client_metadata", f"{_ENDLESS} 'train' || i AS split_name, 1 AS num_examples FROM n"),
+        (
+            "client_metadata",
+            f"{_ENDLESS} 'c' AS client_id, 'train' AS split_name, i AS x FROM n",
+        ),
+        (
+            "client_metadata",
+            f"{_ENDLESS} 'train' || i AS split_name, 1 AS num_examples FROM n",
+        ),
         (
             "client_metadata",
             "SELECT a.* FROM kept a, kept b, kept c, kept d, kept e, kept f, kept g",
@@ -325,7 +371,9 @@ ODD_SQL_VALUES = (
 def sqlite(content: bytes, random: random.Random) -> bytes:
     """A data base with other values, or without a table."""
     order = random.choice(ODD_SQL)
-    order = order.replace("{}", random.choice(ODD_SQL_VALUES), 1).format(random.randrange(9))
+    order = order.replace("{}", random.choice(ODD_SQL_VALUES), 1).format(
+        random.randrange(9)
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.sqlite")
         path.write_bytes(content)
@@ -350,13 +398,20 @@ def hdf5(content: bytes, random: random.Random) -> bytes:
         elif how == 2:
             del data["examples"]
         elif how >= 3:
-            shape: Any = random.choice([(), (0,), (4,), (4, 28, 28), (4, 2), (2**40, 28, 28), (3,)])
-            kind = random.choice(["f4", "i8", "S3", "c16", "b1", h5py.string_dtype(), "f2", "u1"])
+            shape: Any = random.choice(
+                [(), (0,), (4,), (4, 28, 28), (4, 2), (2**40, 28, 28), (3,)]
+            )
+            kind = random.choice(
+                ["f4", "i8", "S3", "c16", "b1", h5py.string_dtype(), "f2", "u1"]
+            )
             with contextlib.suppress(KeyError):
                 del data[f"{place}/pixels"]
             with contextlib.suppress(TypeError, ValueError):
                 data.create_dataset(
-                    f"{place}/pixels", shape, kind, chunks=(how > 5 and shape != ()) or None
+                    f"{place}/pixels",
+                    shape,
+                    kind,
+                    chunks=(how > 5 and shape != ()) or None,
                 )
     return file.getvalue()
 
@@ -375,7 +430,9 @@ def _link(data: h5py.File, place: str, random: random.Random) -> None:
     elif how == 1:
         data[place] = h5py.ExternalLink(path, where)
     elif how == 2:
-        data[place] = data["/examples" if where == "/examples" else "/"]  # a hard link, in circles
+        data[place] = data[
+            "/examples" if where == "/examples" else "/"
+        ]  # a hard link, in circles
     elif how == 3:
         size = random.choice([4, 1 << 20, 1 << 33])
         data.create_dataset(place, (size,), "u1", external=[(path, 0, size)])
@@ -385,7 +442,9 @@ def _link(data: h5py.File, place: str, random: random.Random) -> None:
         data.create_virtual_dataset(place, layout)
     else:
         shape = (1 << random.choice([10, 20, 31]), 28, 28)
-        data.create_dataset(place, shape, "f4", chunks=(4, 28, 28), compression="gzip", fillvalue=1)
+        data.create_dataset(
+            place, shape, "f4", chunks=(4, 28, 28), compression="gzip", fillvalue=1
+        )
 
 
 def _flushed(data: h5py.File, file: io.BytesIO) -> bytes:

@@ -125,7 +125,13 @@ class Fuzzer:
             warnings.simplefilter("ignore")
             try:
                 content = damage(seed.content, chance)
-            except (ValueError, TypeError, OverflowError, OSError, MemoryError):  # no such array
+            except (
+                ValueError,
+                TypeError,
+                OverflowError,
+                OSError,
+                MemoryError,
+            ):  # no such array
                 damage, content = fuzz_damage.raw, fuzz_damage.raw(seed.content, chance)
         return seed, damage.__name__, content
 
@@ -149,7 +155,9 @@ class Fuzzer:
         errors = "" if what in OPERATIONAL else errors
         return Outcome(seed.name, damage, what, errors, seconds, taken >> 10)
 
-    def _judged(self, seed: Seed, damage: str, status: int, printed: str, errors: str) -> str:
+    def _judged(
+        self, seed: Seed, damage: str, status: int, printed: str, errors: str
+    ) -> str:
         if "Traceback" in errors + printed:
             return "traceback"
         if status == 2:
@@ -208,7 +216,14 @@ def work(start: int, stop: int, step: int, entropy: int, log: Path) -> None:
             told = "" if outcome.fine else outcome.detail.replace("\n", "\\n")
             cost = f"{outcome.seconds:.2f}", outcome.mebibytes
             print(
-                number, outcome.kind, outcome.damage, outcome.what, *cost, told, sep="\t", file=file
+                number,
+                outcome.kind,
+                outcome.damage,
+                outcome.what,
+                *cost,
+                told,
+                sep="\t",
+                file=file,
             )
 
 
@@ -230,7 +245,9 @@ def supervise(files: int, processes: int, entropy: int, log: Path) -> None:
                 with part.open("a") as file:
                     why = "stuck" if stuck else f"died {process.returncode}"
                     print(number, "?", "?", why, 0, 0, "", sep="\t", file=file)
-                workers[which] = _spawn(which, number + processes, files, processes, entropy, log)
+                workers[which] = _spawn(
+                    which, number + processes, files, processes, entropy, log
+                )
 
 
 def _after(log: Path, which: int, step: int) -> int:

@@ -55,7 +55,9 @@ class Seed:
 
 def _report(folder: Path, printed: str) -> Any:
     found = json.loads((folder / "report.json").read_text())
-    return {name: value for name, value in found.items() if name != "run"}  # when it ran
+    return {
+        name: value for name, value in found.items() if name != "run"
+    }  # when it ran
 
 
 def _printed(folder: Path, printed: str) -> Any:
@@ -86,7 +88,14 @@ def _advise_noise(path: Path, folder: Path) -> list[str]:
 
 def _convert(kind: str, words: Path) -> Command:
     more = ["--vocabulary", str(words)] if kind == "stackoverflow" else []
-    return lambda path, folder: ["data", "convert", kind, str(path), str(folder / "out"), *more]
+    return lambda path, folder: [
+        "data",
+        "convert",
+        kind,
+        str(path),
+        str(folder / "out"),
+        *more,
+    ]
 
 
 def tiny_task(name: str, **options: Any) -> Tiny:
@@ -136,10 +145,14 @@ def seeds(folder: Path) -> list[Seed]:
     columns = {"observed": observed, "unobserved": np.append(unobserved, [np.nan] * 2)}
     wide = [
         (a, b if i < 10 else "")
-        for i, (a, b) in enumerate(zip(*(c.tolist() for c in columns.values()), strict=True))
+        for i, (a, b) in enumerate(
+            zip(*(c.tolist() for c in columns.values()), strict=True)
+        )
     ]
     long = {"score": [*observed, *unobserved], "member": [1] * 12 + [0] * 10}
-    record = make_record(metrics={"eval_round": np.arange(2), "eval_accuracy": np.ones(2) / 2})
+    record = make_record(
+        metrics={"eval_round": np.arange(2), "eval_accuracy": np.ones(2) / 2}
+    )
     whole = _bytes_of(record.save, folder / "record.npz")
     checkpoint = _checkpoint(folder)
     log = [(t, f"phone-{c}") for t in range(6) for c in range(8) if (t + c) % 3]
@@ -150,30 +163,47 @@ def seeds(folder: Path) -> list[Seed]:
     scores = _csv(list(columns), wide)
     tsv = scores.replace(b",", b"\t")
     decimal_commas = scores.replace(b",", b";").replace(b".", b",")
-    lines = _json_lines([{"score": s, "member": m} for s, m in zip(*long.values(), strict=True)])
+    lines = _json_lines(
+        [{"score": s, "member": m} for s, m in zip(*long.values(), strict=True)]
+    )
 
     def npz(path: Path) -> None:
         np.savez(path, observed=observed, unobserved=unobserved)
 
     def table(values: Any) -> Callable[[Path], None]:
-        return lambda path: parquet.write_table(pa.table(values), path, write_page_checksum=True)
+        return lambda path: parquet.write_table(
+            pa.table(values), path, write_page_checksum=True
+        )
 
-    json_text = json.dumps({"observed": observed.tolist(), "unobserved": unobserved.tolist()})
+    json_text = json.dumps(
+        {"observed": observed.tolist(), "unobserved": unobserved.tolist()}
+    )
     npy = _bytes_of(lambda path: np.save(path, observed), folder / "a.npy")
     scored = _bytes_of(table(long), folder / "b.parquet")
     record_file, checkpoint_file = "record.npz", "checkpoint.npz"
     return [
         Seed("record", record_file, whole, _beside("report"), _report, checked=True),
         Seed("record-like", record_file, whole, _advise_noise, _printed, checked=True),
-        Seed("checkpoint", checkpoint_file, checkpoint, _beside("resume"), _report, checked=True),
-        Seed("scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed),
+        Seed(
+            "checkpoint",
+            checkpoint_file,
+            checkpoint,
+            _beside("resume"),
+            _report,
+            checked=True,
+        ),
+        Seed(
+            "scores-npz", "a.npz", _bytes_of(npz, folder / "a.npz"), _estimate, _printed
+        ),
         Seed("scores-npy", "a.npy", npy, _estimate, _printed),
         Seed("scores-csv", "a.csv", scores, _estimate, _printed),
         Seed("scores-json", "a.json", json_text.encode(), _estimate, _printed),
         Seed("scores-parquet", "a.parquet", scored, _estimate, _printed),
         Seed("scores-tsv", "a.tsv", tsv, _estimate, _printed),
         Seed("scores-jsonl", "a.jsonl", lines, _estimate, _printed),
-        Seed("scores-jsonl-gz", "a.jsonl.gz", gzip.compress(lines), _estimate, _printed),
+        Seed(
+            "scores-jsonl-gz", "a.jsonl.gz", gzip.compress(lines), _estimate, _printed
+        ),
         Seed("scores-csv-gz", "a.csv.gz", gzip.compress(scores), _estimate, _printed),
         Seed("scores-decimal-commas", "d.csv", decimal_commas, _estimate, _printed),
         Seed("trace-csv", "log.csv", trace, _advise_log, _printed),
@@ -182,14 +212,18 @@ def seeds(folder: Path) -> list[Seed]:
         Seed(
             "trace-parquet",
             "log.parquet",
-            _bytes_of(table({"round": rounds, "client_id": clients}), folder / "c.parquet"),
+            _bytes_of(
+                table({"round": rounds, "client_id": clients}), folder / "c.parquet"
+            ),
             _advise_log,
             _printed,
         ),
         Seed(
             "trace-nodes",
             "log.parquet",
-            _bytes_of(table({"round": rounds, "client_id": nodes}), folder / "d.parquet"),
+            _bytes_of(
+                table({"round": rounds, "client_id": nodes}), folder / "d.parquet"
+            ),
             _advise_log,
             _printed,
         ),
@@ -214,19 +248,28 @@ def _leaf(inputs: list[Any]) -> bytes:
     users = [f"f{i}" for i in range(5)]
     of_users = {user: {"x": inputs, "y": labels} for user in users}
     counts = [len(labels)] * len(users)
-    return json.dumps({"users": users, "num_samples": counts, "user_data": of_users}).encode()
+    return json.dumps(
+        {"users": users, "num_samples": counts, "user_data": of_users}
+    ).encode()
 
 
 def _tables(folder: Path) -> list[Seed]:
     """Tables of examples, for 'fl-epe new'."""
     rows = [
-        {"client": f"0{i % 4}", "size": i / 8, "city": "ab"[i % 2], "label": "xy"[i % 3 == 0]}
+        {
+            "client": f"0{i % 4}",
+            "size": i / 8,
+            "city": "ab"[i % 2],
+            "label": "xy"[i % 3 == 0],
+        }
         for i in range(24)
     ]
     text = _csv(list(rows[0]), [tuple(row.values()) for row in rows])
     pixels = [[i / 784] * 784 for i in range(4)]
     parquet_file = folder / "e.parquet"
-    parquet.write_table(pa.Table.from_pylist(rows), parquet_file, write_page_checksum=True)
+    parquet.write_table(
+        pa.Table.from_pylist(rows), parquet_file, write_page_checksum=True
+    )
     contents = {
         "table-csv": ("t.csv", text),
         "table-tsv-gz": ("t.tsv.gz", gzip.compress(text.replace(b",", b"\t"))),
@@ -235,9 +278,14 @@ def _tables(folder: Path) -> list[Seed]:
         "table-leaf": ("t.json", _leaf([0.5, 1.5, 2.0, 4.0])),
     }
     leaf = _leaf(pixels)
-    converted = Seed("emnist-leaf", "l.json", leaf, _convert("emnist", folder), _nothing)
+    converted = Seed(
+        "emnist-leaf", "l.json", leaf, _convert("emnist", folder), _nothing
+    )
     return [
-        *(Seed(name, path, content, _new, _nothing) for name, (path, content) in contents.items()),
+        *(
+            Seed(name, path, content, _new, _nothing)
+            for name, (path, content) in contents.items()
+        ),
         converted,
     ]
 
@@ -249,11 +297,17 @@ def _sources(folder: Path) -> list[Seed]:
         for i, (image, label) in enumerate(zip(ink, labels, strict=True))
     ]
     posts: data_files.Rows = [
-        (split, f"user-{i % 4}", {"tokens": f"a word and {i} more words of a user", "score": i})
+        (
+            split,
+            f"user-{i % 4}",
+            {"tokens": f"a word and {i} more words of a user", "score": i},
+        )
         for i in range(20)
         for split in ("train", "test")
     ]
-    tokens: data_files.Rows = [("", client, {"tokens": f["tokens"]}) for _, client, f in posts]
+    tokens: data_files.Rows = [
+        ("", client, {"tokens": f["tokens"]}) for _, client, f in posts
+    ]
 
     def packed(path: Path) -> None:
         data_files.write_sqlite(path, posts)
@@ -271,7 +325,11 @@ def _sources(folder: Path) -> list[Seed]:
     words.write_text("a 2\nword 1\n")
     return [
         Seed(
-            name, path, _bytes_of(write, folder / "sources" / path), _convert(kind, words), _nothing
+            name,
+            path,
+            _bytes_of(write, folder / "sources" / path),
+            _convert(kind, words),
+            _nothing,
         )
         for name, (kind, path, write) in written.items()
     ]

@@ -18,5 +18,7 @@ def gaussian_scores(
     return rng.normal(shift, 1.0, count), rng.normal(0.0, 1.0, count)
 
 
-def bound_of(method: str, observed: np.ndarray, unobserved: np.ndarray, **options: Any) -> float:
+def bound_of(
+    method: str, observed: np.ndarray, unobserved: np.ndarray, **options: Any
+) -> float:
     return BOUNDS[method](observed, unobserved, DELTA, **options)

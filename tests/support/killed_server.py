@@ -27,7 +27,9 @@ class Later(flower.FedAvgM):
     With momentum 0, as by default, it is `FedAvg`; ``vector`` is the momentum that was kept.
     """
 
-    def __init__(self, done: int = 0, momentum: float = 0.0, vector: Any = None) -> None:
+    def __init__(
+        self, done: int = 0, momentum: float = 0.0, vector: Any = None
+    ) -> None:
         rate = 0.5 if momentum else 1.0
         super().__init__(**PLAIN, server_learning_rate=rate, server_momentum=momentum)
         self.done, self.momentum_vector = done, vector
@@ -54,7 +56,11 @@ def main(folder: Path, stops_in: int) -> None:
         with np.load(folder / f"model-{done}.npz") as kept:
             arrays = ArrayRecord({name: Array(kept[name]) for name in arrays})
     audit = CanaryAudit(
-        Later(done), num_canaries=CANARIES, delta=DELTA, checkpoint=folder / "audit", max_share=0.5
+        Later(done),
+        num_canaries=CANARIES,
+        delta=DELTA,
+        checkpoint=folder / "audit",
+        max_share=0.5,
     )
     with InProcessGrid(drifting_app(fails=fails), NODES) as grid:
         audit.start(grid, arrays, num_rounds=ROUNDS - done, evaluate_fn=keep)

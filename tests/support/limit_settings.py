@@ -15,7 +15,11 @@ T = 12
 REAL = RealUpdates(np.linspace(0.1, 0.3, T), 2.0)
 SERVERS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "momentum": {"learning_rates": 0.3, "momentum": 0.9, "clip_norms": np.linspace(1, 2, T)},
+    "momentum": {
+        "learning_rates": 0.3,
+        "momentum": 0.9,
+        "clip_norms": np.linspace(1, 2, T),
+    },
     "decay": {"momentum": 0.5, "learning_rates": 0.8 ** np.arange(T)},
     "real": {"momentum": 0.9, "real": REAL},
 }
@@ -30,7 +34,9 @@ def limit_weights(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a round adds to an expected score of the final model, and to the square of every's."""
     record = limit_record(schedule, noise_multiplier, DELTA, unobserved=0, **settings)
-    final, every = (seen_by(record, Adversary(sees)).weights for sees in ("final", "all"))
+    final, every = (
+        seen_by(record, Adversary(sees)).weights for sees in ("final", "all")
+    )
     return final, every
 
 

@@ -11,7 +11,9 @@ from fl_epe.checks import check_positive
 from fl_epe.mechanism import norm
 
 
-def clip(update: NDArray[np.floating], clip_norm: float) -> tuple[NDArray[np.float64] | None, bool]:
+def clip(
+    update: NDArray[np.floating], clip_norm: float
+) -> tuple[NDArray[np.float64] | None, bool]:
     """Scale ``update`` of shape ``(dim,)`` down to norm ``clip_norm`` if it is longer.
 
     Entries are cut (towards zero) to a grid of about ``clip_norm / 2^32``; a sum of up to 2^20

@@ -68,7 +68,9 @@ def check_metrics(plain: Outcome, audited: Outcome) -> None:
         answers = audited.rounds[0].answers
         weights = [answer.metrics["num-examples"] for answer in answers]
         before = before and {
-            key: np.average([answer.metrics[key] for answer in answers], weights=weights)
+            key: np.average(
+                [answer.metrics[key] for answer in answers], weights=weights
+            )
             for key in before
         }
     _assert_equal(after, before)
@@ -172,11 +174,17 @@ def _real(metrics: MetricRecord | None) -> dict[str, Any] | None:
     """Metrics of a round without what an audit adds."""
     if metrics is None:
         return None
-    found = {name: value for name, value in metrics.items() if not name.startswith("epsilon-")}
+    found = {
+        name: value
+        for name, value in metrics.items()
+        if not name.startswith("epsilon-")
+    }
     return found or None
 
 
-def _assert_equal(found: dict[str, Any] | None, expected: dict[str, Any] | None) -> None:
+def _assert_equal(
+    found: dict[str, Any] | None, expected: dict[str, Any] | None
+) -> None:
     assert (found is None) == (expected is None)
     for key, value in (expected or {}).items():
         np.testing.assert_allclose((found or {})[key], value, rtol=1e-9, equal_nan=True)
@@ -207,8 +215,12 @@ def distance(one: Weights, other: Weights) -> float:
 
 def _rounding(weights: Weights) -> float:
     """A few units in the last place of every entry, the coarsest type counted for all."""
-    coarsest = max(np.finfo(v.dtype).eps for v in weights.values() if v.dtype.kind == "f")
-    return 8 * float(coarsest) * (1 + float(np.linalg.norm(_flat(weights, list(weights)))))
+    coarsest = max(
+        np.finfo(v.dtype).eps for v in weights.values() if v.dtype.kind == "f"
+    )
+    return (
+        8 * float(coarsest) * (1 + float(np.linalg.norm(_flat(weights, list(weights)))))
+    )
 
 
 def _explained(case: AppCase, exchange: Exchange) -> float:
@@ -216,12 +228,18 @@ def _explained(case: AppCase, exchange: Exchange) -> float:
     good = [answer for answer in exchange.answers if _fits(answer, exchange.model)]
     most = max(len(answer.weights) for answer in good)
     updates = np.stack(
-        [_update(case, answer, exchange) for answer in good if len(answer.weights) == most]
+        [
+            _update(case, answer, exchange)
+            for answer in good
+            if len(answer.weights) == most
+        ]
     )
     if case.robust is not None:
         far = np.full((CANARIES_A_ROUND, updates.shape[1]), 1e6)
         alone = case.robust(updates)
-        moved = [case.robust(np.vstack([updates, side * far])) - alone for side in (-1, 1)]
+        moved = [
+            case.robust(np.vstack([updates, side * far])) - alone for side in (-1, 1)
+        ]
         return float(np.linalg.norm(np.abs(moved).max(axis=0)))
     weights = [answer.metrics.get("num-examples", 1) for answer in good]
     canaries = CANARIES_A_ROUND * max(weights)

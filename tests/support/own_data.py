@@ -56,7 +56,9 @@ class TwoInputs(nn.Module):
         self.left, self.right = nn.Linear(4, 3), nn.Linear(1, 3)
         self.unused = nn.Parameter(torch.ones(2))
 
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, left: torch.Tensor, right: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """Logits in a mapping, as Hugging Face's models return them."""
         return {"logits": self.left(left) + self.right(right[:, None])}
 
@@ -66,7 +68,11 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.first, self.second, self.last = (
+            nn.Linear(4, 4),
+            nn.Linear(4, 4),
+            nn.Linear(4, 3),
+        )
         self.second.weight = self.first.weight
         nn.init.constant_(self.first.bias, 0.3).requires_grad_(False)
 

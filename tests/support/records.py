@@ -38,7 +38,9 @@ def make_record(**changes: Any) -> AuditRecord:
         observed=CanaryCosines(observed, ends[0], moved[0]),
         unobserved=CanaryCosines(unobserved, ends[1], moved[1]),
         presence=presence,
-        norms=Norms(clip_norms * z * root / n, 1.2 * clip_norms * z * root / n, 3.0, 2.0),
+        norms=Norms(
+            clip_norms * z * root / n, 1.2 * clip_norms * z * root / n, 3.0, 2.0
+        ),
         mechanism=Mechanism(
             cohort_size=n,
             noise_multiplier=z,
@@ -50,7 +52,9 @@ def make_record(**changes: Any) -> AuditRecord:
         ),
         clients=ClientLog(absent=np.zeros(T, np.int64)),
         design=Design(task="synthetic"),
-        provenance=Provenance(seeds={"canary": 2**127, "noise": None}, versions={"fl-epe": "0"}),
+        provenance=Provenance(
+            seeds={"canary": 2**127, "noise": None}, versions={"fl-epe": "0"}
+        ),
     )
     return record.with_values(**changes)
 
@@ -89,5 +93,11 @@ def limit_with_clients(
     """Thirty rounds in the limit, of real clients with canaries at some places beside them."""
     schedule = make_schedule(kind, 30, often)
     return limit_record(
-        schedule, noise, delta, num_canaries=places, unobserved=100, beside=clients, seed=seed
+        schedule,
+        noise,
+        delta,
+        num_canaries=places,
+        unobserved=100,
+        beside=clients,
+        seed=seed,
     ).with_values(**changes)

@@ -28,12 +28,16 @@ def train(
     task: Task, config: RunConfig, seeds: Seeds
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns the final model, the clients and the canaries of every round, the clip norms."""
-    local = LocalTraining(config.local_learning_rate, config.local_epochs, config.local_batch_size)
+    local = LocalTraining(
+        config.local_learning_rate, config.local_epochs, config.local_batch_size
+    )
     trainer, names = Alone(task), dict[str, Any]()
     exec(compile(block(), str(_NOTE), "exec"), names)  # noqa: S102 - our own
 
     def local_update(theta: np.ndarray, client: int, round_number: int) -> np.ndarray:
-        found = trainer.train(theta, client, local, seed=seeds.local, round_number=round_number)
+        found = trainer.train(
+            theta, client, local, seed=seeds.local, round_number=round_number
+        )
         return found.values
 
     found: tuple[np.ndarray, ...] = names["dp_fedavg"](

@@ -90,7 +90,9 @@ class Silo:
         rng = np.random.default_rng((self.seed, 5))
         deviation = LEARNING_RATE * self.noise * np.sqrt(self.steps) / self.batch
         for index in range(self.rounds):
-            others = rng.normal(0, deviation, (self.count - 1, self.dim)).astype(np.float32)
+            others = rng.normal(0, deviation, (self.count - 1, self.dim)).astype(
+                np.float32
+            )
             noise = int(rng.integers(2**60))
             if index < first:
                 continue

@@ -14,7 +14,11 @@ VOCABULARY = ["the", "a", "of", "to", "is", "and", "in", "for", "if", "or"]
 def tagged_sentences(split: str = "train", limit: int = 40) -> Rows:
     """Posts of all users in turn, not sorted by user."""
     users = posts()
-    rows = [(split, user, {"tokens": text}) for user in users for text in users[user][:limit]]
+    rows = [
+        (split, user, {"tokens": text})
+        for user in users
+        for text in users[user][:limit]
+    ]
     return [rows[i] for i in np.random.default_rng(3).permutation(len(rows))]
 
 
@@ -24,7 +28,9 @@ def write_vocabulary(folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def write_text_source(folder: pathlib.Path, form: str, rows: Rows, held_out: Rows) -> str:
+def write_text_source(
+    folder: pathlib.Path, form: str, rows: Rows, held_out: Rows
+) -> str:
     folder.mkdir()
     write_vocabulary(folder)
     if form in (".sqlite", ".sqlite.lzma"):
@@ -35,7 +41,10 @@ def write_text_source(folder: pathlib.Path, form: str, rows: Rows, held_out: Row
     elif form == "datasets":
         parts = {
             split: datasets.Dataset.from_dict(
-                {"user_id": [r[1] for r in part], "tokens": [r[2]["tokens"] for r in part]}
+                {
+                    "user_id": [r[1] for r in part],
+                    "tokens": [r[2]["tokens"] for r in part],
+                }
             )
             for split, part in (("train", rows), ("test", held_out))
         }

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_BLOCK, _HEAD, _START = 32768, 7, 7  # bytes of a block, of a part's head, of the file's head
+_BLOCK, _HEAD, _START = (
+    32768,
+    7,
+    7,
+)  # bytes of a block, of a part's head, of the file's head
 _LAST = (1, 4)  # kinds of parts with which a record ends: whole, or its last part
 
 
@@ -40,10 +44,16 @@ def read_wandb(path: Path) -> tuple[str, dict[int, dict[str, Any]], dict[str, An
             run = record.run.run_id
         elif record.HasField("history"):
             items = record.history.item
-            row = {one.key or one.nested_key[0]: json.loads(one.value_json) for one in items}
+            row = {
+                one.key or one.nested_key[0]: json.loads(one.value_json)
+                for one in items
+            }
             assert row["_step"] not in history
             history[row["_step"]] = row
         elif record.HasField("summary"):
             items = record.summary.update
-            summary |= {one.key or one.nested_key[0]: json.loads(one.value_json) for one in items}
+            summary |= {
+                one.key or one.nested_key[0]: json.loads(one.value_json)
+                for one in items
+            }
     return run, history, summary

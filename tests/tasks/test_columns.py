@@ -30,8 +30,12 @@ def _sorted(values, name="column"):
     [
         pytest.param([i / 7 for i in range(ROWS)], "number", id="real"),
         pytest.param([i % 50 for i in range(ROWS)], "number", id="whole"),
-        pytest.param([None, *(i % 5 for i in range(ROWS - 1))], "number", id="whole-missing"),
-        pytest.param([decimal.Decimal(i) / 4 for i in range(ROWS)], "number", id="decimal"),
+        pytest.param(
+            [None, *(i % 5 for i in range(ROWS - 1))], "number", id="whole-missing"
+        ),
+        pytest.param(
+            [decimal.Decimal(i) / 4 for i in range(ROWS)], "number", id="decimal"
+        ),
         pytest.param(["a", "b", None] * 20, "category", id="text"),
         pytest.param([True, False] * 30, "category", id="flag"),
         pytest.param([True, None, False] * 20, "category", id="flag-missing"),
@@ -91,8 +95,14 @@ def test_what_is_to_be_predicted(values, classes):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        pytest.param([1] * ROWS, "targets='goal' to have different values, found 1", id="constant"),
-        pytest.param([f"note {i}" for i in range(ROWS)], "classes that repeat", id="notes"),
+        pytest.param(
+            [1] * ROWS,
+            "targets='goal' to have different values, found 1",
+            id="constant",
+        ),
+        pytest.param(
+            [f"note {i}" for i in range(ROWS)], "classes that repeat", id="notes"
+        ),
         pytest.param(DAYS, "targets='goal' to hold numbers or text", id="dates"),
     ],
 )
@@ -112,10 +122,16 @@ def test_a_table_of_each_split():
 def test_where_nothing_stands_in_a_csv_a_value_is_missing(tmp_path):
     (tmp_path / "t.csv").write_text("word,number\na,1\n,2\nb,\n")
     table = read_tables(str(tmp_path / "t.csv"))["train"]
-    assert table.isna().to_numpy().tolist() == [[False, False], [True, False], [False, True]]
+    assert table.isna().to_numpy().tolist() == [
+        [False, False],
+        [True, False],
+        [False, True],
+    ]
 
 
-@pytest.mark.parametrize("column", ["x", "y", "first part"], ids=["x", "y", "first-part"])
+@pytest.mark.parametrize(
+    "column", ["x", "y", "first part"], ids=["x", "y", "first-part"]
+)
 def test_a_selection_of_rows_is_taken_at_once(column, monkeypatch):
     """Half a million rows, one after the other, took 6 s a column."""
     data = rows(60)

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parents[2]
 
 def _task(model: Any = net, dataset: Any = None, **more: Any) -> DatasetTask:
     arguments: dict[str, Any] = {"inputs": "x", "targets": "y", "partition": "by:user"}
-    return from_datasets(model, rows() if dataset is None else dataset, **arguments | more)
+    return from_datasets(
+        model, rows() if dataset is None else dataset, **arguments | more
+    )
 
 
 def _learn(task: DatasetTask, steps: int = 3, rate: float = 0.3) -> tuple[float, float]:
@@ -65,7 +67,9 @@ def test_whole_numbers_are_classes():
     assert scores["loss"] == pytest.approx(
         nn.functional.cross_entropy(outputs, held.targets).item(), rel=1e-5
     )
-    assert scores["accuracy"] == int((outputs.argmax(1) == held.targets).sum()) / len(held)
+    assert scores["accuracy"] == int((outputs.argmax(1) == held.targets).sum()) / len(
+        held
+    )
 
 
 def test_text_becomes_classes_in_the_order_of_the_alphabet():
@@ -75,7 +79,9 @@ def test_text_becomes_classes_in_the_order_of_the_alphabet():
     numbers = {"class a": 0, "class b": 1, "class c": 2}
     kept = [numbers[word] for word in task._parts[0]["word"]]
     assert sorted(words) == sorted(kept)
-    assert task.held_out().targets.tolist() == [numbers[w] for w in task._parts[1]["word"]]
+    assert task.held_out().targets.tolist() == [
+        numbers[w] for w in task._parts[1]["word"]
+    ]
     assert _learn(task)[1] < 1
 
 
@@ -90,7 +96,9 @@ def test_real_numbers_are_fitted_by_the_mean_square_and_have_no_metric():
     assert task.metric == ""
     assert task.notes() == []
     assert task.chance_accuracy() is None
-    assert task.chance_loss() == pytest.approx(held.targets.var(correction=0).item(), rel=1e-4)
+    assert task.chance_loss() == pytest.approx(
+        held.targets.var(correction=0).item(), rel=1e-4
+    )
     before, after = _learn(task, rate=0.02)
     assert after < before / 2
 
@@ -102,22 +110,31 @@ def _in_thousands(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_chance_is_the_best_constant_for_any_loss_of_real_numbers():
     targets = [1e5 + 3e4 * sum(x) for x in rows()["x"]]
     task = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=_in_thousands)
-    far = (task.held_out().targets - task.held_out().targets.median()).abs().mean().item() / 1000
+    far = (
+        task.held_out().targets - task.held_out().targets.median()
+    ).abs().mean().item() / 1000
     assert task.chance_loss() == pytest.approx(far, rel=0.01)
-    fails = _task(lambda: nn.Linear(4, 1), _changed("y", targets), loss=lambda *_: 1 / 0)
+    fails = _task(
+        lambda: nn.Linear(4, 1), _changed("y", targets), loss=lambda *_: 1 / 0
+    )
     assert fails.chance_loss() is None
 
 
 def test_the_best_constant_for_classes_has_the_entropy_of_their_shares():
     task = _task()
     shares = np.bincount(task.held_out().targets) / len(task.held_out())
-    assert task.chance_loss() == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-4)
+    assert task.chance_loss() == pytest.approx(
+        -(shares * np.log(shares)).sum(), rel=1e-4
+    )
     weights = torch.tensor([1.0, 5.0, 0.2])
     weighted = _task(loss=nn.CrossEntropyLoss(weight=weights))
     assert weighted.chance_loss() is not None
     words = {"x": [[1, 2]] * 20, "y": [[1, 2]] * 20, "user": [0, 1] * 10}
     assert (
-        _task(lambda: nn.Embedding(4, 4), datasets.Dataset.from_dict(words)).chance_loss() is None
+        _task(
+            lambda: nn.Embedding(4, 4), datasets.Dataset.from_dict(words)
+        ).chance_loss()
+        is None
     )
 
 
@@ -126,7 +143,9 @@ def test_a_class_that_nobody_held_out_has_costs_the_constant_nothing():
     few = data.filter(lambda row: row["y"] < 2)
     task = _task(dataset=data, held_out=few)
     shares = np.bincount(few["y"]) / len(few)
-    assert task.chance_loss() == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-4)
+    assert task.chance_loss() == pytest.approx(
+        -(shares * np.log(shares)).sum(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("outputs", [1, 2], ids=["one-output", "two-outputs"])
@@ -135,7 +154,9 @@ def test_two_classes_have_an_area_under_the_curve(outputs: int):
     whole, held = data, data.select(range(20))
     loss = None
     if outputs == 1:
-        whole, held = (part.cast_column("y", datasets.Value("float32")) for part in (whole, held))
+        whole, held = (
+            part.cast_column("y", datasets.Value("float32")) for part in (whole, held)
+        )
 
         def loss(found, targets):
             return nn.functional.binary_cross_entropy_with_logits(found[:, 0], targets)
@@ -148,13 +169,17 @@ def test_two_classes_have_an_area_under_the_curve(outputs: int):
     margin = logits[:, -1] - (logits[:, 0] if outputs == 2 else 0)
     ones, zeros = margin[examples.targets == 1], margin[examples.targets == 0]
     wins = (ones[:, None] > zeros).float() + (ones[:, None] == zeros).float() / 2
-    assert task.evaluate(theta)["ROC AUC"] == pytest.approx(wins.mean().item(), rel=1e-6)
+    assert task.evaluate(theta)["ROC AUC"] == pytest.approx(
+        wins.mean().item(), rel=1e-6
+    )
     assert "ROC AUC" not in task.evaluate(np.full_like(theta, np.nan))
 
 
 def test_targets_of_minus_100_do_not_count():
     tokens = [[1, 2, 3], [2, 3, -100], [3, -100, -100], [1, 1, 1]] * 5
-    data = datasets.Dataset.from_dict({"x": [[1, 2, 3]] * 20, "y": tokens, "user": [0, 1] * 10})
+    data = datasets.Dataset.from_dict(
+        {"x": [[1, 2, 3]] * 20, "y": tokens, "user": [0, 1] * 10}
+    )
     task = _task(lambda: nn.Embedding(4, 4), data, held_out=data.select(range(4)))
     theta = task.initial(0)
     logits = torch.from_numpy(theta.reshape(4, 4))[[1, 2, 3]].expand(4, 3, 4)
@@ -177,7 +202,9 @@ def test_a_loss_and_a_metric_of_ones_own_are_means_and_the_metric_has_its_name()
     model = net()
     nn.utils.vector_to_parameters(torch.from_numpy(theta), model.parameters())
     outputs = model(held.inputs)
-    smooth = nn.functional.cross_entropy(outputs, held.targets, label_smoothing=0.1).item()
+    smooth = nn.functional.cross_entropy(
+        outputs, held.targets, label_smoothing=0.1
+    ).item()
     assert task.evaluate(theta) == {
         "loss": pytest.approx(smooth, rel=1e-5),
         "_mean_logit": pytest.approx(outputs.mean().item(), rel=1e-5),
@@ -188,7 +215,9 @@ def test_a_loss_and_a_metric_of_ones_own_are_means_and_the_metric_has_its_name()
 # What the model is called with
 
 
-@pytest.mark.parametrize("columns", [["first part", "x"], ("x", "user")], ids=["list", "tuple"])
+@pytest.mark.parametrize(
+    "columns", [["first part", "x"], ("x", "user")], ids=["list", "tuple"]
+)
 def test_several_columns_are_features_of_one_tensor(columns: Any):
     task = _task(lambda: nn.Linear(5, 3), inputs=columns)
     row = task._parts[1][0]
@@ -213,13 +242,19 @@ def test_images_are_channels_first_in_0_to_1():
     data = datasets.Dataset.from_dict(
         {"x": list(pixels), "y": [0, 1] * 10, "user": [0, 0, 1, 1] * 5},
         features=datasets.Features(
-            {"x": datasets.Image(), "y": datasets.Value("int64"), "user": datasets.Value("int64")}
+            {
+                "x": datasets.Image(),
+                "y": datasets.Value("int64"),
+                "user": datasets.Value("int64"),
+            }
         ),
     )
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(12, 2))
     task = _task(model, data, held_out=data.select([3, 4]))
     expected = pixels[[3, 4]].transpose(0, 3, 1, 2) / np.float32(255)
-    np.testing.assert_array_equal(task.held_out().inputs.numpy(), expected.astype(np.float32))
+    np.testing.assert_array_equal(
+        task.held_out().inputs.numpy(), expected.astype(np.float32)
+    )
     assert task.notes() == []
 
 
@@ -228,7 +263,9 @@ def test_white_is_1_in_images_of_any_depth(kind: str):
     white = Image.fromarray(np.full((4, 4), 2**16 - 1, np.uint16))
     white = white if kind == "I;16" else Image.new(kind, (4, 4), "white")
     features = datasets.Features({"x": datasets.Image()})
-    column = read_column(datasets.Dataset.from_dict({"x": [white]}, features), "x", "inputs")
+    column = read_column(
+        datasets.Dataset.from_dict({"x": [white]}, features), "x", "inputs"
+    )
     assert (column.shape, column.unique().tolist()) == ((1, 1, 4, 4), [1.0])
 
 
@@ -263,7 +300,13 @@ def test_a_module_is_the_initial_model_and_is_not_changed():
 
 def test_options_say_the_arguments_by_their_names():
     found = from_datasets(
-        net, rows(), inputs=["x"], targets="y", partition="by:user", metric=_no_metric, data_seed=3
+        net,
+        rows(),
+        inputs=["x"],
+        targets="y",
+        partition="by:user",
+        metric=_no_metric,
+        data_seed=3,
     ).options()
     assert found == {
         "model": "net",
@@ -309,8 +352,12 @@ def _splits(*names: str) -> datasets.DatasetDict:
         pytest.param(rows(), 0.25, (45, 15), id="a-share"),
         pytest.param(rows(), rows(7), (60, 7), id="a-data-set"),
         pytest.param(_splits("train", "test"), None, (20, 21), id="test"),
-        pytest.param(_splits("train", "extra", "validation"), None, (20, 22), id="validation"),
-        pytest.param(_splits("train", "extra", "test"), "extra", (20, 21), id="a-split"),
+        pytest.param(
+            _splits("train", "extra", "validation"), None, (20, 22), id="validation"
+        ),
+        pytest.param(
+            _splits("train", "extra", "test"), "extra", (20, 21), id="a-split"
+        ),
         pytest.param(_splits("train", "test"), 0.5, (10, 10), id="a-share-of-train"),
         pytest.param(_splits("all"), None, (18, 2), id="a-single-split"),
     ],
@@ -357,7 +404,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pandas' files
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # pandas' files
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_may_come_from(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
@@ -372,7 +421,9 @@ def test_data_may_come_from(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
     assert json.dumps(task.options())
 
 
-def test_data_that_are_not_kept_are_read_client_by_client(monkeypatch: pytest.MonkeyPatch):
+def test_data_that_are_not_kept_are_read_client_by_client(
+    monkeypatch: pytest.MonkeyPatch,
+):
     kept = _task()
     assert kept._whole is not None
     monkeypatch.setattr("fl_epe.tasks.dataset_task._MOST_KEPT", 100)
@@ -411,7 +462,10 @@ BAD_DATA = {
         {"inputs": "word"},
         "inputs='word' to hold numbers, got text .Unable to parse string .class",
     ),
-    "no-input": ({"inputs": ["x", "age"]}, "inputs='age' to be a column of the data: x, y, user"),
+    "no-input": (
+        {"inputs": ["x", "age"]},
+        "inputs='age' to be a column of the data: x, y, user",
+    ),
     "no-target": ({"targets": "Y"}, "targets='Y' to be a column of the data"),
     "held-column": (
         {"held_out": rows().remove_columns("x")},
@@ -427,7 +481,10 @@ BAD_DATA = {
         {"dataset": _splits("train", "test"), "held_out": "valid"},
         "held_out='valid' to be one of the other splits: test",
     ),
-    "two-splits": ({"dataset": _splits("a", "b")}, "Expected a split 'train' among a, b"),
+    "two-splits": (
+        {"dataset": _splits("a", "b")},
+        "Expected a split 'train' among a, b",
+    ),
     "no-data": ({"dataset": dict}, "datasets.Dataset or DatasetDict, got dict"),
 }
 
@@ -450,7 +507,9 @@ def test_data_that_do_not_fit_are_refused(case: str):
         pytest.param({"model": 3}, "model=3 to be a torch.nn.Module", id="model"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused_at_once(arguments: Any, message: str):
+def test_arguments_that_cannot_be_meant_are_refused_at_once(
+    arguments: Any, message: str
+):
     with pytest.raises(ValueError, match=message):
         _task(**arguments)
 
@@ -459,9 +518,13 @@ def test_arguments_that_cannot_be_meant_are_refused_at_once(arguments: Any, mess
     ("name", "kind", "message"),
     [
         pytest.param("./no.csv", FileNotFoundError, "dataset='./no.csv'", id="csv"),
-        pytest.param("no.parquet", FileNotFoundError, "dataset='no.parquet'", id="parquet"),
+        pytest.param(
+            "no.parquet", FileNotFoundError, "dataset='no.parquet'", id="parquet"
+        ),
         pytest.param("pics", FileNotFoundError, "dataset='pics'", id="mistyped-folder"),
-        pytest.param("notes.md", ValueError, "to end with one of .csv, .tsv, .jsonl", id="suffix"),
+        pytest.param(
+            "notes.md", ValueError, "to end with one of .csv, .tsv, .jsonl", id="suffix"
+        ),
         pytest.param("someone/nothing", ConnectionError, "'someone/nothing'", id="hub"),
     ],
 )
@@ -492,12 +555,24 @@ def _class_7_in_row_30() -> datasets.Dataset:
 
 
 BAD_MODELS = {
-    "no-logits": ({"model": lambda: _NoLogits(4, 3)}, "tensor, or something with logits, got dict"),
+    "no-logits": (
+        {"model": lambda: _NoLogits(4, 3)},
+        "tensor, or something with logits, got dict",
+    ),
     "float64": ({"model": lambda: net().double()}, "float64.*model.float()"),
-    "shape": ({"model": lambda: nn.Linear(5, 3)}, r"inputs: float32 \(2, 4\); targets: int64"),
-    "late-class": ({"dataset": _class_7_in_row_30()}, "'y' to hold classes 0 … 2.*got 7"),
+    "shape": (
+        {"model": lambda: nn.Linear(5, 3)},
+        r"inputs: float32 \(2, 4\); targets: int64",
+    ),
+    "late-class": (
+        {"dataset": _class_7_in_row_30()},
+        "'y' to hold classes 0 … 2.*got 7",
+    ),
     "negative": ({"dataset": _changed("y", [-1] * 60)}, "Target -1 is out of bounds"),
-    "masked": ({"dataset": _changed("y", [-100] * 60)}, "to have a value that is not -100"),
+    "masked": (
+        {"dataset": _changed("y", [-100] * 60)},
+        "to have a value that is not -100",
+    ),
     "no-class": (
         {"dataset": _changed("y", [0.5] * 60)},
         r"as many outputs as real targets, in the same order, got \(2, 3\) for \(2,\)",
@@ -506,12 +581,18 @@ BAD_MODELS = {
         {"loss": nn.CrossEntropyLoss(reduction="none")},
         r"the loss to be one number, the mean of the batch, got shape \(2,\)",
     ),
-    "constant-loss": ({"loss": lambda *_: torch.tensor(1.0)}, "the loss to depend on the param"),
+    "constant-loss": (
+        {"loss": lambda *_: torch.tensor(1.0)},
+        "the loss to depend on the param",
+    ),
     "vector-metric": (
         {"metric": lambda outputs, targets: targets},
         "the metric to be one number, the mean of the batch",
     ),
-    "bad-metric": ({"metric": _no_metric}, "KeyError: 'boom' .test_dataset_task.py, line"),
+    "bad-metric": (
+        {"metric": _no_metric},
+        "KeyError: 'boom' .test_dataset_task.py, line",
+    ),
     "no-module": ({"model": dict}, "model to make a torch.nn.Module, got dict"),
 }
 
@@ -525,7 +606,9 @@ def test_a_model_that_cannot_be_trained_is_refused_before_training(case: str):
 
 def test_a_loss_that_is_not_finite_is_said():
     task = _task(loss=lambda outputs, targets: outputs.mean() * float("nan"))
-    assert task.notes() == ["The loss of the initial model on two held-out examples is nan."]
+    assert task.notes() == [
+        "The loss of the initial model on two held-out examples is nan."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -552,7 +635,9 @@ def test_batch_norm_is_evaluated_with_averages_over_the_held_out_inputs():
         batches = hidden[:64], hidden[64:]
         mean = torch.stack([batch.mean(0) for batch in batches]).mean(0)
         variance = torch.stack([batch.var(0) for batch in batches]).mean(0)
-        scaled = (hidden - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
+        scaled = (hidden - mean) / (
+            variance + norm.eps
+        ).sqrt() * norm.weight + norm.bias
         expected = nn.functional.cross_entropy(last(scaled.relu()), held.targets)
     assert task.evaluate(theta)["loss"] == pytest.approx(expected.item(), rel=1e-5)
     assert task.evaluate(theta) == task.evaluate(theta)

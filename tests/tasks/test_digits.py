@@ -33,7 +33,9 @@ def test_no_held_out_digit_is_with_a_client():
 
 def test_another_data_seed_is_another_split_of_the_same_digits():
     one, other = Digits(data_seed=0), Digits(data_seed=1)
-    np.testing.assert_array_equal(one.client(0).targets, Digits(data_seed=0).client(0).targets)
+    np.testing.assert_array_equal(
+        one.client(0).targets, Digits(data_seed=0).client(0).targets
+    )
     assert not torch.equal(one.held_out().targets, other.held_out().targets)
     assert len(one.held_out()) == len(other.held_out())
 

@@ -26,7 +26,12 @@ def test_a_missing_file_says_where_to_get_it(tmp_path: pathlib.Path):
     with pytest.raises(FileNotFoundError) as caught:
         FashionMnist(data_dir=str(tmp_path)).client(0)
     message = str(caught.value)
-    for part in ("dataset-fashion-mnist", "t10k-labels-idx1-ubyte", "--data-dir", str(tmp_path)):
+    for part in (
+        "dataset-fashion-mnist",
+        "t10k-labels-idx1-ubyte",
+        "--data-dir",
+        str(tmp_path),
+    ):
         assert part in message
 
 
@@ -90,7 +95,9 @@ def test_idx_arrays_come_back(tmp_path: pathlib.Path, pack, shape: tuple[int, ..
         ),  # the lengths of the axes are cut off
         pytest.param(idx_bytes(np.zeros((2, 3)))[:-1], id="byte-missing"),
         pytest.param(idx_bytes(np.zeros((2, 3))) + b"x", id="byte-too-many"),
-        pytest.param(gzip.compress(idx_bytes(np.zeros((2, 3))), mtime=0)[:-9], id="gzip-cut-off"),
+        pytest.param(
+            gzip.compress(idx_bytes(np.zeros((2, 3))), mtime=0)[:-9], id="gzip-cut-off"
+        ),
         pytest.param(b"\x1f\x8b garbage", id="gzip-broken"),
     ],
 )

@@ -10,7 +10,9 @@ from fl_epe.tasks.images import dirichlet_partition, stratified_split
 @pytest.mark.parametrize(("clients", "minimum"), [(1, 1), (7, 5), (50, 10)])
 def test_every_example_goes_to_one_client(clients: int, minimum: int):
     labels = generator(1).integers(0, 10, 500)
-    parts = dirichlet_partition(labels, clients, alpha=0.5, minimum=minimum, random=generator(2))
+    parts = dirichlet_partition(
+        labels, clients, alpha=0.5, minimum=minimum, random=generator(2)
+    )
     assert len(parts) == clients
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(500))
     assert min(map(len, parts)) >= minimum
@@ -18,8 +20,12 @@ def test_every_example_goes_to_one_client(clients: int, minimum: int):
 
 def _mean_share_of_the_commonest_label(alpha: float) -> float:
     labels = np.arange(4000) % 10
-    parts = dirichlet_partition(labels, 40, alpha=alpha, minimum=20, random=generator(3))
-    return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
+    parts = dirichlet_partition(
+        labels, 40, alpha=alpha, minimum=20, random=generator(3)
+    )
+    return float(
+        np.mean([np.bincount(labels[part]).max() / len(part) for part in parts])
+    )
 
 
 def test_small_alpha_gives_each_client_few_labels():

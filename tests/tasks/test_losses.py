@@ -8,7 +8,9 @@ from fl_epe.tasks.losses import default_by_example
 
 N, LENGTH, CLASSES = 5, 7, 4
 LAST = torch.randn(N, LENGTH, CLASSES, generator=torch.Generator().manual_seed(0))
-TARGETS = torch.randint(0, CLASSES, (N, LENGTH), generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randint(
+    0, CLASSES, (N, LENGTH), generator=torch.Generator().manual_seed(1)
+)
 TARGETS[0, 0] = -100
 
 
@@ -24,7 +26,9 @@ TARGETS[0, 0] = -100
     ],
 )
 def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.Tensor):
-    loss, correct, examples = (part.sum().item() for part in default_by_example(outputs, targets))
+    loss, correct, examples = (
+        part.sum().item() for part in default_by_example(outputs, targets)
+    )
     summed = functional.cross_entropy(LAST.movedim(-1, 1), TARGETS, reduction="sum")
     assert loss == pytest.approx(summed.item(), rel=1e-5)
     assert examples == N * LENGTH - 1
@@ -35,9 +39,15 @@ def test_the_axis_of_the_classes_is_found(outputs: torch.Tensor, targets: torch.
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        pytest.param((N, LENGTH, LENGTH), "may be the last or the second. Pad", id="either"),
-        pytest.param((LENGTH, N, CLASSES), r"\(n, classes, …\) for targets", id="swapped"),
-        pytest.param((N, LENGTH + 1, CLASSES), r"\(n, classes, …\) for targets", id="longer"),
+        pytest.param(
+            (N, LENGTH, LENGTH), "may be the last or the second. Pad", id="either"
+        ),
+        pytest.param(
+            (LENGTH, N, CLASSES), r"\(n, classes, …\) for targets", id="swapped"
+        ),
+        pytest.param(
+            (N, LENGTH + 1, CLASSES), r"\(n, classes, …\) for targets", id="longer"
+        ),
         pytest.param((N, CLASSES), r"\(n, classes, …\) for targets", id="one-per-row"),
     ],
 )

@@ -28,11 +28,15 @@ def _numbered(data: datasets.Dataset) -> datasets.Dataset:
 def _theirs(partitioner: Partitioner, data: datasets.Dataset) -> list[list[int]]:
     """The rows by flwr-datasets alone."""
     partitioner.dataset = data
-    parts = [partitioner.load_partition(i)["row"] for i in range(partitioner.num_partitions)]
+    parts = [
+        partitioner.load_partition(i)["row"] for i in range(partitioner.num_partitions)
+    ]
     return [sorted(part) for part in parts]
 
 
-def _ours(data: datasets.Dataset, partition: Any, seed: int = 3, **more: Any) -> list[list[int]]:
+def _ours(
+    data: datasets.Dataset, partition: Any, seed: int = 3, **more: Any
+) -> list[list[int]]:
     found = client_rows(data, partition, targets="y", seed=seed, **more)
     assert all(part.dtype == np.int64 for part in found)
     return [part.tolist() for part in found]
@@ -114,13 +118,20 @@ def test_another_seed_partitions_the_rows_otherwise(case: str):
 
 def test_label_shares_have_the_spread_of_a_dirichlet_law():
     clients, size, alpha, classes = 100, 50, 0.5, 4
-    data = datasets.Dataset.from_dict({"y": [i % classes for i in range(clients * size)]})
-    found = client_rows(data, f"dirichlet:{alpha}", targets="y", seed=0, num_clients=clients)
+    data = datasets.Dataset.from_dict(
+        {"y": [i % classes for i in range(clients * size)]}
+    )
+    found = client_rows(
+        data, f"dirichlet:{alpha}", targets="y", seed=0, num_clients=clients
+    )
     assert {len(part) for part in found} == {size}
     labels = np.array(data["y"])
     # The last clients take what is left over: those before them have the law.
     shares = np.array(
-        [np.bincount(labels[part], minlength=classes) / size for part in found[: clients // 2]]
+        [
+            np.bincount(labels[part], minlength=classes) / size
+            for part in found[: clients // 2]
+        ]
     )
     # A share ~ Beta(α, 3α) of variance p(1−p)/(4α+1), and a binomial draw of `size` on top.
     p, total = 1 / classes, classes * alpha
@@ -135,7 +146,9 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
     by_word = _ours(data, "dirichlet:0.3", num_clients=4)
     gaps = data.remove_columns("y").add_column("y", np.array(data["y"]) * 7 - 3)
     assert by_word == _ours(gaps, "dirichlet:0.3", num_clients=4)
-    words = data.remove_columns("y").add_column("y", [f"{label}" for label in data["y"]])
+    words = data.remove_columns("y").add_column(
+        "y", [f"{label}" for label in data["y"]]
+    )
     assert by_word == _ours(words, "dirichlet:0.3", num_clients=4)
 
 
@@ -144,20 +157,32 @@ def test_numbers_as_classes_may_have_gaps_and_text_may_be_classes():
     [
         pytest.param("user", None, "partition='user' to be 'by:COLUMN'", id="no-kind"),
         pytest.param("by:", None, "partition='by:' to be 'by:COLUMN'", id="no-column"),
-        pytest.param("shards:3", None, "partition='shards:3' to be 'by:COLUMN'", id="other-kind"),
+        pytest.param(
+            "shards:3", None, "partition='shards:3' to be 'by:COLUMN'", id="other-kind"
+        ),
         pytest.param("iid:x", None, "partition='iid:x' to be", id="iid-text"),
         pytest.param("iid:0", None, "partition='iid:0' to be", id="iid-none"),
         pytest.param("iid:-2", None, "partition='iid:-2' to be", id="iid-negative"),
-        pytest.param("iid:3", 3, "num_clients=3 only beside 'dirichlet:ALPHA'", id="iid-twice"),
-        pytest.param("dirichlet:0.3", None, "num_clients=None >= 1", id="dirichlet-alone"),
-        pytest.param("dirichlet:0", 3, "partition='dirichlet:0' to be 'by", id="alpha-0"),
-        pytest.param("dirichlet:nan", 3, "(ALPHA > 0) with num_clients", id="alpha-nan"),
+        pytest.param(
+            "iid:3", 3, "num_clients=3 only beside 'dirichlet:ALPHA'", id="iid-twice"
+        ),
+        pytest.param(
+            "dirichlet:0.3", None, "num_clients=None >= 1", id="dirichlet-alone"
+        ),
+        pytest.param(
+            "dirichlet:0", 3, "partition='dirichlet:0' to be 'by", id="alpha-0"
+        ),
+        pytest.param(
+            "dirichlet:nan", 3, "(ALPHA > 0) with num_clients", id="alpha-nan"
+        ),
         pytest.param("dirichlet:x", 3, "(ALPHA > 0) with num_clients", id="alpha-text"),
         pytest.param(7, None, "partition=7 to be 'by:COLUMN'", id="a-number"),
         pytest.param(LinearPartitioner(2), 2, "only beside", id="object-twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(partition: Any, num_clients: Any, message: str):
+def test_what_cannot_be_meant_is_refused(
+    partition: Any, num_clients: Any, message: str
+):
     with pytest.raises(ValueError) as caught:
         check_partition(partition, num_clients)
     assert message in str(caught.value)
@@ -166,13 +191,19 @@ def test_what_cannot_be_meant_is_refused(partition: Any, num_clients: Any, messa
 @pytest.mark.parametrize(
     ("partition", "num_clients", "message"),
     [
-        pytest.param("by:nobody", None, "no column 'nobody' among x, y, user", id="no-column"),
+        pytest.param(
+            "by:nobody", None, "no column 'nobody' among x, y, user", id="no-column"
+        ),
         pytest.param("iid:70", None, "there are 60 rows for 70 clients", id="iid-many"),
         pytest.param("dirichlet:1", 70, "60 rows for 70 clients", id="dirichlet-many"),
     ],
 )
-def test_what_the_rows_cannot_give_is_refused(partition: str, num_clients: Any, message: str):
-    with pytest.raises(ValueError, match=f"partition='{partition}' to fit the rows: .*{message}"):
+def test_what_the_rows_cannot_give_is_refused(
+    partition: str, num_clients: Any, message: str
+):
+    with pytest.raises(
+        ValueError, match=f"partition='{partition}' to fit the rows: .*{message}"
+    ):
         client_rows(rows(60), partition, targets="y", seed=0, num_clients=num_clients)
 
 
@@ -180,13 +211,16 @@ def test_what_the_rows_cannot_give_is_refused(partition: str, num_clients: Any, 
 def test_a_row_of_nobody_is_refused(missing: Any):
     data = datasets.Dataset.from_dict({"y": [0, 1, 0], "user": ["1", missing, "2"]})
     with pytest.raises(
-        ValueError, match="partition='by:user' to fit the rows: 1 of 3 rows have no value there"
+        ValueError,
+        match="partition='by:user' to fit the rows: 1 of 3 rows have no value there",
     ):
         client_rows(data, "by:user", targets="y", seed=0)
 
 
 def test_a_task_names_as_many_clients_as_its_partition_has():
-    task = from_datasets(net, rows(60), inputs="x", targets="y", partition="by:user", held_out=0.2)
+    task = from_datasets(
+        net, rows(60), inputs="x", targets="y", partition="by:user", held_out=0.2
+    )
     assert task.num_clients == 10
     sizes = task.sizes(np.arange(10))
     assert sizes.tolist() == [len(task.client(i)) for i in range(10)]

@@ -22,10 +22,14 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_source_and_what_it_was_converted_to_are_the_same_task(tmp_path: pathlib.Path, kind: str):
+def test_a_source_and_what_it_was_converted_to_are_the_same_task(
+    tmp_path: pathlib.Path, kind: str
+):
     source = write_source(kind, tmp_path / "source")
     store = data.convert(kind, source, tmp_path / "store")
-    tasks = [load_task(kind, data_dir=place) for place in (source, str(tmp_path / "store"))]
+    tasks = [
+        load_task(kind, data_dir=place) for place in (source, str(tmp_path / "store"))
+    ]
     assert tasks[0].num_clients == tasks[1].num_clients == len(store)
     for client in range(len(store)):
         one, other = (task.client(client) for task in tasks)
@@ -72,7 +76,11 @@ def test_stackoverflow_without_data_says_where_to_get_it():
     task = load_task("stackoverflow")
     with pytest.raises(FileNotFoundError) as caught:
         task.client(0)
-    for part in ("stackoverflow.sqlite.lzma", "fl-epe data convert", "synthetic-stackoverflow"):
+    for part in (
+        "stackoverflow.sqlite.lzma",
+        "fl-epe data convert",
+        "synthetic-stackoverflow",
+    ):
         assert part in str(caught.value)
 
 
@@ -107,4 +115,8 @@ def test_defaults_are_the_papers_runs(name: str, clients: int, participations: i
     schedule = config.client_schedule()
     assert schedule.most_participations() == participations
     assert schedule.participations() == pytest.approx(participations, rel=0.006)
-    assert 0 < config.canaries_per_round <= 0.1 * (config.cohort_size + config.canaries_per_round)
+    assert (
+        0
+        < config.canaries_per_round
+        <= 0.1 * (config.cohort_size + config.canaries_per_round)
+    )

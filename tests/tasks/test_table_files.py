@@ -19,7 +19,12 @@ PLAIN = "\n".join(["dose,cured,hospital", *ROWS, ""])
 
 
 def _task(source: object, **more: Any) -> DatasetTask:
-    given = {"inputs": ["dose"], "targets": "cured", "partition": "by:hospital", "held_out": 0.2}
+    given = {
+        "inputs": ["dose"],
+        "targets": "cured",
+        "partition": "by:hospital",
+        "held_out": 0.2,
+    }
     return from_datasets(net, source, **{**given, **more})
 
 
@@ -38,7 +43,10 @@ FILES: dict[str, tuple[str, bytes]] = {
     "packed-tabs": ("t.tsv.gz", gzip.compress(PLAIN.replace(",", "\t").encode())),
     "semicolons": ("t.csv", PLAIN.replace(",", ";").encode()),
     "decimal-commas": ("t.csv", _commas(PLAIN).encode()),
-    "spaces-in-header": ("t.csv", PLAIN.replace("dose,cured", " dose , cured").encode()),
+    "spaces-in-header": (
+        "t.csv",
+        PLAIN.replace("dose,cured", " dose , cured").encode(),
+    ),
     "byte-order-mark": ("t.csv", PLAIN.encode("utf-8-sig")),
     "utf-16": ("t.csv", PLAIN.encode("utf-16")),
     "carriage-returns": ("t.csv", PLAIN.replace("\n", "\r\n").encode()),
@@ -76,23 +84,67 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
         r"t\.json to hold a table: it has no row of JSON a line: write it with "
         r"pandas\.DataFrame\.to_json\(orient='records', lines=True\)\.$",
     ),
-    "pandas-rows": ("t.json", _json(_lines(), orient="index"), "orient='records', lines=True"),
-    "a-list": ("t.json", _json(_lines(), orient="records"), "orient='records', lines=True"),
-    "an-indented-list": ("t.json", json.dumps(_lines(), indent=2), "orient='records', lines=True"),
+    "pandas-rows": (
+        "t.json",
+        _json(_lines(), orient="index"),
+        "orient='records', lines=True",
+    ),
+    "a-list": (
+        "t.json",
+        _json(_lines(), orient="records"),
+        "orient='records', lines=True",
+    ),
+    "an-indented-list": (
+        "t.json",
+        json.dumps(_lines(), indent=2),
+        "orient='records', lines=True",
+    ),
     "latin-1": (
         "t.csv",
         PLAIN.replace("no", "nö").encode("latin-1"),
         r"t\.csv to hold a table: it is no text in UTF-8 \(invalid .*\): save it as UTF-8\.$",
     ),
-    "latin-1-name": ("t.csv", PLAIN.replace("dose", "däse").encode("latin-1"), "save it as UTF-8"),
-    "latin-1-lines": ("t.jsonl", '{"dose": "ä"}\n'.encode("latin-1"), "save it as UTF-8"),
-    "cut-off": ("t.csv", PLAIN[:-5], "the last line has no line break, as if the file was cut"),
-    "packed-and-cut-off": ("t.csv.gz", gzip.compress(PLAIN.encode())[:-12], "t.csv.gz to hold a"),
-    "twice": ("t.csv", PLAIN.replace("dose,cured", "dose,dose"), "duplicate column 'dose'"),
-    "twice-but-for-space": ("t.csv", PLAIN.replace("dose,cured", "dose, dose"), "duplicate column"),
+    "latin-1-name": (
+        "t.csv",
+        PLAIN.replace("dose", "däse").encode("latin-1"),
+        "save it as UTF-8",
+    ),
+    "latin-1-lines": (
+        "t.jsonl",
+        '{"dose": "ä"}\n'.encode("latin-1"),
+        "save it as UTF-8",
+    ),
+    "cut-off": (
+        "t.csv",
+        PLAIN[:-5],
+        "the last line has no line break, as if the file was cut",
+    ),
+    "packed-and-cut-off": (
+        "t.csv.gz",
+        gzip.compress(PLAIN.encode())[:-12],
+        "t.csv.gz to hold a",
+    ),
+    "twice": (
+        "t.csv",
+        PLAIN.replace("dose,cured", "dose,dose"),
+        "duplicate column 'dose'",
+    ),
+    "twice-but-for-space": (
+        "t.csv",
+        PLAIN.replace("dose,cured", "dose, dose"),
+        "duplicate column",
+    ),
     "no-table": ("t.parquet", "text", r"t\.parquet to hold a table: "),
-    "ragged": ("t.csv", PLAIN + "1,2,3,4\n", r"t\.csv to hold a table: CSV parse error"),
-    "other-ending": ("t.xlsx", "x", r"t\.xlsx' to end with one of \.csv, \.tsv, \.jsonl"),
+    "ragged": (
+        "t.csv",
+        PLAIN + "1,2,3,4\n",
+        r"t\.csv to hold a table: CSV parse error",
+    ),
+    "other-ending": (
+        "t.xlsx",
+        "x",
+        r"t\.xlsx' to end with one of \.csv, \.tsv, \.jsonl",
+    ),
 }
 
 
@@ -128,7 +180,9 @@ def test_a_row_without_a_label_is_named(form: str, blank: str, tmp_path: Path):
 
 
 def test_a_written_task_has_no_class_of_blank_labels():
-    with pytest.raises(ValueError, match=r"targets='cured' to have a label in .*: row 3 is blank"):
+    with pytest.raises(
+        ValueError, match=r"targets='cured' to have a label in .*: row 3 is blank"
+    ):
         classes_to_predict(pandas.Series(["yes", "no", " ", "yes"], name="cured"))
 
 
@@ -137,20 +191,27 @@ def test_files_in_a_folder_follow_the_same_rules(tmp_path: Path):
     (tmp_path / "train-1.csv").write_text(PLAIN.replace(".25", "").replace("H0", "K0"))
     (tmp_path / "test.csv").write_text(PLAIN)
     found = read_tables(tmp_path, by="hospital")
-    assert {name: len(table) for name, table in found.items()} == {"train": 60, "test": 30}
+    assert {name: len(table) for name, table in found.items()} == {
+        "train": 60,
+        "test": 30,
+    }
     assert found["train"]["dose"].dtype == float
     assert _task(tmp_path, held_out=None).num_clients == 12
 
 
 def test_a_column_of_ids_may_be_an_input_or_a_target_as_well(tmp_path: Path):
-    (tmp_path / "t.csv").write_text("x,hour\n" + "".join(f"{i},{i % 24:02}\n" for i in range(96)))
+    (tmp_path / "t.csv").write_text(
+        "x,hour\n" + "".join(f"{i},{i % 24:02}\n" for i in range(96))
+    )
     given: dict[str, Any] = {"partition": "by:hour", "held_out": 0.1}
     task = _task(tmp_path / "t.csv", inputs=["x", "hour"], targets="hour", **given)
     assert task.num_clients == 24
     assert set(task.client(23).inputs[:, 1].tolist()) == {23.0}
 
 
-def test_ids_in_a_csv_file_of_a_hub_are_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ids_in_a_csv_file_of_a_hub_are_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     rows = "".join(f"{i},0{i % 7}\n" for i in range(28))
     (tmp_path / "data").mkdir()
     (tmp_path / "data/train.csv").write_text(f"x,user\n{rows}")
@@ -174,19 +235,28 @@ def test_ids_in_a_csv_file_of_a_hub_are_text(tmp_path: Path, monkeypatch: pytest
 def _leaf(path: Path, users: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True, parents=True)
     sizes = [len(one["y"]) for one in users.values()]
-    path.write_text(json.dumps({"users": list(users), "num_samples": sizes, "user_data": users}))
+    path.write_text(
+        json.dumps({"users": list(users), "num_samples": sizes, "user_data": users})
+    )
 
 
 def _writer(number: int, rows: int = 3) -> dict[str, Any]:
-    return {"x": [[number / 10, i] for i in range(rows)], "y": [i % 2 for i in range(rows)]}
+    return {
+        "x": [[number / 10, i] for i in range(rows)],
+        "y": [i % 2 for i in range(rows)],
+    }
 
 
 def test_a_file_of_leaf_is_a_table_of_users(tmp_path: Path):
-    users = {name: _writer(i) for i, name in enumerate(["07", "7", "7.0", "nobody", "x"])}
+    users = {
+        name: _writer(i) for i, name in enumerate(["07", "7", "7.0", "nobody", "x"])
+    }
     users["nobody"] = {"x": [], "y": []}
     _leaf(tmp_path / "all_data.json", users)
     found = read_tables(tmp_path / "all_data.json", by="user")["train"]
-    assert found["user"].tolist() == [name for name in users if name != "nobody" for _ in range(3)]
+    assert found["user"].tolist() == [
+        name for name in users if name != "nobody" for _ in range(3)
+    ]
     given: dict[str, Any] = {"inputs": "x", "targets": "y", "partition": "by:user"}
     task = _task(tmp_path / "all_data.json", **given)
     assert task.num_clients == 4
@@ -194,7 +264,10 @@ def test_a_file_of_leaf_is_a_table_of_users(tmp_path: Path):
 
 
 def test_a_folder_of_leaf_has_its_splits(tmp_path: Path):
-    _leaf(tmp_path / "train/all_data_0_keep_0_train_9.json", {"a": _writer(0), "b": _writer(1)})
+    _leaf(
+        tmp_path / "train/all_data_0_keep_0_train_9.json",
+        {"a": _writer(0), "b": _writer(1)},
+    )
     _leaf(tmp_path / "train/all_data_1_keep_0_train_9.json", {"c": _writer(2)})
     _leaf(tmp_path / "test/all_data_0_keep_0_test_9.json", {"a": _writer(0, 1)})
     task = _task(tmp_path, inputs="x", targets="y", partition="by:user", held_out=None)

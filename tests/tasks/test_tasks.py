@@ -18,7 +18,9 @@ from fl_epe.tasks.images import Digits
 
 @pytest.fixture(params=sorted(BUILT_IN))
 def task(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Task:
     """Every task, on data that the tests always have."""
     if request.param == "digits":
@@ -83,7 +85,9 @@ def test_the_initial_model_is_a_function_of_its_seed(task: Task):
 
 
 @pytest.mark.parametrize(
-    "task", [name for name in sorted(BUILT_IN) if "stackoverflow" not in name], indirect=True
+    "task",
+    [name for name in sorted(BUILT_IN) if "stackoverflow" not in name],
+    indirect=True,
 )
 def test_initial_weights_are_glorot_uniform_and_biases_zero(task: Task):
     model = task.model()
@@ -133,13 +137,16 @@ def test_evaluation_refuses_a_model_of_another_size(task: Task):
 
 
 def test_an_unknown_task_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"name='mnist' to be one of digits, .*fashion-mnist"):
+    with pytest.raises(
+        ValueError, match=r"name='mnist' to be one of digits, .*fashion-mnist"
+    ):
         load_task("mnist")
 
 
 def test_an_unknown_option_lists_the_known_ones():
     with pytest.raises(
-        ValueError, match=r"Unknown option clients=.* of task 'digits'.*num_clients, alpha"
+        ValueError,
+        match=r"Unknown option clients=.* of task 'digits'.*num_clients, alpha",
     ):
         load_task("digits", clients=3)
 
@@ -154,13 +161,19 @@ def test_an_unknown_option_lists_the_known_ones():
             id="num_clients=text",
         ),
         pytest.param("num_clients", True, "num_clients=True", id="num_clients=True"),
-        pytest.param("num_clients", 0, "num_clients=0 to be an integer >= 1", id="num_clients=0"),
+        pytest.param(
+            "num_clients", 0, "num_clients=0 to be an integer >= 1", id="num_clients=0"
+        ),
         pytest.param("alpha", 0.0, r"alpha=0.0 in \(0, inf\)", id="alpha=0.0-above-0"),
         pytest.param("alpha", float("nan"), "alpha=nan in", id="alpha=nan"),
-        pytest.param("data_seed", -1, "data_seed=-1 >= 0", id="data_seed=-1-at-least-0"),
+        pytest.param(
+            "data_seed", -1, "data_seed=-1 >= 0", id="data_seed=-1-at-least-0"
+        ),
     ],
 )
-def test_options_are_checked_before_any_data_is_read(option: str, value: object, message: str):
+def test_options_are_checked_before_any_data_is_read(
+    option: str, value: object, message: str
+):
     with pytest.raises(ValueError, match=message):
         load_task("digits", **{option: value})
 

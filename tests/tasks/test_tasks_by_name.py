@@ -136,22 +136,66 @@ def test_built_in_tasks_are_found_in_the_same_way(name: str):
 
 
 WRONG = {
-    "unknown": ("mine", ValueError, "task name='mine' to be one of digits, .* or 'module:name'"),
-    "no-module": ("own_nothing:task", ModuleNotFoundError, "No module 'own_nothing' .*PYTHONPATH"),
-    "no-package": ("own_no.tasks:t", ModuleNotFoundError, "folder that own_no.py is in"),
-    "raises": ("own_raises:t", ImportError, "RuntimeError: not today .own_raises.py, line 2"),
-    "exits": ("own_exits:t", ImportError, "SystemExit: usage: none .own_exits.py, line 2"),
+    "unknown": (
+        "mine",
+        ValueError,
+        "task name='mine' to be one of digits, .* or 'module:name'",
+    ),
+    "no-module": (
+        "own_nothing:task",
+        ModuleNotFoundError,
+        "No module 'own_nothing' .*PYTHONPATH",
+    ),
+    "no-package": (
+        "own_no.tasks:t",
+        ModuleNotFoundError,
+        "folder that own_no.py is in",
+    ),
+    "raises": (
+        "own_raises:t",
+        ImportError,
+        "RuntimeError: not today .own_raises.py, line 2",
+    ),
+    "exits": (
+        "own_exits:t",
+        ImportError,
+        "SystemExit: usage: none .own_exits.py, line 2",
+    ),
     "syntax": ("own_syntax:t", ImportError, "SyntaxError: .*own_syntax.py, line 1"),
-    "needs": ("own_needs:t", ModuleNotFoundError, "No module named 'nothing_of_this_name'"),
-    "no-name": ("own_tasks_here:made2", ValueError, "no 'made2', it has .*Mine, Plain, made, "),
+    "needs": (
+        "own_needs:t",
+        ModuleNotFoundError,
+        "No module named 'nothing_of_this_name'",
+    ),
+    "no-name": (
+        "own_tasks_here:made2",
+        ValueError,
+        "no 'made2', it has .*Mine, Plain, made, ",
+    ),
     "no-task": ("own_empty:task", ValueError, "there is no 'task', it has no task"),
     "empty-name": ("own_tasks_here:", ValueError, "there is no ''"),
-    "not-a-task": ("own_empty:answer", ValueError, "a subclass of .*or a task, got int"),
+    "not-a-task": (
+        "own_empty:answer",
+        ValueError,
+        "a subclass of .*or a task, got int",
+    ),
     "other-class": ("own_tasks_here:Holder", ValueError, "subclass of .*got type"),
-    "abstract": ("own_tasks_here:Abstract", ValueError, "to define client, held_out, loss"),
+    "abstract": (
+        "own_tasks_here:Abstract",
+        ValueError,
+        "to define client, held_out, loss",
+    ),
     "bare": ("own_tasks_here:bare", ValueError, r"got def bare\(...\) without"),
-    "text": ("own_tasks_here:text", ValueError, r"annotated to return one, .*, got def text"),
-    "untyped": ("own_tasks_here:untyped", ValueError, "the argument 'width' with a type"),
+    "text": (
+        "own_tasks_here:text",
+        ValueError,
+        r"annotated to return one, .*, got def text",
+    ),
+    "untyped": (
+        "own_tasks_here:untyped",
+        ValueError,
+        "the argument 'width' with a type",
+    ),
     "file": ("own_tasks_here.py:Mine", ValueError, "with dots and without .py"),
     "path": ("./own_tasks_here.py:Mine", ValueError, "with dots and without .py"),
     "relative": (".own_tasks_here:Mine", ValueError, "to be 'module:name', e.g."),
@@ -167,9 +211,12 @@ def test_a_wrong_reference_is_refused(case: str):
 
 
 @pytest.mark.parametrize(
-    "reference", ["os:system", "subprocess:Popen", "builtins:exec", "shutil:rmtree", "os:path.join"]
+    "reference",
+    ["os:system", "subprocess:Popen", "builtins:exec", "shutil:rmtree", "os:path.join"],
 )
-def test_what_is_no_task_is_never_called(reference: str, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_task_is_never_called(
+    reference: str, monkeypatch: pytest.MonkeyPatch
+):
     with pytest.raises(ValueError, match=f"name='{reference}' to be a"):
         find_task(reference)
     with pytest.raises(ValueError, match=f"name='{reference}' to be a"):
@@ -180,13 +227,29 @@ def test_what_is_no_task_is_never_called(reference: str, monkeypatch: pytest.Mon
     ("name", "options", "message"),
     [
         pytest.param(
-            "Mine", {"size": 3}, "Unknown option size=3 .*num_clients, shift", id="unknown"
+            "Mine",
+            {"size": 3},
+            "Unknown option size=3 .*num_clients, shift",
+            id="unknown",
         ),
-        pytest.param("instance", {"size": 3}, "option size=3 .*: it has none", id="of-an-instance"),
-        pytest.param("Mine", {"num_clients": "6"}, "num_clients='6' .*a valid integer", id="text"),
-        pytest.param("Mine", {"num_clients": 6.5}, "num_clients=6.5 .*a valid integer", id="half"),
-        pytest.param("Mine", {"num_clients": True}, "True .*a valid integer", id="flag"),
-        pytest.param("made", {"width": 3, "fast": 1}, "fast=1 .*a valid boolean", id="number"),
+        pytest.param(
+            "instance",
+            {"size": 3},
+            "option size=3 .*: it has none",
+            id="of-an-instance",
+        ),
+        pytest.param(
+            "Mine", {"num_clients": "6"}, "num_clients='6' .*a valid integer", id="text"
+        ),
+        pytest.param(
+            "Mine", {"num_clients": 6.5}, "num_clients=6.5 .*a valid integer", id="half"
+        ),
+        pytest.param(
+            "Mine", {"num_clients": True}, "True .*a valid integer", id="flag"
+        ),
+        pytest.param(
+            "made", {"width": 3, "fast": 1}, "fast=1 .*a valid boolean", id="number"
+        ),
         pytest.param("made", {"width": 3, "layers": ["a"]}, "layers=", id="layers"),
         pytest.param("made", {}, "option width=None .*to be given", id="missing"),
     ],
@@ -197,7 +260,9 @@ def test_a_wrong_option_is_refused(name: str, options: dict[str, Any], message: 
 
 
 def test_a_function_that_returns_something_else_is_named():
-    with pytest.raises(ValueError, match=r"own_tasks_here:wrong to make a Task, got int"):
+    with pytest.raises(
+        ValueError, match=r"own_tasks_here:wrong to make a Task, got int"
+    ):
         load_task("own_tasks_here:wrong")
 
 
@@ -222,7 +287,9 @@ def test_a_job_goes_through_json(case: str):
     assert again.task.options() == text["options"] or case == "function"
     assert type(again.task) is type(task)
     np.testing.assert_array_equal(again.task.initial(1), task.initial(1))
-    for left, right in zip(again.task.client(1).inputs, task.client(1).inputs, strict=True):
+    for left, right in zip(
+        again.task.client(1).inputs, task.client(1).inputs, strict=True
+    ):
         assert left.tolist() == right.tolist()
 
 
@@ -258,7 +325,9 @@ def test_a_loaded_pickle_is_found_by_the_same_name():
     assert (again.reference, again.options()) == (task.reference, task.options())
 
 
-def test_the_current_folder_is_looked_in_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_current_folder_is_looked_in_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["/elsewhere"])
     for _ in range(2):

@@ -36,7 +36,11 @@ def _taken(part: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _by_hand(
-    model: nn.Module, theta: np.ndarray, data: ClientData, local: LocalTraining, order: Any
+    model: nn.Module,
+    theta: np.ndarray,
+    data: ClientData,
+    local: LocalTraining,
+    order: Any,
 ) -> np.ndarray:
     """Plain SGD with torch's own tools; a batch of one example is left out with BatchNorm."""
     parameters = trainable(model)
@@ -88,7 +92,9 @@ def test_clients_at_once_learn_the_same_as_one_by_one(case: str):
     sums = []
     for chunk in (1, 4):
         trainer, total = _cohort(task, chunk), ClippedSum(task.dim, 0.5)
-        counts = trainer.train(task.initial(1), range(10), local, total, seed=3, round_number=1)
+        counts = trainer.train(
+            task.initial(1), range(10), local, total, seed=3, round_number=1
+        )
         assert counts.faults == []
         assert (counts.clients, trainer.chunk) == (10, chunk)
         sums.append(total.total())
@@ -132,13 +138,17 @@ def test_averages_of_batch_norm_do_not_leak_from_one_client_to_the_next():
 
 def test_a_client_of_one_example_learns_nothing_with_batch_norm():
     task = _task(normalised, partition="iid:54")
-    update = Alone(task).train(task.initial(0), 0, LocalTraining(0.2, 2, 4), seed=0, round_number=1)
+    update = Alone(task).train(
+        task.initial(0), 0, LocalTraining(0.2, 2, 4), seed=0, round_number=1
+    )
     assert (update.examples, update.loss_sum) == (0, 0)
     assert not update.values.any()
 
 
 @pytest.mark.parametrize("first", [None, 5])
-def test_a_model_that_draws_by_itself_repeats_whatever_was_drawn_before(first: int | None):
+def test_a_model_that_draws_by_itself_repeats_whatever_was_drawn_before(
+    first: int | None,
+):
     task, local = _task(Noisy), LocalTraining(0.2, 2, 4)
     theta = task.initial(0)
     updates = []

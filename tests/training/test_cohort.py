@@ -42,7 +42,11 @@ class _Smooth(Task):
 
     def model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Linear(6, 20), SeededDropout(0.25), nn.Tanh(), SeededDropout(0.5), nn.Linear(20, 3)
+            nn.Linear(6, 20),
+            SeededDropout(0.25),
+            nn.Tanh(),
+            SeededDropout(0.5),
+            nn.Linear(20, 3),
         )
 
     def client(self, client_id: int) -> ClientData:
@@ -69,7 +73,9 @@ class _Words(_Smooth):
         random, n = generator(8, client_id), 2 + client_id
         words = random.integers(1, 30, (n, 6))
         words[np.arange(6) >= random.integers(2, 7, n)[:, None]] = 0
-        return ClientData(torch.from_numpy(words[:, :-1]), torch.from_numpy(words[:, 1:]))
+        return ClientData(
+            torch.from_numpy(words[:, :-1]), torch.from_numpy(words[:, 1:])
+        )
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> LossSum:
         return cross_entropy(outputs, targets, 0)
@@ -92,7 +98,9 @@ class _Opaque(_Smooth):
         return _Recurrent()
 
 
-def _train(task: Task, execution: Execution, clip_norm: float = 0.5) -> tuple[np.ndarray, Counts]:
+def _train(
+    task: Task, execution: Execution, clip_norm: float = 0.5
+) -> tuple[np.ndarray, Counts]:
     total = ClippedSum(task.dim, clip_norm)
     trainer = CohortTrainer(task, execution)
     theta, clients = task.initial(3), range(task.num_clients)
@@ -114,7 +122,9 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     rows[3, 7] = torch.nan
     total, expected = ClippedSum(2000, 0.1), ClippedSum(2000, 0.1)
     there = _Round(rows[0], LOCAL, total, 1, 2)
-    there._multiples, there._scratch = torch.zeros((2, 2000), dtype=torch.float64)  # as elsewhere
+    there._multiples, there._scratch = torch.zeros(
+        (2, 2000), dtype=torch.float64
+    )  # as elsewhere
     answers = [expected.add(row) for row in rows.numpy()]
     parts = torch.arange(15, dtype=torch.float64).reshape(5, 3)
     for here in (slice(0, 3), slice(3, 5)):
@@ -123,15 +133,21 @@ def test_clipping_on_a_device_differs_by_the_grid_at_most():
     there.finish()
     assert (answers.count(True), answers.count(None)) == (2, 1)
     assert (there.counts.clients, there.counts.unclipped) == (4, 2)
-    assert [fault.text for fault in there.counts.faults] == ["client 3: its update was not finite"]
+    assert [fault.text for fault in there.counts.faults] == [
+        "client 3: its update was not finite"
+    ]
     assert there.counts.examples == 2 + 5 + 8 + 14
-    np.testing.assert_allclose(total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31)
+    np.testing.assert_allclose(
+        total.total(), expected.total(), rtol=0, atol=5 * 0.1 / 2**31
+    )
 
 
 @pytest.mark.parametrize(("examples", "rows"), [(1, 1), (3, 4), (4, 4), (5, 8), (9, 8)])
 def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows: int):
     local = LocalTraining(epochs=2, batch_size=8)
-    data = ClientData(torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64))
+    data = ClientData(
+        torch.zeros(examples, 2), torch.zeros(examples, dtype=torch.int64)
+    )
     member = Member(data, local, generator(0))
     seen = torch.zeros(examples)
     for _ in range(member.steps):
@@ -147,9 +163,13 @@ def test_batches_are_padded_with_examples_of_the_same_client(examples: int, rows
 # One after another, all at once, in chunks.
 
 
-@pytest.mark.parametrize("task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__)
+@pytest.mark.parametrize(
+    "task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__
+)
 @pytest.mark.parametrize("clip_norm", [0.02, 5.0])
-def test_one_at_a_time_chunks_and_all_at_once_give_the_same_updates(task: Task, clip_norm: float):
+def test_one_at_a_time_chunks_and_all_at_once_give_the_same_updates(
+    task: Task, clip_norm: float
+):
     expected, counts = _train(task, CPU, clip_norm)
     assert counts.clients == 9
     assert np.abs(expected).max() > 1e-3
@@ -172,7 +192,9 @@ def test_together_the_cnn_takes_autograds_steps():
     task, local = Images(num_clients=2), LocalTraining(0.1, 1, 4)
     theta = task.initial(0).astype(np.float64)
     members = [Member(task.client(i), local, generator(1, i)) for i in range(2)]
-    deltas, _ = Together(task, CPU).train(torch.tensor(theta), members, local.learning_rate)
+    deltas, _ = Together(task, CPU).train(
+        torch.tensor(theta), members, local.learning_rate
+    )
     for i, delta in enumerate(deltas):
         data, random = task.client(i), generator(1, i)
         model = task.model().train()
@@ -180,7 +202,9 @@ def test_together_the_cnn_takes_autograds_steps():
         bind_parameters(model, flat)
         model.dropout1.random = model.dropout2.random = random
         for rows in np.split(random.permutation(len(data)), range(4, len(data), 4)):
-            loss = task.loss(model(data.inputs[rows]), data.targets[rows]).loss / len(rows)
+            loss = task.loss(model(data.inputs[rows]), data.targets[rows]).loss / len(
+                rows
+            )
             gradients = torch.autograd.grad(loss, list(model.parameters()))
             flat -= 0.1 * torch.cat([part.flatten() for part in gradients])
         # Masks are float32, so that a third is not exact.
@@ -258,7 +282,10 @@ def test_a_worker_trains_in_chunks_too():
         local_learning_rate=0.1,
         separate=False,
     )
-    alone, chunked = execute(task, order, CPU), execute(task, order, Execution("cpu", chunk=2))
+    alone, chunked = (
+        execute(task, order, CPU),
+        execute(task, order, Execution("cpu", chunk=2)),
+    )
     apart = execute(task, dataclasses.replace(order, separate=True), CPU)
     np.testing.assert_allclose(chunked.total, alone.total, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(apart.total, alone.total)
@@ -286,7 +313,9 @@ class _Table(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3))
+        self.layers = nn.Sequential(
+            nn.Linear(5, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 3)
+        )
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.layers(inputs)
@@ -304,11 +333,21 @@ def _rows(model: type[nn.Module], clients: int = 12) -> Task:
     random, sizes = generator(5), 1 + np.arange(clients) * 2
     owners = np.repeat(np.arange(clients), sizes)
     shape = (len(owners), 5)
-    tokens, table = random.integers(0, 20, shape), random.standard_normal(shape, np.float32)
+    tokens, table = (
+        random.integers(0, 20, shape),
+        random.standard_normal(shape, np.float32),
+    )
     columns = {"x": tokens if model is _Attention else table, "owner": owners}
-    rows = datasets.Dataset.from_dict({**columns, "y": random.integers(0, 3, len(owners))})
+    rows = datasets.Dataset.from_dict(
+        {**columns, "y": random.integers(0, 3, len(owners))}
+    )
     return from_datasets(
-        model, rows, inputs="x", targets="y", partition="by:owner", held_out=rows.select(range(4))
+        model,
+        rows,
+        inputs="x",
+        targets="y",
+        partition="by:owner",
+        held_out=rows.select(range(4)),
     )
 
 
@@ -330,10 +369,20 @@ def test_every_task_trains_in_the_chunk_that_was_asked_for(name: str):
 def test_a_chunk_that_was_asked_for_is_still_used_after_training(
     task: Task, caplog: pytest.LogCaptureFixture
 ):
-    trainer, total = CohortTrainer(task, Execution("cpu", chunk=3)), ClippedSum(task.dim, 0.5)
+    trainer, total = (
+        CohortTrainer(task, Execution("cpu", chunk=3)),
+        ClippedSum(task.dim, 0.5),
+    )
     local = LocalTraining(0.1, 1, 4)
-    counts = trainer.train(task.initial(1), range(3), local, total, seed=1, round_number=1)
-    assert (trainer.chunk, counts.clients, counts.faults, caplog.records) == (3, 3, [], [])
+    counts = trainer.train(
+        task.initial(1), range(3), local, total, seed=1, round_number=1
+    )
+    assert (trainer.chunk, counts.clients, counts.faults, caplog.records) == (
+        3,
+        3,
+        [],
+        [],
+    )
 
 
 def test_by_default_an_update_depends_on_its_client_alone():
@@ -350,11 +399,15 @@ def test_by_default_an_update_depends_on_its_client_alone():
 
     apart = [updates(client) for client in range(12)]
     for group in (range(12), range(11, -1, -1), (3, 4), (0, 11, 6, 7, 8)):
-        np.testing.assert_array_equal(updates(*group), sum(apart[client] for client in group))
+        np.testing.assert_array_equal(
+            updates(*group), sum(apart[client] for client in group)
+        )
 
 
 @pytest.mark.parametrize("model", [_Centred, _Attention])
-def test_by_default_a_model_that_a_chunk_would_change_trains_alone(model: type[nn.Module]):
+def test_by_default_a_model_that_a_chunk_would_change_trains_alone(
+    model: type[nn.Module],
+):
     task, local = _rows(model), LocalTraining(0.1, 1, 4)
     totals = []
     for execution in (Execution("cpu"), CPU):
@@ -372,7 +425,10 @@ def test_one_bad_client_is_found_and_the_others_train_at_once():
             return ClientData(data.inputs, data.targets + 3 * (client_id == 4))
 
     task = Mislabelled(num_clients=16)
-    trainer, total = CohortTrainer(task, Execution("cpu", chunk=16)), ClippedSum(task.dim, 0.5)
+    trainer, total = (
+        CohortTrainer(task, Execution("cpu", chunk=16)),
+        ClippedSum(task.dim, 0.5),
+    )
     for round_number in (0, 1):
         counts = trainer.train(
             task.initial(3), range(16), LOCAL, total, seed=1, round_number=round_number
@@ -389,7 +445,9 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no G
 @on_gpu
 @pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("chunk", [1, 4, None])
-@pytest.mark.parametrize("task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__)
+@pytest.mark.parametrize(
+    "task", [_Smooth(), _Words()], ids=lambda task: type(task).__name__
+)
 def test_a_gpu_gives_the_same_updates(task: Task, chunk: int | None):
     expected, counts = _train(task, CPU)
     total, again = _train(task, Execution("cuda", chunk))

@@ -26,7 +26,9 @@ def test_the_environment_decides_where_and_how(monkeypatch: pytest.MonkeyPatch):
     assert Execution.from_environment() == Execution("cpu", 8, "bf16", False)
 
 
-@pytest.mark.parametrize("bad", ["CHUNK=x", "CHUNK=0", "PRECISION=int8", "DEVICE=abacus"])
+@pytest.mark.parametrize(
+    "bad", ["CHUNK=x", "CHUNK=0", "PRECISION=int8", "DEVICE=abacus"]
+)
 def test_a_wrong_variable_is_refused(bad: str, monkeypatch: pytest.MonkeyPatch):
     name, value = bad.split("=")
     monkeypatch.setenv(f"FL_EPE_{name}", value)
@@ -49,7 +51,12 @@ def test_a_cpu_trains_small_models_at_once_and_large_ones_apart():
 
 def test_a_gpu_trains_as_many_at_once_as_its_memory_should_hold():
     dims = (10**6, 10**7, 10**8, 2 * 10**9)
-    assert [Execution("cuda").clients_at_once(dim, True) for dim in dims] == [128, 107, 10, 1]
+    assert [Execution("cuda").clients_at_once(dim, True) for dim in dims] == [
+        128,
+        107,
+        10,
+        1,
+    ]
 
 
 def _state() -> tuple[object, ...]:

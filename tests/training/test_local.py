@@ -54,16 +54,23 @@ def theta() -> np.ndarray:
 
 def _delta(theta: np.ndarray, client_id: int, trainer: Alone | None = None) -> bytes:
     trainer = trainer or Alone(Digits())
-    return trainer.train(theta, client_id, LOCAL, seed=1, round_number=2).values.tobytes()
+    return trainer.train(
+        theta, client_id, LOCAL, seed=1, round_number=2
+    ).values.tobytes()
 
 
 def _keep(random: np.random.Generator, shape: torch.Size, dropped: int) -> torch.Tensor:
     words = random.integers(0, 2**64, -(-shape.numel() // 8), np.uint64)
-    return torch.from_numpy(words.view(np.uint8)[: shape.numel()].reshape(shape) >= dropped)
+    return torch.from_numpy(
+        words.view(np.uint8)[: shape.numel()].reshape(shape) >= dropped
+    )
 
 
 def _naive_update(
-    theta: np.ndarray, data: ClientData, local: LocalTraining, random: np.random.Generator
+    theta: np.ndarray,
+    data: ClientData,
+    local: LocalTraining,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """The same client with torch's own layers, `torch.optim.SGD`, and no buffer shared."""
     features = nn.Sequential(
@@ -92,7 +99,9 @@ def test_the_update_is_that_of_a_plain_torch_loop(theta: np.ndarray):
     task = Digits()
     client_id = next(i for i in range(task.num_clients) if len(task.client(i)) > 16)
     update = Alone(task).train(theta, client_id, LOCAL, seed=1, round_number=2)
-    naive = _naive_update(theta, task.client(client_id), LOCAL, generator(1, 2, client_id))
+    naive = _naive_update(
+        theta, task.client(client_id), LOCAL, generator(1, 2, client_id)
+    )
     assert np.abs(naive).max() > 1e-2
     np.testing.assert_allclose(update.values, naive, rtol=0, atol=1e-6)
 
@@ -100,7 +109,9 @@ def test_the_update_is_that_of_a_plain_torch_loop(theta: np.ndarray):
 def test_one_step_on_a_linear_model_is_the_gradient_in_numpy():
     task = _Line()
     theta = task.initial(3)
-    update = Alone(task).train(theta, 1, LocalTraining(0.5, 1, 5), seed=0, round_number=0)
+    update = Alone(task).train(
+        theta, 1, LocalTraining(0.5, 1, 5), seed=0, round_number=0
+    )
     data = task.client(1)
     x, weight = data.inputs.numpy(), theta[:12].reshape(4, 3)
     logits = x @ weight.T + theta[12:]
@@ -108,7 +119,9 @@ def test_one_step_on_a_linear_model_is_the_gradient_in_numpy():
     error = (share - np.eye(4)[data.targets.numpy()]) / 5
     expected = -0.5 * np.concatenate([(error.T @ x).ravel(), error.sum(0)])
     np.testing.assert_allclose(update.values, expected, atol=1e-6)
-    assert update.loss_sum == pytest.approx(-np.log(share[range(5), data.targets]).sum(), rel=1e-5)
+    assert update.loss_sum == pytest.approx(
+        -np.log(share[range(5), data.targets]).sum(), rel=1e-5
+    )
     assert update.correct == np.sum(logits.argmax(1) == data.targets.numpy())
     assert update.examples == 5
 
@@ -143,7 +156,9 @@ def test_another_process_with_other_threads_gives_the_same_bits(theta: np.ndarra
         "update, _ = trainer.train(theta, task.client(11), local, random)\n"
         "print(hashlib.sha256(update.numpy().tobytes()).hexdigest())"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert other.stdout.strip() == hashlib.sha256(_delta(theta, 11)).hexdigest()
 
 
@@ -166,7 +181,9 @@ def test_an_update_does_not_change_when_the_trainer_goes_on(theta: np.ndarray):
 
 
 @pytest.mark.parametrize("changed", [{"seed": 5}, {"round_number": 3}])
-def test_seed_and_round_draw_other_randomness(theta: np.ndarray, changed: dict[str, int]):
+def test_seed_and_round_draw_other_randomness(
+    theta: np.ndarray, changed: dict[str, int]
+):
     trainer, usual = Alone(Digits()), {"seed": 1, "round_number": 2}
     one = trainer.train(theta, 0, LOCAL, **usual).values
     other = trainer.train(theta, 0, LOCAL, **(usual | changed)).values
@@ -177,7 +194,9 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
     trainer = Alone(Digits())
     losses = []
     for epochs in (1, 4, 8):
-        update = trainer.train(theta, 5, LocalTraining(0.05, epochs), seed=0, round_number=0)
+        update = trainer.train(
+            theta, 5, LocalTraining(0.05, epochs), seed=0, round_number=0
+        )
         losses.append(update.loss_sum / update.examples)
     assert losses[0] > losses[1] > losses[2]
     assert losses[0] == pytest.approx(np.log(62), abs=1)
@@ -186,13 +205,21 @@ def test_the_loss_falls_with_local_epochs(theta: np.ndarray):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"batch_size": 0}, "batch_size=0 to be an integer >= 1", id="batch_size"),
+        pytest.param(
+            {"batch_size": 0}, "batch_size=0 to be an integer >= 1", id="batch_size"
+        ),
         pytest.param({"epochs": 0}, "epochs=0 to be an integer >= 1", id="epochs"),
         pytest.param(
-            {"learning_rate": 0.0}, r"Expected learning_rate=0\.0 in \(0, inf\)", id="learning_rate"
+            {"learning_rate": 0.0},
+            r"Expected learning_rate=0\.0 in \(0, inf\)",
+            id="learning_rate",
         ),
-        pytest.param({"learning_rate": float("inf")}, "learning_rate=inf", id="learning_rate=inf"),
-        pytest.param({"learning_rate": float("nan")}, "learning_rate=nan", id="learning_rate=nan"),
+        pytest.param(
+            {"learning_rate": float("inf")}, "learning_rate=inf", id="learning_rate=inf"
+        ),
+        pytest.param(
+            {"learning_rate": float("nan")}, "learning_rate=nan", id="learning_rate=nan"
+        ),
     ],
 )
 def test_impossible_local_training_is_refused(options: dict[str, float], message: str):
@@ -200,10 +227,14 @@ def test_impossible_local_training_is_refused(options: dict[str, float], message
         LocalTraining(**options)
 
 
-@pytest.mark.parametrize("bad", [np.zeros(7, np.float32), np.zeros(16), np.zeros((1, 16), "f4")])
+@pytest.mark.parametrize(
+    "bad", [np.zeros(7, np.float32), np.zeros(16), np.zeros((1, 16), "f4")]
+)
 def test_a_model_of_another_shape_or_type_is_refused(bad: np.ndarray):
     with pytest.raises(ValueError, match=r"to be float32 of shape"):
-        CohortTrainer(_Line()).train(bad, [0], LOCAL, ClippedSum(16, 1), seed=0, round_number=0)
+        CohortTrainer(_Line()).train(
+            bad, [0], LOCAL, ClippedSum(16, 1), seed=0, round_number=0
+        )
 
 
 def test_the_cnns_gradient_is_that_of_finite_differences():
@@ -251,10 +282,17 @@ def test_the_cnn_takes_images_that_lie_in_any_way_in_memory():
 def test_a_step_in_bf16_on_a_cpu_is_near():
     task, theta, step = Digits(), Digits().initial(0), LocalTraining(0.1, 1, 64)
 
-    def distance(client: int) -> float:  # a maximum of a pool that is another one counts much
+    def distance(
+        client: int,
+    ) -> float:  # a maximum of a pool that is another one counts much
         exact, near = (
-            Alone(task, execution).train(theta, client, step, seed=1, round_number=2).values
-            for execution in (Execution(device="cpu"), Execution("cpu", precision="bf16"))
+            Alone(task, execution)
+            .train(theta, client, step, seed=1, round_number=2)
+            .values
+            for execution in (
+                Execution(device="cpu"),
+                Execution("cpu", precision="bf16"),
+            )
         )
         return float(np.linalg.norm(near - exact) / np.linalg.norm(exact))
 

@@ -63,7 +63,9 @@ class Sample:
             pooled = np.concatenate([self.observed, self.unobserved])
             place = np.unique(pooled, return_inverse=True)[1]
             groups = place[: self.observed.size], place[self.observed.size :]
-            data = np.array([np.bincount(group, minlength=place.max() + 1) for group in groups])
+            data = np.array(
+                [np.bincount(group, minlength=place.max() + 1) for group in groups]
+            )
             data = data.astype("<u4")
         digest = hashlib.sha256(data.tobytes()).digest()
         return np.random.default_rng((0, stream, int.from_bytes(digest[:16], "big")))
@@ -92,7 +94,9 @@ class Sample:
         others = self.unobserved
         left, right = (None, None) if others is None else _split(others, share, rng)
         make = functools.partial(dataclasses.replace, self)
-        return make(observed=first, unobserved=left), make(observed=second, unobserved=right)
+        return make(observed=first, unobserved=left), make(
+            observed=second, unobserved=right
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +123,9 @@ def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     """Errors of the attack at each of ``thresholds``, shape (j,)."""
     missed = _count_below(sample.observed, thresholds)
     if sample.unobserved is None:
-        return Errors(missed, sample.observed.size, None, 0, log_null_tail(thresholds, sample.dim))
+        return Errors(
+            missed, sample.observed.size, None, 0, log_null_tail(thresholds, sample.dim)
+        )
     total = sample.unobserved.size
     false_alarms = total - _count_below(sample.unobserved, thresholds)
     return Errors(missed, sample.observed.size, false_alarms, total, np.empty(0))
@@ -137,10 +143,14 @@ def normal_scores(cosines: Floats, dim: int) -> Floats:
     About √dim·cosine where ``dim`` is large; finite for cosines of ±1.
     """
     size = np.minimum(np.abs(cosines), 1 - 2**-53)
-    return np.asarray(np.copysign(-scipy.special.ndtri_exp(log_null_tail(size, dim)), cosines))
+    return np.asarray(
+        np.copysign(-scipy.special.ndtri_exp(log_null_tail(size, dim)), cosines)
+    )
 
 
-def upper_rates(errors: Errors, upper: UpperLimit, alpha: float) -> tuple[Floats, Floats]:
+def upper_rates(
+    errors: Errors, upper: UpperLimit, alpha: float
+) -> tuple[Floats, Floats]:
     """Upper limits of log FPR and of FNR, each at one-sided level ``alpha``, both of shape (j,).
 
     A known FPR is returned as it is.
@@ -169,7 +179,9 @@ def jeffreys_upper(errors: Floats, total: int, alpha: float) -> Floats:
 
     Args and returns as for ``clopper_pearson_upper``.
     """
-    return np.asarray(scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha))
+    return np.asarray(
+        scipy.special.betaincinv(errors + 0.5, total - errors + 0.5, 1 - alpha)
+    )
 
 
 def epsilon_from_rates(log_fpr: Floats, fnr: Floats, delta: float) -> Floats:
@@ -213,7 +225,11 @@ def log_null_tail(cosines: Floats, dim: int) -> Floats:
     square = (1 - size) * (1 + size)
     tail = scipy.special.betainc(a, 0.5, square) / 2
     with np.errstate(divide="ignore"):
-        log_norm = scipy.special.gammaln(dim / 2) - scipy.special.gammaln(a) - 0.5 * np.log(np.pi)
+        log_norm = (
+            scipy.special.gammaln(dim / 2)
+            - scipy.special.gammaln(a)
+            - 0.5 * np.log(np.pi)
+        )
         far = log_norm + a * np.log(square) - np.log((dim - 1) * size)
         log_tail = np.where(tail > 1e-290, np.log(tail), far)
     return np.asarray(np.where(cosines >= 0, log_tail, np.log1p(-tail)))
@@ -223,7 +239,9 @@ def _count_below(scores: Floats, thresholds: Floats) -> Floats:
     return np.searchsorted(np.sort(scores), thresholds, side="left").astype(np.float64)
 
 
-def _split(scores: Floats, share: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _split(
+    scores: Floats, share: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     first = min(max(1, round(share * scores.size)), scores.size - 1)
     shuffled = rng.permutation(scores)
     return shuffled[:first], shuffled[first:]

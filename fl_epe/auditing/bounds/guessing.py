@@ -44,7 +44,9 @@ _MORE_LEAKS = 0.01  # of the level, for numbers of leaks that are hardly possibl
 _ROUNDING = 1e-11  # more than the error of a probability that ``_tail_of_sum`` computes
 _HOEFFDING = np.sqrt(np.log(2e12) / 2)
 
-Law = tuple[Floats, int]  # probabilities of 0, 1, 2, …, and how many variables have them
+Law = tuple[
+    Floats, int
+]  # probabilities of 0, 1, 2, …, and how many variables have them
 
 Margin = Callable[[float], float]
 
@@ -104,11 +106,15 @@ def first_accepted(at: Callable[[float], Margin]) -> float:
 def tied_groups(sample: Sample) -> tuple[Integers, Integers]:
     """How many scores have each value, and how many of them are observed; from the highest."""
     observed, unobserved = sample.both()
-    values, sizes = np.unique(-np.concatenate([observed, unobserved]), return_counts=True)
+    values, sizes = np.unique(
+        -np.concatenate([observed, unobserved]), return_counts=True
+    )
     return sizes, np.bincount(np.searchsorted(values, -observed), minlength=values.size)
 
 
-def guesses_on_groups(sizes: Integers, members: Integers, wanted: int) -> tuple[int, int]:
+def guesses_on_groups(
+    sizes: Integers, members: Integers, wanted: int
+) -> tuple[int, int]:
     """Number of guesses, and of right ones: half are "in" from the top, half "out" from the bottom.
 
     Tied scores get the same guess or none, so that guesses depend on the scores alone: there are
@@ -145,10 +151,14 @@ def guess_design(num_canaries: int, alpha: float, epsilon: float) -> tuple[int, 
 def _designs(num_canaries: int, alpha: float) -> tuple[Floats, Floats, Floats]:
     """Values of ε, increasing, with the guesses and the shift of `guess_design` at each."""
     shifts = np.geomspace(0.02, 40.0, 120)
-    guesses = np.unique([max(2, 2 * int(count / 2)) for count in np.geomspace(2, num_canaries, 60)])
+    guesses = np.unique(
+        [max(2, 2 * int(count / 2)) for count in np.geomspace(2, num_canaries, 60)]
+    )
     confident = confidence_quantile(guesses / num_canaries, shifts[:, np.newaxis])
     right = guesses * (1 - wrong_share(confident, shifts[:, np.newaxis]))
-    limits = scipy.special.logit(scipy.special.betaincinv(right, guesses - right + 1, alpha))
+    limits = scipy.special.logit(
+        scipy.special.betaincinv(right, guesses - right + 1, alpha)
+    )
     epsilons = np.maximum.accumulate(np.max(limits, axis=1))
     return epsilons, guesses[np.argmax(limits, axis=1)], shifts
 
@@ -175,7 +185,9 @@ def share_beyond(distance: Floats, shift: Floats | float) -> Floats:
 def wrong_share(distance: Floats, shift: Floats | float) -> Floats:
     """Of the scores farther than ``distance`` from the middle, the share on the wrong side."""
     right = scipy.special.log_ndtr(shift / 2 - distance)
-    return np.asarray(scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right))
+    return np.asarray(
+        scipy.special.expit(scipy.special.log_ndtr(-distance - shift / 2) - right)
+    )
 
 
 def _cells() -> Iterator[float]:
@@ -196,10 +208,14 @@ def lifted(sample: Sample) -> float:
     count = _SHARES if sample.unobserved is None else 1  # a rank is at least 1 of u + 1
     alpha = sample.alpha / count
     smallest = max(_LEAKS * sample.delta / alpha, 1 / p_values.size)
-    for share in np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[-count:]:
+    for share in np.geomspace(min(smallest, _LARGEST_SHARE), _LARGEST_SHARE, _SHARES)[
+        -count:
+    ]:
         if alpha * share > sample.delta:
             last = math.ceil(share * p_values.size * (1 - 1e-9)) - 1
-            best = max(best, float(np.log(alpha * share - sample.delta) - p_values[last]))
+            best = max(
+                best, float(np.log(alpha * share - sample.delta) - p_values[last])
+            )
     return best
 
 
@@ -249,13 +265,19 @@ def _two_groups(sample: Sample) -> float:
         excess = _rank_excess(ranks, shift, epsilon)
         signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
         shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
-        weights = np.round(_LEVELS * shared / max(np.abs(shared).max(), 1e-9)).astype(int)
+        weights = np.round(_LEVELS * shared / max(np.abs(shared).max(), 1e-9)).astype(
+            int
+        )
         is_weak = (np.abs(weights) < _LEAST_WEIGHT) & (sizes < _LARGE_GROUP * count)
         weights[is_weak] = 0
         right = np.where(weights > 0, members, sizes - members)
         still_needed = np.maximum(int(np.abs(weights) @ right) - _LEVELS * leaks, 0)
-        used = [(int(w), int(sizes[weights == w].sum())) for w in np.unique(weights) if w]
-        free = max(int(sizes[weights == 0].sum()) - few_leaks, 0)  # labels without a weight
+        used = [
+            (int(w), int(sizes[weights == w].sum())) for w in np.unique(weights) if w
+        ]
+        free = max(
+            int(sizes[weights == 0].sum()) - few_leaks, 0
+        )  # labels without a weight
 
         def margin(tested: float) -> float:
             laws = []
@@ -265,8 +287,12 @@ def _two_groups(sample: Sample) -> float:
                 laws.append((law, labels))
             extremes = scipy.special.expit([log_odds - tested, log_odds + tested])
             variance = float(np.min(extremes * (1 - extremes)))
-            most = np.where(leaks <= few_leaks, _largest_probability(free, variance), 1.0)
-            return float((leak_chances * most) @ _tail_of_sum(laws, still_needed)) - alpha
+            most = np.where(
+                leaks <= few_leaks, _largest_probability(free, variance), 1.0
+            )
+            return (
+                float((leak_chances * most) @ _tail_of_sum(laws, still_needed)) - alpha
+            )
 
         return margin
 
@@ -280,7 +306,9 @@ def _largest_probability(count: int, variance: float) -> float:
     is more likely than the mean of the product's absolute value.
     """
     power = count // 2
-    angles = 2 * np.pi * np.arange(power + 1) / (power + 1)  # the mean of this power is exact
+    angles = (
+        2 * np.pi * np.arange(power + 1) / (power + 1)
+    )  # the mean of this power is exact
     return float(np.mean((1 - 2 * variance * (1 - np.cos(angles))) ** power))
 
 
@@ -301,7 +329,9 @@ def _exact_null(sample: Sample) -> float:
 
         def margin(tested: float) -> float:
             above = np.exp(np.minimum(tested + log_tail, 0.0)) + sample.delta
-            below = np.exp(-tested) * np.maximum(-np.expm1(log_tail) - sample.delta, 0.0)
+            below = np.exp(-tested) * np.maximum(
+                -np.expm1(log_tail) - sample.delta, 0.0
+            )
             tail = np.minimum(np.minimum(above, 1 - below), 1.0)
             law = -np.diff(tail, prepend=1.0, append=0.0)
             return float(_tail_of_sum([(law, count)], value)[0]) - sample.alpha
@@ -338,7 +368,9 @@ def _rank_excess(ranks: Floats, shift: float, epsilon: float) -> Floats:
     """Excess over ``epsilon`` of the log-odds of guesses at ``ranks`` (shares from either end)."""
     distance = np.linspace(0.0, confidence_quantile(ranks[:1], shift)[0], _LEVELS * 100)
     share = share_beyond(distance, shift)
-    return np.maximum(shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0)
+    return np.maximum(
+        shift * np.interp(ranks, share[::-1], distance[::-1]) - epsilon, 0.0
+    )
 
 
 def _binomial(tosses: int, chance: float) -> tuple[Integers, Floats]:
@@ -353,7 +385,9 @@ def _tail_of_sum(laws: list[Law], values: Integers) -> Floats:
     10⁻¹² (Hoeffding's inequality).
     """
     mean = sum(count * (law @ np.arange(law.size)) for law, count in laws)
-    reach = _HOEFFDING * np.sqrt(sum(count * (law.size - 1) ** 2 for law, count in laws))
+    reach = _HOEFFDING * np.sqrt(
+        sum(count * (law.size - 1) ** 2 for law, count in laws)
+    )
     first = int(mean - reach)
     last = int(mean + reach) + 1
     size = scipy.fft.next_fast_len(last - first + 1, real=True)

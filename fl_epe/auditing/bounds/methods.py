@@ -25,12 +25,20 @@ from numpy.typing import ArrayLike
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, check_cosines, in_moderate_units
+from fl_epe.auditing.scores import (
+    UNKNOWN_ROUNDS,
+    Scores,
+    check_cosines,
+    in_moderate_units,
+)
 from fl_epe.checks import all_equal, check_probability, check_scores, raise_invalid
 
 _INDEPENDENT = "that the scores of one run are independent is assumed, not proven"
 _FEW_FOR_WEIGHTS = 16  # up to here "simultaneous" is the sharper one with an exact null
-_LEAKS_EXACT, _LEAKS_IN_GROUPS = 1.0, 0.1  # canaries times δ, beyond which "weighted" is weaker
+_LEAKS_EXACT, _LEAKS_IN_GROUPS = (
+    1.0,
+    0.1,
+)  # canaries times δ, beyond which "weighted" is weaker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +78,9 @@ class Bound:
             others = None
             if dim is None:
                 raise_invalid(
-                    "unobserved", None, "to be scores, or dim=None to be a number of dimensions"
+                    "unobserved",
+                    None,
+                    "to be scores, or dim=None to be a number of dimensions",
                 )
             if dim < 2:
                 raise_invalid("dim", dim, ">= 2")
@@ -86,13 +96,17 @@ class Bound:
     def check_delta(self, delta: float) -> None:
         """Refuse a δ outside [0, 1), or one at which the method bounds nothing."""
         if self.gaussian and delta == 0:
-            raise_invalid("delta", delta, "> 0: Gaussian noise has no finite ε at δ = 0")
+            raise_invalid(
+                "delta", delta, "> 0: Gaussian noise has no finite ε at δ = 0"
+            )
         if delta != 0:
             check_probability("delta", delta)
 
 
 BOUNDS: Mapping[str, Bound] = {
-    "jeffreys": Bound(thresholds.jeffreys, assumption="a threshold chosen in advance", valid=False),
+    "jeffreys": Bound(
+        thresholds.jeffreys, assumption="a threshold chosen in advance", valid=False
+    ),
     "clopper-pearson": Bound(thresholds.clopper_pearson),
     "simultaneous": Bound(thresholds.simultaneous),
     "weighted": Bound(weighted),
@@ -193,7 +207,9 @@ def lower_bound(
     return bound(safe, None, delta, dim=scores.dim, confidence=confidence)
 
 
-def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) -> dict[str, float]:
+def all_bounds(
+    scores: Scores, delta: float, confidence: float, *, coins: bool
+) -> dict[str, float]:
     """Every lower bound that applies, each at this one-sided confidence, by its method.
 
     None without anything to compare.
@@ -203,7 +219,9 @@ def all_bounds(scores: Scores, delta: float, confidence: float, *, coins: bool) 
     return {
         method: lower_bound(scores, delta, confidence=confidence, method=method)
         for method, bound in BOUNDS.items()
-        if scores.boundable and bound.needs_coins <= labels_known and bound.gaussian <= gaussian
+        if scores.boundable
+        and bound.needs_coins <= labels_known
+        and bound.gaussian <= gaussian
     }
 
 
@@ -222,7 +240,12 @@ def ceiling(scores: Scores, delta: float, confidence: float, method: str) -> flo
 
 @functools.lru_cache(maxsize=256)  # many reports are of runs with as many canaries
 def _ceiling(
-    observed: int, unobserved: int, dim: int | None, delta: float, confidence: float, method: str
+    observed: int,
+    unobserved: int,
+    dim: int | None,
+    delta: float,
+    confidence: float,
+    method: str,
 ) -> float:
     null = np.zeros(unobserved) if unobserved else None
     perfect = Scores(np.ones(observed), null)
@@ -255,5 +278,7 @@ def method_by_design(scores: Scores, delta: float, confidence: float) -> str | N
     unobserved = len(scores.both()[1])
     pairs = min(observed, unobserved)
     alike = 3 * pairs >= 2 * max(observed, unobserved)
-    method = "weighted" if alike and pairs * delta <= _LEAKS_IN_GROUPS else "clopper-pearson"
+    method = (
+        "weighted" if alike and pairs * delta <= _LEAKS_IN_GROUPS else "clopper-pearson"
+    )
     return method if ceiling(scores, delta, confidence, method) else None

@@ -37,10 +37,16 @@ from fl_epe.checks import Floats, any_infinite
 
 _SHARE_FOR_CHOICE = 0.1
 _DELTA_FOR_CHOICE = 1e-3  # whatever δ is, so that no bound grows with δ
-_GRID = np.linspace(-5.0, 5.0, 201)  # standard deviations around each mean, to choose among
-_LUCK = np.linspace(-2.4, 2.4, 7)  # standard deviations around the expected number of errors
+_GRID = np.linspace(
+    -5.0, 5.0, 201
+)  # standard deviations around each mean, to choose among
+_LUCK = np.linspace(
+    -2.4, 2.4, 7
+)  # standard deviations around the expected number of errors
 _LUCK_WEIGHTS = np.exp(-(_LUCK**2) / 2) / np.exp(-(_LUCK**2) / 2).sum()
-_NODE_RATIO = 1.1  # the band's limits are at counts that grow by this factor from either end
+_NODE_RATIO = (
+    1.1  # the band's limits are at counts that grow by this factor from either end
+)
 _LOG_TOLERANCE = 1e-3
 
 AtThresholds = Callable[[Errors], Floats]
@@ -74,7 +80,9 @@ def simultaneous(sample: Sample) -> float:
 def _best_of_all(sample: Sample, upper: UpperLimit, alpha: float) -> float:
     groups = [sample.observed] if sample.unobserved is None else [*sample.both()]
     errors = count_errors(sample, np.unique(np.concatenate(groups)))
-    return float(np.max(epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta)))
+    return float(
+        np.max(epsilon_from_rates(*upper_rates(errors, upper, alpha), sample.delta))
+    )
 
 
 def joint_alpha(sample: Sample) -> float:
@@ -82,19 +90,27 @@ def joint_alpha(sample: Sample) -> float:
 
     The two groups are independent, so each may fail with probability 1 − √(1 − α).
     """
-    return sample.alpha if sample.unobserved is None else -np.expm1(np.log1p(-sample.alpha) / 2)
+    return (
+        sample.alpha
+        if sample.unobserved is None
+        else -np.expm1(np.log1p(-sample.alpha) / 2)
+    )
 
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
     """ε from limits of both rates that hold together, at each threshold."""
-    limits = functools.partial(upper_rates, upper=clopper_pearson_upper, alpha=joint_alpha(sample))
+    limits = functools.partial(
+        upper_rates, upper=clopper_pearson_upper, alpha=joint_alpha(sample)
+    )
     return lambda errors: epsilon_from_rates(*limits(errors), sample.delta)
 
 
 def mu_limits(sample: Sample) -> AtThresholds:
     """μ from limits of both rates that hold together, at each threshold."""
     level = joint_alpha(sample)
-    return lambda errors: mu_from_rates(*upper_rates(errors, clopper_pearson_upper, level))
+    return lambda errors: mu_from_rates(
+        *upper_rates(errors, clopper_pearson_upper, level)
+    )
 
 
 def held_out(sample: Sample, bound: AtThresholds) -> Errors:
@@ -153,7 +169,12 @@ def _fit(
         std = math.sqrt(square * (1 - square) / -math.log1p(-square))
         scores = normal_scores(judging.observed, judging.dim)
         mean = float(normal_scores(choosing.observed, choosing.dim).mean())
-        return 0.0, mean, std, lambda thresholds: count_normal_errors(scores, thresholds)
+        return (
+            0.0,
+            mean,
+            std,
+            lambda thresholds: count_normal_errors(scores, thresholds),
+        )
     std = math.sqrt((choosing.observed.var() + choosing.unobserved.var()) / 2)
     means = float(choosing.unobserved.mean()), float(choosing.observed.mean())
     return *means, std, lambda thresholds: count_errors(judging, thresholds)
@@ -171,7 +192,9 @@ def band_upper(errors: Floats, total: int, alpha: float) -> Floats:
         alpha: probability that at least one limit is below its true rate.
     """
     nodes = _nodes(total)
-    limits = np.append(clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0)
+    limits = np.append(
+        clopper_pearson_upper(nodes, total, local_level(total, alpha)), 1.0
+    )
     return limits[np.searchsorted(nodes, errors)]
 
 

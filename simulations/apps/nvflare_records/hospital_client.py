@@ -23,7 +23,9 @@ from fl_epe.silos import audit_records, final_answer
 DELTA = 1e-5
 
 
-def federation(hospital: str, rounds: Sequence[int], meta: Mapping[str, Any]) -> FederationFacts:
+def federation(
+    hospital: str, rounds: Sequence[int], meta: Mapping[str, Any]
+) -> FederationFacts:
     """What a hospital cannot see by itself, for its partner's line.
 
     The server tells every hospital the weights of all. With one batch size and one epoch a round
@@ -50,20 +52,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="A hospital that trains by DP-SGD.")
     parser.add_argument("--learning-rate", type=float, default=0.2)
     parser.add_argument("--noise-multiplier", type=float, default=2.0)
-    parser.add_argument("--audits", type=Path, required=True, help="a folder for its audit in it")
+    parser.add_argument(
+        "--audits", type=Path, required=True, help="a folder for its audit in it"
+    )
     options = parser.parse_args(argv)
 
     flare.init()
     hospital = flare.get_site_name()
     records, folder = hospital_records(hospital), options.audits / hospital
-    engine = PrivacyEngine()  # one for all rounds, so that its accountant counts all steps
+    engine = (
+        PrivacyEngine()
+    )  # one for all rounds, so that its accountant counts all steps
     rounds: list[int] = []
     while flare.is_running():
         received = flare.receive()
         if received is None:
             break
         net = Net()
-        net.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        net.load_state_dict(
+            {key: torch.as_tensor(value) for key, value in received.params.items()}
+        )
 
         if flare.is_evaluate():  # the last model
             facts = federation(hospital, rounds, received.meta)

@@ -21,7 +21,9 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.serverapp.strategy import FedAvg
 
 
-def counting_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def counting_mod(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
     """Keeps in the client's state how often it has trained in a run, and reports it."""
     if setting(message, "server-round") == 1:
         context.state["rounds"] = MetricRecord({"trained": 0})
@@ -32,11 +34,15 @@ def counting_mod(message: Message, context: Context, call_next: ClientAppCallabl
     return reply
 
 
-def short_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def short_mod(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
     """Answers in float16; the strategy averages in the model's own type."""
     reply = call_next(message, context)
     long = as_weights(reply.content.array_records["arrays"])
-    reply.content["arrays"] = as_record({name: value.astype("f2") for name, value in long.items()})
+    reply.content["arrays"] = as_record(
+        {name: value.astype("f2") for name, value in long.items()}
+    )
     return reply
 
 
@@ -56,7 +62,9 @@ class Restores(FedAvg):
         arrays, metrics = super().aggregate_train(server_round, replies)
         if arrays is None:
             return None, metrics
-        return as_record({k: v.astype("f4") for k, v in as_weights(arrays).items()}), metrics
+        return as_record(
+            {k: v.astype("f4") for k, v in as_weights(arrays).items()}
+        ), metrics
 
 
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:

@@ -62,7 +62,8 @@ def recordings(seed: int, count: int) -> TensorDataset:
     spectra[torch.arange(count), 2 * words] += 2
     with torch.no_grad():
         silence, heard = (
-            encoder()(x).last_hidden_state.mean(1) for x in (torch.zeros(1, BANDS, FRAMES), spectra)
+            encoder()(x).last_hidden_state.mean(1)
+            for x in (torch.zeros(1, BANDS, FRAMES), spectra)
         )
     return TensorDataset(100 * (heard - silence), words)
 
@@ -76,7 +77,9 @@ def train(message: Message, context: Context) -> Message:
         trained, loss = len(data) >= ENOUGH, 0.0
         if trained:
             loss = fit(model, data, cross_entropy, rate=0.02)
-        return answer(message, model.state_dict(), loss, len(data), trained=int(trained))
+        return answer(
+            message, model.state_dict(), loss, len(data), trained=int(trained)
+        )
 
 
 class OnlyTrained(FedAvg):

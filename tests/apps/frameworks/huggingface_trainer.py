@@ -13,7 +13,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from frameworks.in_torch import ROUNDS, answer, fresh, loaded, received, right, seeded
 from frameworks.words import EXAMPLES, VOCABULARY, my_sentences, sentences
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+)
 
 app = ClientApp()
 
@@ -22,7 +27,10 @@ def bert() -> Any:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     return BertForSequenceClassification(
         BertConfig(
-            vocab_size=VOCABULARY, num_attention_heads=2, max_position_embeddings=16, **sizes
+            vocab_size=VOCABULARY,
+            num_attention_heads=2,
+            max_position_embeddings=16,
+            **sizes,
         )
     )
 
@@ -31,7 +39,10 @@ def bert() -> Any:
 def train(message: Message, context: Context) -> Message:
     with seeded(message, context), tempfile.TemporaryDirectory() as folder:
         model = received(bert, message)
-        rows = [{"input_ids": words, "labels": label} for words, label in my_sentences(context)]
+        rows = [
+            {"input_ids": words, "labels": label}
+            for words, label in my_sentences(context)
+        ]
         arguments = TrainingArguments(
             folder,
             num_train_epochs=2,

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 ROUNDS = 10
-_ONE_AT_A_TIME = threading.Lock()  # clients are threads of one process, and torch has one generator
+_ONE_AT_A_TIME = (
+    threading.Lock()
+)  # clients are threads of one process, and torch has one generator
 
 Central = Callable[[int, ArrayRecord], MetricRecord]
 
@@ -26,7 +28,10 @@ Central = Callable[[int, ArrayRecord], MetricRecord]
 @contextlib.contextmanager
 def seeded(message: Message, context: Context) -> Iterator[None]:
     """A client's turn, with torch's random numbers of this client and round."""
-    seed = int(context.node_config["partition-id"]), int(setting(message, "server-round"))
+    seed = (
+        int(context.node_config["partition-id"]),
+        int(setting(message, "server-round")),
+    )
     with _ONE_AT_A_TIME:
         torch.manual_seed(1000 * seed[0] + seed[1])
         yield
@@ -51,15 +56,23 @@ def received(make: Callable[[], nn.Module], message: Message) -> Any:
 
 
 def answer(
-    message: Message, state: dict[str, Tensor], loss: float, examples: int, **more: float
+    message: Message,
+    state: dict[str, Tensor],
+    loss: float,
+    examples: int,
+    **more: float,
 ) -> Message:
     """A reply as Flower's examples have it."""
     metrics = MetricRecord({"train_loss": loss, "num-examples": examples, **more})
-    return Message(RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(state), "metrics": metrics}), reply_to=message
+    )
 
 
 def tensors(inputs: Any, targets: Any) -> TensorDataset:
-    return TensorDataset(torch.as_tensor(inputs, dtype=torch.float32), torch.as_tensor(targets))
+    return TensorDataset(
+        torch.as_tensor(inputs, dtype=torch.float32), torch.as_tensor(targets)
+    )
 
 
 def my_digits(context: Context) -> TensorDataset:
@@ -75,7 +88,9 @@ def fit(
     epochs: int = 2,
 ) -> float:
     """Train in place with Adam in batches of 16; returns the mean loss."""
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
+    optimizer = torch.optim.Adam(
+        [p for p in model.parameters() if p.requires_grad], lr=rate
+    )
     losses = []
     model.train()
     for _ in range(epochs):

@@ -9,7 +9,15 @@ from digits_task import EVERYBODY
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS, answer, central, fresh, my_digits, received, seeded
+from frameworks.in_torch import (
+    ROUNDS,
+    answer,
+    central,
+    fresh,
+    my_digits,
+    received,
+    seeded,
+)
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -22,7 +30,11 @@ class Digits(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.BatchNorm1d(64), nn.Linear(64, 64), nn.ReLU(), nn.BatchNorm1d(64), nn.Linear(64, 10)
+            nn.BatchNorm1d(64),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.BatchNorm1d(64),
+            nn.Linear(64, 10),
         )
 
     def forward(self, images: Tensor) -> Tensor:

@@ -17,7 +17,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from frameworks.in_torch import ROUNDS, answer, fit, right, seeded
 from frameworks.words import EXAMPLES, VOCABULARY, my_sentences, sentences
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import (
+    LoraConfig,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
@@ -36,7 +41,9 @@ def adapted() -> Any:
         num_labels=2,
         pad_token_id=0,
     )
-    adapters = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
+    adapters = LoraConfig(
+        task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear"
+    )
     return get_peft_model(LlamaForSequenceClassification(config), adapters)
 
 
@@ -75,7 +82,9 @@ class CountsBytes(FedAvg):
 
 def _bytes(message: Message) -> int:
     return sum(
-        len(array.data) for r in message.content.array_records.values() for array in r.values()
+        len(array.data)
+        for r in message.content.array_records.values()
+        for array in r.values()
     )
 
 

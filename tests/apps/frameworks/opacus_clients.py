@@ -8,7 +8,15 @@ from digits_task import EVERYBODY
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from frameworks.in_torch import ROUNDS, answer, central, fresh, my_digits, received, seeded
+from frameworks.in_torch import (
+    ROUNDS,
+    answer,
+    central,
+    fresh,
+    my_digits,
+    received,
+    seeded,
+)
 from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader
@@ -41,7 +49,9 @@ def train(message: Message, context: Context) -> Message:
                 loss.backward()
                 optimizer.step()
         spent = engine.get_epsilon(1e-5)
-        return answer(message, model.state_dict(), loss.item(), len(data), epsilon=spent)
+        return answer(
+            message, model.state_dict(), loss.item(), len(data), epsilon=spent
+        )
 
 
 CASE = AppCase(

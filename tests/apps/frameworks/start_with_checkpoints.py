@@ -29,7 +29,9 @@ app = ClientApp()
 
 
 def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10)
+    )
 
 
 @app.train()
@@ -80,7 +82,9 @@ class Keeps(FedAvg):
             assert arrays is not None
             assert metrics is not None
             result.arrays, result.train_metrics_clientapp[number] = arrays, metrics
-            found = result.evaluate_metrics_serverapp[number] = evaluate_fn(number, arrays)
+            found = result.evaluate_metrics_serverapp[number] = evaluate_fn(
+                number, arrays
+            )
             if found["accuracy"] > self.best:
                 self.best = found["accuracy"]
                 self.save("best", arrays)

@@ -32,7 +32,9 @@ def rows(seed: int, count: int = ROWS) -> TensorDataset:
     numbers = torch.randn(count, NUMBERS, generator=rng)
     shares = 0.7 ** torch.arange(CATEGORIES, dtype=torch.float32)
     which = torch.multinomial(shares, count, replacement=True, generator=rng)
-    effects = torch.randn(NUMBERS + CATEGORIES, generator=torch.Generator().manual_seed(99))
+    effects = torch.randn(
+        NUMBERS + CATEGORIES, generator=torch.Generator().manual_seed(99)
+    )
     inputs = torch.cat([numbers, nn.functional.one_hot(which, CATEGORIES)], dim=1)
     return TensorDataset(inputs, (inputs @ effects > 2).float())
 
@@ -52,7 +54,9 @@ def train(message: Message, context: Context) -> Message:
 @torch.no_grad()
 def central(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     inputs, targets = rows(0, 2000).tensors
-    return MetricRecord({"loss": float(loss_of(loaded(net, arrays).eval(), inputs, targets))})
+    return MetricRecord(
+        {"loss": float(loss_of(loaded(net, arrays).eval(), inputs, targets))}
+    )
 
 
 CASE = AppCase(

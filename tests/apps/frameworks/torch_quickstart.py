@@ -41,7 +41,9 @@ def net() -> nn.Module:
 def train(message: Message, context: Context) -> Message:
     with seeded(message, context):
         model, data = received(net, message), my_digits(context)
-        return answer(message, model.state_dict(), fit(model, data, cross_entropy), len(data))
+        return answer(
+            message, model.state_dict(), fit(model, data, cross_entropy), len(data)
+        )
 
 
 @app.evaluate()

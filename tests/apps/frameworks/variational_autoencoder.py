@@ -28,8 +28,12 @@ app = ClientApp()
 class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2 * LATENT))
-        self.decoder = nn.Sequential(nn.Linear(LATENT, 64), nn.ReLU(), nn.Linear(64, 64))
+        self.encoder = nn.Sequential(
+            nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2 * LATENT)
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(LATENT, 64), nn.ReLU(), nn.Linear(64, 64)
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_variance = self.encoder(images).chunk(2, dim=1)

@@ -13,7 +13,9 @@ def sentences(seed: int, count: int = EXAMPLES) -> TensorDataset:
     """Tokens of shape ``(count, LENGTH)``, and 1 where more than half are of the upper half."""
     rng = torch.Generator().manual_seed(seed)
     tokens = torch.randint(VOCABULARY, (count, LENGTH), generator=rng)
-    return TensorDataset(tokens, ((tokens >= VOCABULARY // 2).sum(1) > LENGTH // 2).long())
+    return TensorDataset(
+        tokens, ((tokens >= VOCABULARY // 2).sum(1) > LENGTH // 2).long()
+    )
 
 
 def my_sentences(context: Context) -> TensorDataset:

@@ -47,7 +47,9 @@ def _watch(event: str, details: tuple[Any, ...]) -> None:
     host = _leaves(event, details)
     if host is None:
         return
-    handle = os.open(os.environ["WATCHED"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    handle = os.open(
+        os.environ["WATCHED"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
     os.write(handle, f"{event} {host}\n".encode())
     os.close(handle)
     raise OSError(f"{host} is outside this machine")

@@ -41,5 +41,7 @@ def evaluate_here(message: Message, context: Context) -> Message:
     """Evaluate on the images that this node does not train on."""
     _, images = _my_images(context)
     loss, accuracy = test(_received_model(message), images)
-    metrics = MetricRecord({"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(images)})
+    metrics = MetricRecord(
+        {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(images)}
+    )
     return Message(content=RecordDict({"metrics": metrics}), reply_to=message)

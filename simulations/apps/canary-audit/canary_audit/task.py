@@ -37,7 +37,9 @@ def _digits() -> tuple[TensorDataset, list[int]]:
     """All images (8×8, from 0 to 1) with their labels, and an order that is the same everywhere."""
     images, labels = load_digits(return_X_y=True)
     pixels = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    order = torch.randperm(
+        len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED)
+    )
     return TensorDataset(pixels, torch.tensor(labels)), order.tolist()
 
 
@@ -51,7 +53,9 @@ def client_images(partition_id: int, num_partitions: int) -> tuple[Images, Image
     """A client's images: four fifths to train on, the rest to evaluate on."""
     digits, order = _digits()
     mine = Subset(digits, order[TEST_IMAGES + partition_id :: num_partitions])
-    training, held_out = random_split(mine, [0.8, 0.2], torch.Generator().manual_seed(partition_id))
+    training, held_out = random_split(
+        mine, [0.8, 0.2], torch.Generator().manual_seed(partition_id)
+    )
     return training, held_out
 
 

@@ -33,7 +33,9 @@ def engine_of(context: Context) -> PrivacyEngine:
 def keep_accountant(engine: PrivacyEngine, context: Context) -> None:
     """Let the next round's engine know the steps so far."""
     noise, rate, steps = map(list, zip(*engine.accountant.history, strict=True))
-    context.state["accountant"] = MetricRecord({"noise": noise, "rate": rate, "steps": steps})
+    context.state["accountant"] = MetricRecord(
+        {"noise": noise, "rate": rate, "steps": steps}
+    )
 
 
 @app.train()

@@ -7,7 +7,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 SPLIT_SEED = 569  # who is where: no secret, and not the seed of any noise
-HOSPITALS = {"north": 60, "east": 150, "south": 245}  # records of each; the other 114 are public
+HOSPITALS = {
+    "north": 60,
+    "east": 150,
+    "south": 245,
+}  # records of each; the other 114 are public
 
 
 class Net(nn.Module):

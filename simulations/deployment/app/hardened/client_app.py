@@ -19,4 +19,6 @@ def train_here(message: Message, context: Context) -> Message:
     after = train(before, data, epochs, rate)
     loss = test(after, data)["loss"]
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(data[1])})
-    return Message(RecordDict({"arrays": as_arrays(after), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": as_arrays(after), "metrics": metrics}), reply_to=message
+    )

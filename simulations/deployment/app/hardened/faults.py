@@ -18,7 +18,9 @@ from hardened.task import as_arrays, as_weights
 HUGE, HEAVY = 20, 10**6
 
 
-def misbehave(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def misbehave(
+    message: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
     """A mod: what the node answers instead."""
     config = context.node_config
     if "diary" not in config:

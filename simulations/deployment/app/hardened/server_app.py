@@ -53,7 +53,11 @@ class GuardedGrid:
 
     def _wrong(self, reply: Message) -> str:
         """What is wrong with an answer; "" if nothing is."""
-        arrays = [a for record in reply.content.array_records.values() for a in record.values()]
+        arrays = [
+            a
+            for record in reply.content.array_records.values()
+            for a in record.values()
+        ]
         if not all(np.isfinite(array.numpy()).all() for array in arrays):
             return "It answered NaN or infinite entries."
         for metrics in reply.content.metric_records.values():
@@ -75,7 +79,9 @@ class Kept:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.rounds = max((int(path.stem[6:]) for path in folder.glob("model-*.npz")), default=0)
+        self.rounds = max(
+            (int(path.stem[6:]) for path in folder.glob("model-*.npz")), default=0
+        )
         self._before, self._images = self.rounds, test_images()
 
     def arrays(self) -> ArrayRecord:
@@ -122,9 +128,14 @@ def main(grid: Grid, context: Context) -> None:
     unfinished.mkdir(parents=True, exist_ok=True)
     kept = Kept(unfinished)
 
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+    strategy = FedAvg(
+        fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes
+    )
     audit = CanaryAudit(
-        strategy, delta=1e-5, max_share=float(config["max-share"]), checkpoint=unfinished / "audit"
+        strategy,
+        delta=1e-5,
+        max_share=float(config["max-share"]),
+        checkpoint=unfinished / "audit",
     )
     guarded: Any = GuardedGrid(grid, int(config["most-examples"]))
     result = audit.start(

@@ -35,7 +35,9 @@ def as_arrays(weights: Weights) -> ArrayRecord:
 def _digits() -> Images:
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise RuntimeError("Expected scikit-learn to be installed, which has the digits.")
+        raise RuntimeError(
+            "Expected scikit-learn to be installed, which has the digits."
+        )
     path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)
     return table[:, :-1] / np.float32(16), table[:, -1].astype(np.int64)
@@ -57,7 +59,9 @@ def client_images(partition_id: int, num_partitions: int) -> Images:
 def _log_chances(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float32]:
     scores = images @ weights["weight"] + weights["bias"]
     scores -= scores.max(axis=1, keepdims=True)
-    chances: NDArray[np.float32] = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    chances: NDArray[np.float32] = scores - np.log(
+        np.exp(scores).sum(axis=1, keepdims=True)
+    )
     return chances
 
 
