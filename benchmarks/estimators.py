@@ -73,8 +73,8 @@ from scipy import optimize
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import NotMeasured, Scores, epsilon_of
-from fl_epe.auditing.assumptions import check_known_variance
 from fl_epe.auditing.bounds import BOUNDS
+from fl_epe.auditing.scoring.assumptions import check_known_variance
 
 DELTA, COUNT, DIM = 1e-6, 1000, 10**6
 TRUE = (0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

@@ -32,7 +32,7 @@ from fl_epe.auditing import (
     ServerStep,
     epsilon_from_record,
 )
-from fl_epe.auditing.leave_one_out import measure_others
+from fl_epe.auditing.scoring.leave_one_out import measure_others
 from fl_epe.canaries import CanarySet
 from fl_epe.config import RunConfig
 from fl_epe.mechanism import ClippedSum, ServerSGD, gaussian_noise, norm

@@ -63,7 +63,7 @@ from flwr.serverapp.strategy import (
 )
 
 from fl_epe.auditing import run_auditor
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.flower import CanaryAudit, InProcessGrid, LocalDp, audited_run, sources
 from fl_epe.models import Cnn, bind_parameters, one_thread

@@ -13,8 +13,8 @@ import pytest
 import fl_epe
 from fl_epe import CanarySet
 from fl_epe.auditing import EVERY_ROUND, Adversary
-from fl_epe.auditing.games import world
 from fl_epe.config import RunConfig
+from fl_epe.conformance.games import world
 from fl_epe.conformance.target import Target
 from fl_epe.data.encoders import encoder_of
 from fl_epe.flower.arrays import Layout, pack
@@ -34,11 +34,11 @@ WIDENED = {
     "canaries/canary_set.py": {'"rotation", "sphere"': "cube"},
     "loggers.py": {'"tensorboard", "mlflow", "wandb"': "papyrus"},
     "simulation/run.py": {'"in-process", "ray"': "carrier-pigeon"},
-    "auditing/epsilon_estimate.py": {'"final", "all"': "first"},
-    "auditing/evidence.py": {
+    "auditing/estimate/epsilon_estimate.py": {'"final", "all"': "first"},
+    "auditing/claims/evidence.py": {
         '"violated", "faulty", "not judged", "undecided", "not violated"': "postponed"
     },
-    "auditing/games.py": {'"add-or-remove", "zero-out", "substitute"': "shuffle"},
+    "conformance/games.py": {'"add-or-remove", "zero-out", "substitute"': "shuffle"},
     "noise/laws.py": {'"gaussian", "laplace"': "cauchy"},
     "conformance/target.py": {
         '"l1", "l2", "linf"': "l3",

@@ -5,7 +5,7 @@ import pytest
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, AuditedClient, seen_by
-from fl_epe.auditing.analytical import analytical
+from fl_epe.auditing.answer.theory import analytical
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.schedules import make_schedule, parse_schedule

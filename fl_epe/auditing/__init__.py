@@ -9,26 +9,47 @@ Examples:
     True
 """
 
-from fl_epe.auditing.analytical import Analytical, analytical
 from fl_epe.auditing.answer import (
+    RECORDS,
+    SEEN_OF_SILOS,
+    Analytical,
     Answer,
+    AuditedClient,
+    FederationFacts,
+    LadderFit,
+    SiloAdversary,
+    SiloAnswer,
+    SiloLine,
+    analytical,
     answer,
     answer_metrics,
     answers,
+    claim_adversary,
     client_epsilon,
+    epsilon_by_round,
+    epsilon_from_cosines,
+    epsilon_from_record,
+    epsilon_from_scores,
+    epsilon_of,
+    epsilon_of_thresholds,
+    ladder_fit,
+    scores_for_claim,
 )
-from fl_epe.auditing.assumptions import LEAST_FOR_NULL, null_misfit
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
 from fl_epe.auditing.bounds import epsilon_lower_bound
-from fl_epe.auditing.canary_load import (
-    MOST_SHARE,
-    REAL_UPDATES_LEFT_OUT,
-    SHARE,
-    CanaryLoad,
-    canary_load,
+from fl_epe.auditing.claims import (
+    Evidence,
+    ScoreSummary,
+    Undecided,
+    Verdict,
+    assert_private,
+    assert_silos_private,
+    bare_scores,
+    evidence_against_theory,
+    find_evidence,
+    read_scores,
+    summarize_scores,
 )
-from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import (
+from fl_epe.auditing.estimate import (
     EVERY_ROUND,
     FINAL_MODEL,
     Adversary,
@@ -38,66 +59,49 @@ from fl_epe.auditing.epsilon_estimate import (
     epsilon_difference,
     epsilon_metrics,
 )
-from fl_epe.auditing.epsilon_so_far import epsilon_by_round
-from fl_epe.auditing.estimators import (
-    epsilon_from_cosines,
-    epsilon_from_record,
-    epsilon_from_scores,
-    epsilon_of,
-    epsilon_of_thresholds,
-)
-from fl_epe.auditing.evidence import (
-    Evidence,
-    Undecided,
-    Verdict,
-    assert_private,
-    evidence_against_theory,
-    find_evidence,
-)
-from fl_epe.auditing.faults import Fault, FaultBook, FaultKind
-from fl_epe.auditing.ladder_fit import LadderFit, ladder_fit
-from fl_epe.auditing.leave_one_out import others_share
-from fl_epe.auditing.measured import (
-    NotMeasured,
-    at_chance,
-    divergence,
-    no_better_than_constant,
-    tells_apart,
-    updates_lost,
-)
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import (
+from fl_epe.auditing.record import (
+    WINDOW,
+    AuditRecord,
     CanaryCosines,
     ClientLog,
     Design,
     EarlyStop,
+    Fault,
+    FaultBook,
+    FaultKind,
     Findings,
     Mechanism,
     Norms,
+    NotMeasured,
     Provenance,
+    RoundCorrelation,
     ServerStep,
+    at_chance,
+    divergence,
     installed_versions,
+    no_better_than_constant,
+    quotients,
+    tells_apart,
+    updates_lost,
 )
-from fl_epe.auditing.round_scores import RoundFacts
-from fl_epe.auditing.run_auditor import RunAuditor
-from fl_epe.auditing.score_file import (
-    ScoreSummary,
-    bare_scores,
-    read_scores,
-    summarize_scores,
+from fl_epe.auditing.recorder import (
+    MOST_SHARE,
+    REAL_UPDATES_LEFT_OUT,
+    SHARE,
+    CanaryLoad,
+    RoundFacts,
+    RunAuditor,
+    canary_load,
 )
-from fl_epe.auditing.scores import Scores, quotients
-from fl_epe.auditing.silo_claims import assert_silos_private
-from fl_epe.auditing.silos import (
-    RECORDS,
-    SEEN_OF_SILOS,
-    FederationFacts,
-    SiloAdversary,
-    SiloAnswer,
-    SiloLine,
+from fl_epe.auditing.scoring import (
+    LEAST_FOR_NULL,
+    STATISTICS,
+    Scores,
+    View,
+    null_misfit,
+    others_share,
+    seen_by,
 )
-from fl_epe.auditing.view import STATISTICS, View, seen_by
-from fl_epe.auditing.whitening import WINDOW, RoundCorrelation
 
 __all__ = [
     "EVERY_ROUND",

@@ -1,288 +1,265 @@
-"""The game with several canaries and statistics, of which nobody has to name the right one.
+"""Games against a mechanism: observations of a world with the canary and of one without it.
 
-A quarter of the runs of a game fits the statistics, a quarter chooses one and its threshold, and
-the other half proves: the error rates at that threshold. The level is split over the canaries.
+`play_game` makes observations, `play` is the game of one round for an aggregation function. Both
+give `Scores`, of which `find_evidence` says ε, its interval, a proof and what becomes of a claim:
+how far the mechanism can be told apart in a world of the auditor's making. That no bound was found
+proves nothing.
+
+The two worlds are two neighbouring data sets. By adjacency, the canary's record is replaced by none
+("add-or-remove"), by one whose update is zero ("zero-out"), or by the one that is farthest from it,
+−c ("substitute", Pradhan et al. 2025).
+
+A canary is its update, shape (d,), or a function from the step to it, where steps are counted from
+0 through the whole game. It should be as long as the clip norm or longer: a shorter one uses less
+than the mechanism allows.
+
+Examples:
+    >>> class NoisySum(AuditedMechanism):
+    ...     def release(self, updates, rng):
+    ...         return clipped(updates, 1.0).sum(axis=0) + rng.normal(0, 1, updates.shape[1])
+    >>> canary = np.eye(20)[0]
+    >>> scores = play_game(NoisySum(), "add-or-remove", canary, observations=1000, seed=1)
+    >>> bool(scores.observed.mean() > scores.unobserved.mean() + 0.5)
+    True
 """
 
+import abc
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Literal, assert_never
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fl_epe.archive import error_text
-from fl_epe.auditing import games
-from fl_epe.checks import Floats
-from fl_epe.conformance.claim import Profile, limits
-from fl_epe.conformance.statistics import ALONG, DIGITS, RATIO, VALUES, Score, fitted
-from fl_epe.conformance.target import Target
-from fl_epe.noise import Check, severity_of
+from fl_epe.auditing.scoring import Scores
+from fl_epe.checks import (
+    Floats,
+    check_rate,
+    checked_type,
+    raise_invalid,
+    rename_arguments,
+)
 from fl_epe.seeding import generator
 
-ORDINARY = "no longer than the clip norm"
-NO_NOISE = "no noise is added, or the same in each run: ε is infinite"
-_SMALL, _SHORT, _SOME_WAY, _LONG = 0.1, 0.999, 3.0, 100.0  # lengths in clip norms
-_THRESHOLDS = 60
-_NOT_NEGLIGIBLE = 0.98  # of what is claimed: a claim that is contradicted at some δ
-_LESS = 0.9  # of the claimed noise, where noise is the cause
-_ERRORS = 4.0  # standard errors
-_FEW = 100  # values of a release that is one of a few
-_STRICTER = 0.2  # level at which a statistic is chosen
+Adjacency = Literal["add-or-remove", "zero-out", "substitute"]
+ByStep = ArrayLike | Callable[[int], ArrayLike]
+
+_NOISE, _SAMPLING = 1, 2  # streams of a game's seed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Game:
-    """Two worlds.
+class AuditedMechanism(abc.ABC):
+    """What is audited: one step, from many updates (or gradients of examples) to one release."""
+
+    @abc.abstractmethod
+    def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
+        """What is released of the updates of one step.
+
+        Args:
+            updates: before they are clipped, shape (n, d), n ≥ 0. The last row may be the canary's;
+                a mechanism that looks at the order of rows is played with that order.
+            rng: of all its noise, so that a game with a seed repeats.
+
+        Returns:
+            Shape (d,).
+        """
+
+    def reset(self) -> None:  # noqa: B027 (most mechanisms have no state)
+        """Forget earlier steps, as at the beginning of a run."""
+
+
+def clipped(updates: Floats, clip_norm: float) -> Floats:
+    """Each row of ``updates``, shape (n, d), scaled down to ``clip_norm`` if it is longer."""
+    norms = np.linalg.norm(updates, axis=1, keepdims=True)
+    return np.asarray(updates * (clip_norm / np.maximum(norms, clip_norm)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistic:
+    """One number from an observation, the larger the more it says "took part".
+
+    The adversary knows the canary's update in each step, but not in which steps it was sampled.
 
     Attributes:
-        name: of the canary.
-        canary: its update in each step, zero where it takes no part, shape (s, d).
-        others: updates of the others, shape (n, d).
+        name: in words, as reports print it.
+        score: from what was released in each of s steps, shape (s, d), and the canary's update in
+            these steps, shape (s, d), zero where it takes no part, to a number.
     """
 
     name: str
-    canary: Floats
-    others: Floats
-
-    def worlds(self, target: Target, step: int = 0) -> tuple[Floats, Floats]:
-        """The updates of a step with the canary, which is last, and without it."""
-        own = self.canary[step]
-        if not own.any():
-            return self.others, self.others
-        parts = target.adjacency, own, self.others, target.none
-        present, absent = games.world(True, *parts), games.world(False, *parts)
-        if target.adjacency == "substitute" and target.nonnegative:
-            absent[-1] = _replacement(target, own)
-        return present, absent
+    score: Callable[[Floats, Floats], float]
 
 
-def _replacement(target: Target, own: Floats) -> Floats:
-    """What is far from an update and has no entry below 0, nor a larger norm."""
-    if target.norm == "linf":
-        return np.asarray(own.max() - own)
-    reverse = own[::-1]
-    return np.zeros_like(own) if np.array_equal(own, reverse) else reverse
+def _along(released: Floats, canaries: Floats) -> float:
+    pairs = zip(released, canaries, strict=True)
+    return float(
+        np.array([r @ (c / np.linalg.norm(c)) for r, c in pairs if c.any()]).sum()
+    )
 
 
-def games_of(target: Target, quiet: int, seed: int) -> list[Game]:
-    """The games that suit a target.
+ALONG_CANARY = Statistic("along the canary", _along)
+"""Inner product with the canary's direction, summed over steps: the likelihood ratio's statistic
+where noise is Gaussian and the canary takes part in every step."""
+
+
+def play_game(
+    mechanism: AuditedMechanism,
+    adjacency: Adjacency,
+    canary: ByStep,
+    *,
+    observations: int,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    others: ByStep = (),
+    statistic: Statistic = ALONG_CANARY,
+    two_runs: bool = False,
+    seed: int = 0,
+) -> Scores:
+    """Scores of ``observations`` of each world, each of a fresh mechanism, in random order.
 
     Args:
-        target: is played against.
-        quiet: an entry of the array with the least noise.
-        seed: of random canaries.
+        mechanism: under test; reset before each observation.
+        adjacency: what differs between the two worlds.
+        canary: the canary's update, shape (d,), or a function from the step to it.
+        observations: in each of the two worlds, at least 2.
+        steps: of the mechanism in one observation, at least 1.
+        sampling_rate: probability, in (0, 1], with which the canary's record is in a step's batch;
+            in a step without it, both worlds are alike.
+        others: updates of the other records, shape (n, d), or a function from the step to these.
+        statistic: from what was released to a score.
+        two_runs: make one run in each world instead, in which every step is an observation (Nasr et
+            al. 2023, section 4): cheap where a step is a step of training, and valid as long as the
+            noise of steps is independent.
+        seed: of the order of the observations, the canary's sampling and the mechanism's noise.
+
+    Raises:
+        ValueError: if an argument is out of range, or an update or what was released has another
+            shape or is not finite.
     """
-    dim, rows, steps = target.dim, target.rows, np.arange(target.steps)[:, None]
-    long, against, short = (
-        target.clip_norm * (1.0 if target.has_clipped_inputs else length)
-        for length in (_LONG, _SOME_WAY, _SHORT)
-    )
-
-    def scaled(vector: Floats, length: float = long) -> Floats:
-        return np.asarray(vector * (length / np.linalg.norm(vector, target.order)))
-
-    def every(vector: Floats) -> Floats:
-        return np.where(steps < target.taken, vector, 0.0)
-
-    drawn = generator(seed, 1).standard_normal((target.steps + 2, dim))
-    drawn = np.abs(drawn) if target.nonnegative else drawn
-    flat, (first, least) = np.ones(dim), np.eye(dim)[[0, quiet]]
-    apart = (
-        2 * first - flat if target.norm == "linf" and not target.nonnegative else first
-    )
-    rest = -apart
-    if target.nonnegative:
-        rest = flat - first if dim > 1 else flat
-    vectors = {
-        ORDINARY: scaled(drawn[0], short),
-        "random": scaled(drawn[1]),
-        "all entries": scaled(flat),
-        "one entry": scaled(first),
-        "least noised array": scaled(least),
-    }
-    if target.has_clipped_inputs:
-        del vectors["random"]  # no longer than the first
-    if target.categories:
-        vectors["half of all entries"] = scaled(
-            np.where(np.arange(dim) < dim / 2, 1.0, 0.0)
+    if observations < 2:
+        raise_invalid("observations", observations, ">= 2")
+    if steps < 1 or (two_runs and steps != 1):
+        raise_invalid(
+            "steps", steps, "to be 1 with two_runs=True" if two_runs else ">= 1"
         )
-    found = {name: (every(vector), rows) for name, vector in vectors.items()}
-    toward = every(scaled(apart))
-    if len(rows):
-        opposed = scaled(rest, against)[None]
-        found["opposed"] = toward, np.vstack([rows[:-1], opposed])
-        if target.categories:
-            found["beside an opposed one alone"] = toward, opposed
-    if target.others is not None or target.categories:
-        found["alone"] = toward, rows[:0]
-    else:
-        halves = np.where(np.arange(len(rows)) <= len(rows) // 2, _SMALL, _SOME_WAY)[
-            :, None
-        ]
-        lengths = np.minimum(halves, against / target.clip_norm)
-        two_lengths = lengths * scaled(drawn[1], target.clip_norm)
-        found["others of two lengths"] = every(scaled(first)), two_lengths
-        zeros = np.repeat(target.none, len(rows), axis=0)
-        found["others of zeros"] = every(scaled(drawn[1], short)), zeros
-    if target.taken > 1:
-        canary = np.array([scaled(vector) for vector in drawn[2:]])
-        found["another in each step"] = every(canary), rows
-        found["in one step"] = np.where(steps == 0, scaled(first), 0.0), rows
-    different = {
-        c.tobytes() + o.tobytes(): Game(n, c, o)
-        for n, (c, o) in reversed(found.items())
-    }
-    return list(different.values())[::-1]
+    check_rate("sampling_rate", sampling_rate)
+    noise = generator(seed, _NOISE)
+    sampling = generator(seed, _SAMPLING)
+    fixed = None if callable(canary) else _canary(canary)
+
+    def step(here: bool, number: int) -> tuple[Floats, Floats]:
+        """What is released in one step of one world, and the canary's update in it."""
+        own = fixed if fixed is not None else _vector("canary", canary(number))  # type: ignore[operator]
+        rest = _rows(others(number) if callable(others) else others, own.size)
+        if sampling_rate == 1 or sampling.random() < sampling_rate:
+            rest = world(here, adjacency, own, rest)
+        return _vector("released", mechanism.release(rest, noise), own.size), own.copy()
+
+    number = np.arange(2 * observations)
+    takes_part = (
+        number if two_runs else generator(seed).permutation(number)
+    ) < observations
+    scores = np.empty(takes_part.size)
+    for i, here in enumerate(takes_part):
+        if not two_runs or i in (0, observations):
+            mechanism.reset()
+        seen = [step(bool(here), i * steps + s) for s in range(steps)]
+        scores[i] = statistic.score(*map(np.array, zip(*seen, strict=True)))
+    return Scores(scores[takes_part], scores[~takes_part], statistic=statistic.name)
 
 
-def observed(
-    target: Target, game: Game, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """What was released in each run with the canary and without it, each of shape (m, s, d)."""
-    data = [game.worlds(target, step) for step in range(target.steps)]
-    ours = not target.draws_batches and target.sampling_rate < 1
-    seen: tuple[list[Floats], list[Floats]] = ([], [])
-    for side in rng.permutation(np.repeat([0, 1], target.trials)):
-        target.restart()
-        rows = []
-        for worlds in data:
-            updates = worlds[side]
-            if ours and rng.random() >= target.sampling_rate:
-                updates = game.others
-            rows.append(target(updates.copy(), rng))
-        seen[side].append(target.seen(np.array(rows)))
-    present, absent = map(np.array, seen)
-    return present, absent
+def play(
+    aggregate: Callable[[list[Floats]], ArrayLike],
+    updates: ArrayLike,
+    canary: ArrayLike,
+    *,
+    trials: int,
+    seed: int = 0,
+) -> Scores:
+    """Scores of the one-round membership game for an aggregation function, zero-out adjacency.
 
-
-def judge_game(
-    target: Target, game: Game, profile: Profile, level: float, rng: np.random.Generator
-) -> Check:
-    """One game, and what it proves at this level."""
-    name, claim = (
-        f"game: {game.name}",
-        f"ε ≤ {target.claimed:.3g} at δ = {target.delta:.3g}",
-    )
-    try:
-        with np.errstate(all="ignore"):
-            runs = observed(target, game, rng)
-    except Exception as error:  # noqa: BLE001 (whatever the target raises)
-        return Check(
-            name, "unknown", claim, f"refused: {describe(error)}", "no run to compare"
-        )
-    if not np.isfinite(runs).all():
-        why = "what is not a number may tell who took part, and ends the training"
-        return Check(
-            name, "failed", claim, "NaN or infinity was released", why, "theoretical"
-        )
-    with_it, without = (np.split(side, quarters(target.trials)) for side in runs)
-    fit, choose, prove = zip(with_it, without, strict=True)
-    canary = target.seen(game.canary)
-    statistics = fitted(*fit, canary, target.arrays, categories=target.categories)
-    tried = (_chosen(name, score, choose, profile, level) for name, score in statistics)
-    _, statistic, score, threshold = max(tried, key=lambda one: one[0])
-    one, other = (score(side) for side in prove)
-    count, false, missed = (
-        len(one),
-        int((other >= threshold).sum()),
-        int((one < threshold).sum()),
-    )
-    fpr, fnr = (float(limit) for limit in limits(false, missed, count, level))
-    rates = f"{count - missed} and {false} of {count} runs with and without it, by {statistic}"
-    if not profile.excess(fpr, fnr) > 0:
-        shown = profile.epsilon(fpr, fnr, target.delta)
-        if profile.excess(*limits(0, 0, count, level)) > 0:
-            return Check(name, "passed", claim, f"ε ≥ {shown:.2f} proved: {rates}")
-        why = (
-            "so few trials contradict no such claim, even if every run were told apart"
-        )
-        return Check(name, "unknown", claim, f"ε ≥ {shown:.2f} proved: {rates}", why)
-    perfect = false == missed == 0
-    least = max(target.claimed, profile.epsilon(fpr, fnr, target.delta))
-    part = 0.0 if perfect else min(target.claimed / least, _NOT_NEGLIGIBLE)
-    words = "told apart in every run" if perfect else f"ε ≥ {least:.2f} proved"
-    why = cause(target, statistic, *runs)
-    return Check(name, "failed", claim, f"{words}: {rates}", why, severity_of(part))
-
-
-def cause(target: Target, statistic: str, present: Floats, absent: Floats) -> str:
-    """What kind of mistake tells two worlds apart, as far as their releases say.
+    The smallest case of `play_game`: it audits one step (Nasr et al. 2023, Tramèr et al. 2022).
+    ``aggregate`` gets the updates and, in random order, the canary or zeros; it must draw fresh
+    noise in every call.
 
     Args:
-        target: is not as claimed.
-        statistic: by which that was found.
-        present: released with the canary, shape (m, s, d).
-        absent: released without it, shape (m, s, d).
+        aggregate: from n + 1 updates, each of shape (d,), to what is released, shape (d,).
+        updates: of the other clients, shape (n, d), n ≥ 0.
+        canary: the update to hide, shape (d,); scores are inner products with its direction.
+        trials: number of calls with the canary, and without it, at least 2; none may affect others.
+        seed: of the order of calls.
+
+    Raises:
+        ValueError: for a wrong shape, a value that is not finite, or an argument out of range.
     """
-    if not (np.ptp(present, axis=0).any() or np.ptp(absent, axis=0).any()):
-        return NO_NOISE
-    rows = np.concatenate([present, absent]).reshape(2 * len(present), -1)
-    values, places = np.unique(rows, axis=0, return_inverse=True)
-    if len(values) <= _FEW:
-        sides = np.split(places.ravel(), 2)
-        one, other = (
-            np.bincount(side, minlength=len(values)) / len(side) for side in sides
-        )
-        worst = int(np.abs(np.log((one + 1e-4) / (other + 1e-4))).argmax())
-        return (
-            f"{values[worst]} has probability {one[worst]:.3g} with the canary and"
-            f" {other[worst]:.3g} without it, which are more than e^ε apart: probabilities are not"
-            " those of this ε, sensitivity, number of categories"
-        )
-    moved = present.mean(axis=0) - absent.mean(axis=0)
-    size = float(np.linalg.norm(moved, target.order, axis=1).max())
-    error = (
-        _ERRORS
-        * float(np.linalg.norm(absent.std(axis=0), axis=1).max())
-        / len(absent) ** 0.5
+    game = functools.partial(
+        play_game, _OfFunction(aggregate), "zero-out", canary, seed=seed
     )
-    if statistic != DIGITS and size - error > target.allowed:
-        return (
-            f"the canary moves the release by {size:.3g}, the claim is of {target.allowed:.3g}:"
-            " clipping does not bound it, or weights or sensitivity are others"
-        )
-    needed, spread = target.noise_std(target.allowed), float(absent.std(axis=0).min())
-    if needed is not None and spread < _LESS * needed:
-        return f"noise has a standard deviation of {spread:.3g}, and the claim needs {needed:.3g}"
-    sampled = "the canary is in more steps than the sampling rate says, or batches are not random"
-    causes = {
-        DIGITS: "noise is on a coarse grid, and what it is added to is not: the last digits tell",
-        VALUES: "one world alone releases some values: noise is bounded, missing, or on a grid",
-        "": sampled if target.sampling_rate < 1 else "",
-        RATIO: "noise of entries, arrays or steps is missing in some or not independent, or a"
-        " record is in more steps than is claimed",
-        ALONG: "noise is too small for this change, or is not what is accounted for",
-    }
-    fits = (
-        words for name, words in causes.items() if words and statistic.startswith(name)
-    )
-    return next(fits, "how much the release varies depends on the canary")
+    with rename_arguments(observations="trials"):
+        return game(observations=trials, others=updates)
 
 
-def quarters(trials: int) -> list[int]:
-    """Where trials that choose a statistic and its threshold begin, and those that prove."""
-    return [trials // 4, trials // 2]
+class _OfFunction(AuditedMechanism):
+    def __init__(self, aggregate: Callable[[list[Floats]], ArrayLike]) -> None:
+        self._aggregate = aggregate
+
+    def release(self, updates: Floats, rng: np.random.Generator) -> ArrayLike:
+        return self._aggregate([update.copy() for update in updates])
 
 
-def describe(error: Exception) -> str:
-    """An error in a line."""
-    return " ".join(error_text(error).split())[:120]
+def world(
+    present: bool,
+    adjacency: Adjacency,
+    canary: Floats,
+    others: Floats,
+    nothing: float | Floats = 0.0,
+) -> Floats:
+    """The updates of a step with the canary, which is last, or without it.
+
+    Args:
+        present: whether the canary is there.
+        adjacency: what takes its place where it is not.
+        canary: its update, shape (d,).
+        others: updates of the other records, shape (n, d).
+        nothing: entries of the update that stands for none in "zero-out".
+    """
+    known: Adjacency = checked_type("adjacency", adjacency, Adjacency)
+    match known:
+        case _ if present:
+            place = [canary]
+        case "add-or-remove":
+            place = []
+        case "zero-out":
+            place = [np.zeros_like(canary) + nothing]
+        case "substitute":
+            place = [-canary]
+        case _:
+            assert_never(known)
+    return np.vstack([others, *place])
 
 
-def _chosen(
-    name: str, score: Score, runs: tuple[Floats, Floats], profile: Profile, level: float
-) -> tuple[float, str, Callable[[Floats], Floats], float]:
-    """How far beyond the claim a statistic gets at its best threshold, itself, and that."""
-    one, other = (np.sort(score(side)) for side in runs)
-    values = np.unique(np.concatenate([one, other]))
-    if len(values) > 2 * _THRESHOLDS:  # close to each other in both tails
-        steps = np.geomspace(1, len(values) / 2, _THRESHOLDS).astype(int)
-        values = values[np.unique(np.concatenate([steps - 1, len(values) - steps]))]
-    middle = np.append(values[:-1] + np.diff(values) / 2, values[-1:])
-    false = len(other) - np.searchsorted(other, middle)
-    missed = np.searchsorted(one, middle)
-    count = len(one)
-    excess = profile.excess(
-        *limits(2 * false, 2 * missed, 2 * count, _STRICTER * level)
-    )
-    best = int(np.argmax(excess))
-    return float(excess[best]), name, score, float(middle[best])
+def _canary(values: ArrayLike) -> Floats:
+    canary = _vector("canary", values)
+    if not canary.any():
+        raise_invalid("norm", 0.0, "> 0, with some entry of the canary that is not 0")
+    return canary
+
+
+def _vector(name: str, values: ArrayLike, size: int | None = None) -> Floats:
+    vector = np.array(values, np.float64)
+    if (
+        vector.ndim != 1
+        or size not in (None, vector.size)
+        or not np.all(np.isfinite(vector))
+    ):
+        raise_invalid(f"{name}.shape", vector.shape, f"to be ({size or 'd'},), finite")
+    return vector
+
+
+def _rows(others: ArrayLike, dim: int) -> Floats:
+    rows = np.array(others, np.float64)
+    if rows.size == 0:
+        return np.empty((0, dim))
+    if rows.ndim != 2 or rows.shape[1] != dim or not np.all(np.isfinite(rows)):
+        raise_invalid("others.shape", rows.shape, f"to be (n, {dim}), finite")
+    return rows

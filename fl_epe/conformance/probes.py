@@ -17,7 +17,7 @@ import scipy
 from fl_epe.accounting import unknown_expected_score_epsilon
 from fl_epe.checks import Floats
 from fl_epe.conformance.claim import Profile, limits
-from fl_epe.conformance.games import Game, describe
+from fl_epe.conformance.game_checks import Game, describe
 from fl_epe.conformance.target import Pair, Target
 from fl_epe.noise import Check, severity_of
 from fl_epe.seeding import generator

@@ -9,7 +9,13 @@ import scipy
 from fl_epe.checks import Floats, check_probability
 from fl_epe.conformance import probes
 from fl_epe.conformance.claim import Profile, detectable
-from fl_epe.conformance.games import NO_NOISE, describe, games_of, judge_game, quarters
+from fl_epe.conformance.game_checks import (
+    NO_NOISE,
+    describe,
+    games_of,
+    judge_game,
+    quarters,
+)
 from fl_epe.conformance.result import ConformanceResult
 from fl_epe.conformance.target import Target
 from fl_epe.noise import Check, check_noise, severity_of

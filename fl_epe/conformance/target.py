@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import noise_at, poisson_epsilon
-from fl_epe.auditing import games
 from fl_epe.checks import (
     Floats,
     check_count,
@@ -31,6 +30,7 @@ from fl_epe.checks import (
     checked_type,
     raise_invalid,
 )
+from fl_epe.conformance import games
 
 Norm = Literal["l1", "l2", "linf"]
 Inputs = Literal["any", "finite", "clipped"]

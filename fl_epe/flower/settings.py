@@ -39,8 +39,9 @@ class CanaryAuditSettings:
         delta: target δ.
         num_canaries: canaries that take part, each ``participations`` times. By default as many
             as ``max_share`` allows, on a ladder up to as many rounds as a client's, see
-            `fl_epe.auditing.canary_load`: decided in the first round, by who is asked in it and
-            how many nodes there are. With ``clients`` everybody whom that names, at most 1,000.
+            `fl_epe.auditing.recorder.canary_load`: decided in the first round, by who is asked
+            in it and how many nodes there are. With ``clients`` everybody whom that names, at
+            most 1,000.
         seed: of the canaries. Fresh from the operating system by default, and a deployment needs
             that: anyone who guesses it can subtract the canaries.
         unobserved: canaries that are scored and never take part, whose scores say how wide the null

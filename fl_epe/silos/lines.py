@@ -24,8 +24,8 @@ from fl_epe.auditing import (
     SiloAnswer,
     SiloLine,
     answer,
-    quotients,
 )
+from fl_epe.auditing.record import quotients
 from fl_epe.checks import Floats
 from fl_epe.dp_sgd import SeenSteps, StepFindings
 from fl_epe.schedules import ParticipationLaw

@@ -129,8 +129,8 @@ from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, find_evidence, seen_by
-from fl_epe.auditing.evidence import Evidence
-from fl_epe.auditing.games import play
+from fl_epe.auditing.claims.evidence import Evidence
+from fl_epe.conformance.games import play
 from fl_epe.flower import CanaryAudit
 from fl_epe.simulation.flower_internals import quiet_flower
 

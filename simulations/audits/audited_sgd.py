@@ -24,7 +24,7 @@ from fl_epe.auditing import (
     ServerStep,
     installed_versions,
 )
-from fl_epe.auditing.round_scores import record_from_scorer
+from fl_epe.auditing.recorder.round_scores import record_from_scorer
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.mechanism import gaussian_noise, norm
 from fl_epe.schedules import ParticipationLaw

@@ -48,7 +48,7 @@ from sensitivity_bugs import (
 
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import Scores
-from fl_epe.auditing.games import (
+from fl_epe.conformance.games import (
     ALONG_CANARY,
     Adjacency,
     AuditedMechanism,

@@ -72,7 +72,7 @@ from sensitivity_bugs import AdaptiveSum, strays_from
 from fl_epe.auditing import Scores, games
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.conformance import Target
-from fl_epe.conformance.games import Game as TwoWorlds
+from fl_epe.conformance.game_checks import Game as TwoWorlds
 from fl_epe.conformance.probes import change
 
 Counts = NDArray[np.int64]

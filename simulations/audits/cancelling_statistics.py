@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.games import Statistic
+from fl_epe.conformance.games import Statistic
 
 Matrix = NDArray[np.float64]
 

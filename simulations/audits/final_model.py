@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from two_layer import Floats, TwoLayer
 
-from fl_epe.auditing import games
+from fl_epe.conformance import games
 from fl_epe.mechanism import ServerSGD, sgd_weights
 
 Batch = tuple[Floats, NDArray[np.int64]]

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_epe.auditing.games import AuditedMechanism, clipped
+from fl_epe.conformance.games import AuditedMechanism, clipped
 from fl_epe.mechanism import gaussian_noise
 
 Vector = NDArray[np.float64]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fl_epe.auditing.games import AuditedMechanism, clipped
 from fl_epe.checks import Floats
+from fl_epe.conformance.games import AuditedMechanism, clipped
 from fl_epe.mechanism import gaussian_noise
 
 

@@ -29,7 +29,7 @@ from fl_epe.auditing.bounds.thresholds import (
     held_out,
     mu_limits,
 )
-from fl_epe.auditing.scores import fitted_shift
+from fl_epe.auditing.scoring.scores import fitted_shift
 from fl_epe.checks import Floats
 
 _QUADRATURE = (np.arange(400) + 0.5) / 400

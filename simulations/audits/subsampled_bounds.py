@@ -37,7 +37,7 @@ from fl_epe.auditing.bounds.error_rates import (
     upper_rates,
 )
 from fl_epe.auditing.bounds.thresholds import held_out, joint_alpha, mu_limits
-from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, check_probability
 
 _LEAST, _MOST = -4, 10  # noise multipliers from 2⁻⁴ to 2¹⁰
@@ -99,7 +99,7 @@ def composed_lower_bound(
     every step has the same noise and the run's records are sampled as is said here.
 
     Args:
-        scores: each of one step, as of `fl_epe.auditing.games.play_game` with ``two_runs``.
+        scores: each of one step, as of `fl_epe.conformance.games.play_game` with ``two_runs``.
         delta: target δ of the whole run, in (0, 1).
         sampling_rate: with which a record takes part in a step of the run, in (0, 1].
         steps: of the run.

@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import wild
 
-from fl_epe.auditing.games import Adjacency
 from fl_epe.checks import Floats
+from fl_epe.conformance.games import Adjacency
 
 DIM, OTHERS = 24, 19
 

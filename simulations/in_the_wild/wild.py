@@ -41,14 +41,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.auditing import Scores, find_evidence
-from fl_epe.auditing.games import (
+from fl_epe.checks import Floats
+from fl_epe.conformance.games import (
     ALONG_CANARY,
     Adjacency,
     AuditedMechanism,
     Statistic,
     play_game,
 )
-from fl_epe.checks import Floats
 
 CONFIDENCE, DELTA = 0.99, 1e-5
 CRITICAL = 2.0  # times the claim

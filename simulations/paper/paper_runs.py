@@ -44,7 +44,7 @@ from fl_epe.auditing import (
     ladder_fit,
     seen_by,
 )
-from fl_epe.auditing.assumptions import gaussian_test
+from fl_epe.auditing.scoring.assumptions import gaussian_test
 from fl_epe.cli.options import name_and_value
 from fl_epe.limit import ComparisonPlan, carry_out, limit_record
 from fl_epe.limit.plan import Cell

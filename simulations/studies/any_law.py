@@ -69,8 +69,8 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.auditing import NotMeasured, Scores, epsilon_from_scores, epsilon_of
+from fl_epe.auditing.answer.estimators import epsilon_of_thresholds
 from fl_epe.auditing.bounds.error_rates import epsilon_from_rates
-from fl_epe.auditing.estimators import epsilon_of_thresholds
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]

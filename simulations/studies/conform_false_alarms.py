@@ -17,9 +17,9 @@ from collections import Counter
 
 import numpy as np
 
-from fl_epe.auditing.games import clipped
 from fl_epe.checks import Floats
 from fl_epe.conformance import Target, conform
+from fl_epe.conformance.games import clipped
 
 _STEPS, _RATE = 4, 0.25
 

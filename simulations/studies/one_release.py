@@ -26,9 +26,9 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe.accounting import epsilon_of_shift
-from fl_epe.auditing.assumptions import check_known_variance, check_sign
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.estimate.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.scoring.assumptions import check_known_variance, check_sign
+from fl_epe.auditing.scoring.scores import Scores
 from fl_epe.checks import check_probability, raise_invalid
 
 Floats = NDArray[np.float64]

@@ -84,8 +84,8 @@ from one_release import shift_interval, shift_of_one
 
 from fl_epe import epsilon_two_gaussians
 from fl_epe.auditing import Scores
-from fl_epe.auditing.leave_one_out import leave_others_out
-from fl_epe.auditing.scores import mean_spread
+from fl_epe.auditing.scoring.leave_one_out import leave_others_out
+from fl_epe.auditing.scoring.scores import mean_spread
 
 Floats = NDArray[np.float64]
 

@@ -153,8 +153,8 @@ from fl_epe.auditing import (
     ladder_fit,
     seen_by,
 )
-from fl_epe.auditing.assumptions import anderson_darling
 from fl_epe.auditing.bounds import lower_bound
+from fl_epe.auditing.scoring.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record

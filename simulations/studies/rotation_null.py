@@ -106,7 +106,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import CanarySet
-from fl_epe.auditing.assumptions import anderson_darling
+from fl_epe.auditing.scoring.assumptions import anderson_darling
 from fl_epe.canaries import CanaryKind
 from fl_epe.canaries.directions import Rotation, change_signs, transform
 

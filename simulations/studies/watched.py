@@ -81,8 +81,8 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import epsilon_two_gaussians
-from fl_epe.auditing.confidence_sequence import boundary, crossing_probability
-from fl_epe.auditing.epsilon_so_far import UNPLANNED
+from fl_epe.auditing.answer.epsilon_so_far import UNPLANNED
+from fl_epe.auditing.estimate.confidence_sequence import boundary, crossing_probability
 from fl_epe.schedules import Capped, Poisson, Schedule, make_schedule, presence
 from fl_epe.schedules.availability import DeviceClasses
 

@@ -196,7 +196,7 @@ import scipy
 from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, RunAuditor
-from fl_epe.auditing.whitening import (
+from fl_epe.auditing.record.round_correlation import (
     SKETCH_PARTS,
     WINDOW,
     Precision,

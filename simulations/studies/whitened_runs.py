@@ -78,17 +78,17 @@ from fl_epe.auditing import (
     ServerStep,
     seen_by,
 )
+from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar
+from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.auditing.bounds import lower_bound
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.auditing.ladder_fit import ladder_fit
-from fl_epe.auditing.record_parts import RunningScores
-from fl_epe.auditing.scores import hidden_norm, shift_scores
-from fl_epe.auditing.whitening import (
+from fl_epe.auditing.record.parts import RunningScores
+from fl_epe.auditing.record.round_correlation import (
     SKETCH_PARTS,
     RoundCorrelation,
     Whitener,
     whitened_row,
 )
+from fl_epe.auditing.scoring.scores import hidden_norm, shift_scores
 from fl_epe.canaries import CanarySet
 from fl_epe.mechanism import ServerSGD, norm
 from fl_epe.schedules import ParticipationLaw

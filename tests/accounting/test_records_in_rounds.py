@@ -18,7 +18,7 @@ from fl_epe.accounting import (
     upper_bounds,
 )
 from fl_epe.auditing import AuditRecord, answers
-from fl_epe.auditing.statistics import mixture_ratios
+from fl_epe.auditing.scoring.statistics import mixture_ratios
 from fl_epe.checks import ArgumentError
 from fl_epe.schedules import Coins, Event, Events, ParticipationLaw
 

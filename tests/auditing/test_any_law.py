@@ -8,9 +8,9 @@ from scipy import special, stats
 
 from fl_epe import epsilon_from_scores
 from fl_epe.auditing import NotMeasured, Scores, epsilon_of
-from fl_epe.auditing.assumptions import not_gaussian
+from fl_epe.auditing.answer.estimators import epsilon_of_thresholds
 from fl_epe.auditing.bounds.thresholds import band_upper
-from fl_epe.auditing.estimators import epsilon_of_thresholds
+from fl_epe.auditing.scoring.assumptions import not_gaussian
 from fl_epe.cli.main import main
 
 GRID = (np.arange(1000) + 0.5) / 1000

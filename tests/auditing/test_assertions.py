@@ -26,9 +26,9 @@ from fl_epe.auditing import (
     seen_by,
 )
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
-from fl_epe.auditing.claim_laws import laws_of_scores
-from fl_epe.auditing.evidence import Evidence, scores_of
-from fl_epe.auditing.games import play
+from fl_epe.auditing.claims.evidence import Evidence, scores_of
+from fl_epe.auditing.claims.laws import laws_of_scores
+from fl_epe.conformance.games import play
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 

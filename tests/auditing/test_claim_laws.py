@@ -17,9 +17,13 @@ from fl_epe.auditing import (
     find_evidence,
     scores_for_claim,
 )
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary, hidden_events
+from fl_epe.auditing.answer.audited_client import (
+    AuditedClient,
+    claim_adversary,
+    hidden_events,
+)
 from fl_epe.auditing.bounds import lower_bound
-from fl_epe.auditing.claim_laws import (
+from fl_epe.auditing.claims.laws import (
     LEAST_BARE,
     epsilon_of_one_variance,
     laws_of_scores,

@@ -15,10 +15,10 @@ from fl_epe.auditing import (
     scores_for_claim,
     seen_by,
 )
-from fl_epe.auditing.audited_client import hidden_events
+from fl_epe.auditing.answer.audited_client import hidden_events
+from fl_epe.auditing.answer.claim_scores import _normal, _null_law
 from fl_epe.auditing.bounds import lower_bound, method_by_design
-from fl_epe.auditing.claim_scores import _normal, _null_law
-from fl_epe.auditing.statistics import mixture_ratios
+from fl_epe.auditing.scoring.statistics import mixture_ratios
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Events, make_schedule
 

@@ -5,7 +5,7 @@ import pytest
 from records import make_record
 
 from fl_epe.auditing import answers, divergence
-from fl_epe.auditing.measured import at_chance, share_lost, updates_lost
+from fl_epe.auditing.record.measured import at_chance, share_lost, updates_lost
 from fl_epe.reporting import summarize
 from fl_epe.reporting.reliability import warnings_of
 

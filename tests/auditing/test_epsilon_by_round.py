@@ -10,7 +10,7 @@ from records import make_record, record_of
 from fl_epe import AuditRecord
 from fl_epe.accounting import gaussian_epsilon, hidden_rounds_epsilon, poisson_epsilon
 from fl_epe.auditing import RoundFacts, RunAuditor, answers, epsilon_by_round
-from fl_epe.auditing.record_parts import RunningScores
+from fl_epe.auditing.record.parts import RunningScores
 from fl_epe.checks import ArgumentError
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Events, ParticipationLaw, Poisson

@@ -24,9 +24,9 @@ from fl_epe.auditing import (
     epsilon_of,
     seen_by,
 )
-from fl_epe.auditing.assumptions import check_known_variance, check_sign
-from fl_epe.auditing.score_file import bare_scores, summarize_scores
-from fl_epe.auditing.scores import normal_deviates, shift_scores
+from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.scoring.assumptions import check_known_variance, check_sign
+from fl_epe.auditing.scoring.scores import normal_deviates, shift_scores
 from fl_epe.reporting import summarize
 
 DELTA = 1e-6

@@ -8,8 +8,8 @@ import pytest
 from noisy_sum import NoisySum
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import games
 from fl_epe.auditing.bounds import lower_bound
+from fl_epe.conformance import games
 
 DIM = 12
 DIRAC = np.eye(DIM)[0]

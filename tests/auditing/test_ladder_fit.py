@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fl_epe.auditing import EVERY_ROUND, AuditedClient, Scores, answers, seen_by
-from fl_epe.auditing.ladder_fit import client_fit, ladder_fit
+from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.reporting.reliability import warnings_of
 from fl_epe.schedules import ShuffledEpochs

@@ -20,8 +20,8 @@ from fl_epe.auditing import (
     others_share,
     seen_by,
 )
-from fl_epe.auditing.confidence_sequence import boundary
-from fl_epe.auditing.leave_one_out import (
+from fl_epe.auditing.estimate.confidence_sequence import boundary
+from fl_epe.auditing.scoring.leave_one_out import (
     all_canaries,
     leave_one_out,
     leave_others_out,

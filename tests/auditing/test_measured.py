@@ -23,8 +23,8 @@ from fl_epe.auditing import (
     answer,
     seen_by,
 )
-from fl_epe.auditing.round_scores import record_from_scorer
-from fl_epe.auditing.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.recorder.round_scores import record_from_scorer
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.schedules import ParticipationLaw
 

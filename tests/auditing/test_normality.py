@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.auditing.assumptions import anderson_darling, gaussian_test
+from fl_epe.auditing.scoring.assumptions import anderson_darling, gaussian_test
 
 
 class TestAndersonDarling:

@@ -13,9 +13,9 @@ from fl_epe.auditing import (
     answers,
     seen_by,
 )
-from fl_epe.auditing.ladder_fit import client_fit, ladder_fit
-from fl_epe.auditing.reaction import Reaction, fit_reaction, pulled_back
-from fl_epe.auditing.record_parts import ServerStep
+from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
+from fl_epe.auditing.record.parts import ServerStep
+from fl_epe.auditing.scoring.reaction import Reaction, fit_reaction, pulled_back
 
 DIM, ROUNDS, RATE, CLIENTS = 4000, 60, 0.05, 10
 NOISE = 0.5  # of a round's mean, as a vector

@@ -17,8 +17,8 @@ from fl_epe.auditing import (
     ladder_fit,
     seen_by,
 )
-from fl_epe.auditing.round_scores import score_round
-from fl_epe.auditing.whitening import SKETCH_PARTS, WINDOW, window_of
+from fl_epe.auditing.record.round_correlation import SKETCH_PARTS, WINDOW, window_of
+from fl_epe.auditing.recorder.round_scores import score_round
 from fl_epe.mechanism import ServerSGD
 
 DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
@@ -97,7 +97,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
         auditor.observe(theta, RoundFacts([0, 1, 2, 3]))
     record = auditor.record()
     assert not record.signal_known()
-    from fl_epe.auditing.scores import shift_scores
+    from fl_epe.auditing.scoring.scores import shift_scores
 
     scores, others = seen_by(record, EVERY_ROUND).with_all_canaries.scores().both()
     expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)

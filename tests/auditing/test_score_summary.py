@@ -9,7 +9,7 @@ import pytest
 from fl_epe import epsilon_from_cosines, epsilon_from_scores
 from fl_epe.auditing import read_scores
 from fl_epe.auditing.bounds import BOUNDS
-from fl_epe.auditing.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
 from fl_epe.cli import main
 
 RNG = np.random.default_rng(0)

@@ -5,8 +5,8 @@ import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
 from fl_epe.auditing import EVERY_ROUND, Adversary, seen_by
-from fl_epe.auditing.leave_one_out import all_canaries
-from fl_epe.auditing.scores import mean_spread
+from fl_epe.auditing.scoring.leave_one_out import all_canaries
+from fl_epe.auditing.scoring.scores import mean_spread
 
 DELTA = 1e-5
 

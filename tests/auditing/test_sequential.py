@@ -7,7 +7,7 @@ import pytest
 import scipy
 
 from fl_epe.auditing import confidence_sequence as module
-from fl_epe.auditing.confidence_sequence import (
+from fl_epe.auditing.estimate.confidence_sequence import (
     boundary,
     boundary_height,
     crossing_probability,

@@ -1,12 +1,12 @@
-"""`fl_epe.auditing.whitening`: the factor of the rounds' products, and what it does to scores."""
+"""The factor of the rounds' products, and what it does to scores."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from fl_epe.auditing import whitening
-from fl_epe.auditing.whitening import (
+from fl_epe.auditing.record import round_correlation
+from fl_epe.auditing.record.round_correlation import (
     EXACT,
     Precision,
     RoundCorrelation,
@@ -28,7 +28,7 @@ def residuals(rounds=ROUNDS, dim=DIM, seed=0):
     return fresh
 
 
-def factor_of(vectors, window=whitening.WINDOW):
+def factor_of(vectors, window=round_correlation.WINDOW):
     whitener = Whitener(vectors.shape[1], window)
     return RoundCorrelation.of([whitener.add(row) for row in vectors], vectors.shape[1])
 
@@ -88,7 +88,7 @@ def test_few_dimensions_have_few_rounds():
     assert window_of(30, 800) == 1
     assert window_of(10**6, 800) == 800
     assert window_of(10**6, 2048) == 2048
-    assert window_of(10**6, 10**6) == whitening.SKETCH_PARTS // 7
+    assert window_of(10**6, 10**6) == round_correlation.SKETCH_PARTS // 7
 
 
 @pytest.mark.parametrize("at", [0, 5])
@@ -145,7 +145,7 @@ def test_it_goes_on_from_its_state(dim, forgotten):
 )
 def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, own):
     count, runs = 500, 160
-    monkeypatch.setattr(whitening, "SKETCH_PARTS", parts)
+    monkeypatch.setattr(round_correlation, "SKETCH_PARTS", parts)
     shape = np.zeros((rounds, 1))
     shape[::5] = 3.0
     widths, fresh, lengths = [], [], []

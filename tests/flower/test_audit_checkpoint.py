@@ -28,7 +28,7 @@ from killed_server import CANARIES, ROUNDS, Later
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.archive import read_archive, write_archive
 from fl_epe.auditing import Adversary
-from fl_epe.auditing.whitening import SKETCH_PARTS
+from fl_epe.auditing.record.round_correlation import SKETCH_PARTS
 from fl_epe.flower import CanaryAudit, InProcessGrid, canary_mod
 from fl_epe.flower.checkpoint import Checkpoint, SavedAudit
 from fl_epe.flower.client_canaries import CanaryOrder

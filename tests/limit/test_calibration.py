@@ -14,7 +14,7 @@ from fl_epe.auditing import (
     canary_load,
     seen_by,
 )
-from fl_epe.auditing.ladder_fit import ladder_fit
+from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import (
     advice_lines,
     canary_advice,

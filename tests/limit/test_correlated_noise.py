@@ -6,7 +6,7 @@ from limit_settings import limit_weights
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, answer, seen_by
-from fl_epe.auditing.ladder_fit import ladder_fit
+from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import (
     ComparisonPlan,
     carry_out,

@@ -6,7 +6,7 @@ import pytest
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
 from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, seen_by
-from fl_epe.auditing.ladder_fit import ladder_fit
+from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
 from fl_epe.mechanism import sgd_weights

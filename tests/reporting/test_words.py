@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from records import limit_with_clients, make_record, record_of
 
-from fl_epe.auditing.score_file import bare_scores, summarize_scores
+from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
 from fl_epe.reporting import as_text, summarize, write_report
 from fl_epe.reporting.chart_epsilon import epsilon_chart
 from fl_epe.reporting.details import details

@@ -9,7 +9,7 @@ import pytest
 import sensitivity_bugs
 from broken_examples import EXAMPLES
 
-from fl_epe.auditing import games
+from fl_epe.conformance import games
 from fl_epe.mechanism import AdaptiveClip, gaussian_noise
 
 DIM = 4

@@ -11,7 +11,7 @@ from cancelling_statistics import (
 )
 from noise_bugs import SharedNoise
 
-from fl_epe.auditing import games
+from fl_epe.conformance import games
 
 CANARY = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
 NOISE = np.array([[0.3, -1.0, 0.3, -1.0], [2.0, 0.1, 2.0, 0.1], [0.3, -1.0, 0.3, -1.0]])

@@ -5,7 +5,7 @@ import pytest
 from broken_mechanisms import largest_change
 from noisy_sum import NoisySum
 
-from fl_epe.auditing import games
+from fl_epe.conformance import games
 
 CANARIES = [*(50 * np.eye(6)[[0, 5]]), np.full(6, 50 / np.sqrt(6))]
 OTHERS = np.eye(6)[1:4] * 3

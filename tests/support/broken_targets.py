@@ -12,9 +12,9 @@ import numpy as np
 from broken_examples import Example
 from mechanism_collection import ONE_COUNT
 
-from fl_epe.auditing.games import AuditedMechanism
 from fl_epe.checks import Floats
 from fl_epe.conformance import Target
+from fl_epe.conformance.games import AuditedMechanism
 
 Rng = np.random.Generator
 Choose = Callable[[int, int, Rng], Any]

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from fl_epe.auditing.bounds import thresholds
 from fl_epe.auditing.bounds.error_rates import Sample
 from fl_epe.auditing.bounds.guessing import lifted, one_run, weighted
-from fl_epe.auditing.scores import (
+from fl_epe.auditing.scoring import (
     UNKNOWN_ROUNDS,
     Scores,
     check_cosines,

@@ -13,13 +13,10 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.auditing.audited_client import AuditedClient
-from fl_epe.auditing.confidence_sequence import widening
-from fl_epe.auditing.epsilon_estimate import half_width
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.reaction import RATES, Reaction
-from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.view import View, seen_by
+from fl_epe.auditing.answer.audited_client import AuditedClient
+from fl_epe.auditing.estimate import half_width, widening
+from fl_epe.auditing.record import NotMeasured
+from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, seen_by
 from fl_epe.checks import Floats
 
 LEVEL = 0.01  # of each test
@@ -145,12 +142,12 @@ def client_fit(
     """The fit whose interval, times the client's expected score, is that of the client's score.
 
     That of a record of fewer rounds than were planned holds after every round at once, whoever or
-    whatever ended the run (`fl_epe.auditing.confidence_sequence`).
+    whatever ended the run (`fl_epe.auditing.estimate.confidence_sequence`).
 
-    Where it depends on how the others react to canaries (`fl_epe.auditing.reaction`), that has an
-    error of its own; if it was fitted, κ and the client's expected score move together by it.
-    Scores that hardly say whether κ is above 0 cannot tell that reaction: ρ is then fitted to their
-    noise, and the interval is that of any ρ.
+    Where it depends on how the others react to canaries (`fl_epe.auditing.scoring.reaction`),
+    that has an error of its own; if it was fitted, κ and the client's expected score move
+    together by it. Scores that hardly say whether κ is above 0 cannot tell that reaction: ρ is
+    then fitted to their noise, and the interval is that of any ρ.
 
     Args:
         view: of the client, see `AuditedClient.view`.

@@ -7,10 +7,11 @@ The adversary knows the client's rounds, unless a privacy claim rests on hiding 
 sampling, cohorts of fixed size, balls-in-bins).
 
 Known rounds: κ of ``score = κ · expected score + N(0, 1)`` is fitted over all canaries
-(`fl_epe.auditing.ladder_fit`), and ε is that of two Gaussians κ times the client's expected score
-apart. Secret rounds: the same κ in the mixture over all rounds that the client may have had; that a
-canary was drawn often or seldom is never looked at. The proof counts canaries that took part at
-most as often as the client against the exact null, by a method fixed beforehand.
+(`fl_epe.auditing.answer.ladder_fit`), and ε is that of two Gaussians κ times the client's
+expected score apart. Secret rounds: the same κ in the mixture over all rounds that the client
+may have had; that a canary was drawn often or seldom is never looked at. The proof counts
+canaries that took part at most as often as the client against the exact null, by a method fixed
+beforehand.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -28,17 +29,14 @@ import math
 import numpy as np
 
 from fl_epe import accounting
-from fl_epe.auditing.analytical import Analytical, analytical
-from fl_epe.auditing.assumptions import check_sign
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.answer.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.answer.claim_scores import scores_for_claim
+from fl_epe.auditing.answer.ladder_fit import LadderFit, client_fit
+from fl_epe.auditing.answer.theory import Analytical, analytical
 from fl_epe.auditing.bounds import lower_bound, method_by_design
-from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate, epsilon_metrics
-from fl_epe.auditing.ladder_fit import LadderFit, client_fit
-from fl_epe.auditing.measured import NotMeasured, not_measured
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores
-from fl_epe.auditing.view import View, seen_by
+from fl_epe.auditing.estimate import Adversary, EpsilonEstimate, epsilon_metrics
+from fl_epe.auditing.record import AuditRecord, NotMeasured, not_measured
+from fl_epe.auditing.scoring import Scores, View, check_sign, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
 _MOST_CORRELATED = 0.05  # relative error of signals at secret rounds

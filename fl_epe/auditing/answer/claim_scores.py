@@ -16,13 +16,18 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores, cosines_of, normal_deviates
-from fl_epe.auditing.statistics import mixture_ratios
-from fl_epe.auditing.view import View, seen_by
+from fl_epe.auditing.answer.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.estimate import EVERY_ROUND, Adversary
+from fl_epe.auditing.record import AuditRecord, NotMeasured
+from fl_epe.auditing.scoring import (
+    UNKNOWN_ROUNDS,
+    Scores,
+    View,
+    cosines_of,
+    mixture_ratios,
+    normal_deviates,
+    seen_by,
+)
 from fl_epe.checks import Floats, Floats32, tail_sums
 from fl_epe.schedules import Events
 from fl_epe.seeding import generator

@@ -11,15 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing.leave_one_out import (
+from fl_epe.auditing.record import (
+    AuditRecord,
+    CanaryCosines,
+    Mechanism,
+    Norms,
+    Residual,
+    ServerStep,
+    quotients,
+)
+from fl_epe.auditing.scoring import (
     SMALLEST_SHARE,
+    hidden_norm,
     leave_others_out,
     measure_others,
+    shift_scores,
 )
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, Mechanism, Norms, ServerStep
-from fl_epe.auditing.scores import hidden_norm, quotients, shift_scores
-from fl_epe.auditing.whitening import Residual
 from fl_epe.canaries import CanaryScorer, CanarySet
 from fl_epe.checks import Floats, Integers, NamedArrays, Vector, raise_invalid
 from fl_epe.mechanism import ServerSGD, norm

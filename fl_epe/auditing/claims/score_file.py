@@ -21,13 +21,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.archive import json_object, read_archive, read_npy
-from fl_epe.auditing.assumptions import GaussianFit, check_sign, gaussian_test
+from fl_epe.auditing.answer import ANY_LAW, epsilon_of
 from fl_epe.auditing.bounds import all_bounds, method_by_design
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
-from fl_epe.auditing.estimators import ANY_LAW, epsilon_of
-from fl_epe.auditing.evidence import Evidence, find_evidence
-from fl_epe.auditing.measured import LEAST_CANARIES, NotMeasured
-from fl_epe.auditing.scores import Scores
+from fl_epe.auditing.claims.evidence import Evidence, find_evidence
+from fl_epe.auditing.estimate import EpsilonEstimate
+from fl_epe.auditing.record import LEAST_CANARIES, NotMeasured
+from fl_epe.auditing.scoring import GaussianFit, Scores, check_sign, gaussian_test
 from fl_epe.checks import Floats
 from fl_epe.table_file import TEXT_ENDINGS, check_header, read_table, shown, table_rows
 

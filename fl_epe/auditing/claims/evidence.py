@@ -2,10 +2,10 @@
 
 `assert_private` makes a test of a claim. It fails where the claim is refuted: by the estimate, at
 half of the level 1 − confidence, if its interval is above the claim and the laws that it rests on
-hold in the run (`fl_epe.auditing.claim_laws`), or by a lower bound, at the other half. A true claim
-fails with probability at most 1 − confidence, so for 1% over a whole test suite use
-``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it passes,
-and if the method is chosen in advance.
+hold in the run (`fl_epe.auditing.claims.laws`), or by a lower bound, at the other half. A true
+claim fails with probability at most 1 − confidence, so for 1% over a whole test suite use
+``confidence=1 - 0.01 / tests``. This holds only if a failed test is not repeated until it
+passes, and if the method is chosen in advance.
 
 A claim that is not refuted is not proved: a better attack may get further. It passes only where
 twice the claimed ε would have been found, and was not; else the run is `Undecided`, an error.
@@ -16,7 +16,7 @@ Examples:
     >>> scores = Scores(rng.normal(5, 1, 200), rng.normal(0, 1, 200))
     >>> find_evidence(scores, epsilon=1.0, delta=1e-5).verdict
     'violated'
-    >>> from fl_epe.auditing.games import play
+    >>> from fl_epe.conformance.games import play
     >>> scores = play(lambda updates: sum(updates) + rng.normal(0, 1, 2), [], [1, 0], trials=1000)
     >>> assert_private(scores, epsilon=5.0, delta=1e-5).verdict
     'not violated'
@@ -27,11 +27,15 @@ import functools
 import math
 from typing import Any, Literal, assert_never
 
-from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.answer import answer
-from fl_epe.auditing.audited_client import AuditedClient, claim_adversary
+from fl_epe.auditing.answer import (
+    AuditedClient,
+    analytical,
+    answer,
+    claim_adversary,
+    scores_for_claim,
+)
 from fl_epe.auditing.bounds import BOUNDS, ceiling, lower_bound, method_by_design
-from fl_epe.auditing.claim_laws import (
+from fl_epe.auditing.claims.laws import (
     POWER,
     LawTest,
     compared_with,
@@ -42,11 +46,9 @@ from fl_epe.auditing.claim_laws import (
     power_of_bound,
     power_of_estimate,
 )
-from fl_epe.auditing.claim_scores import scores_for_claim
-from fl_epe.auditing.epsilon_estimate import Adversary, EpsilonEstimate
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import UNKNOWN_ROUNDS, Scores
+from fl_epe.auditing.estimate import Adversary, EpsilonEstimate
+from fl_epe.auditing.record import AuditRecord, NotMeasured
+from fl_epe.auditing.scoring import UNKNOWN_ROUNDS, Scores
 from fl_epe.checks import (
     all_equal,
     check_not_negative,

@@ -1,9 +1,9 @@
 """The statistics of a view: one score for each canary, larger for "took part".
 
 A statistic is a function of a `View` in `FUNCTIONS`, under the name that `view.STATISTICS` lists
-with the adversary who can compute it. The notation is that of `fl_epe.auditing.view`. Statistics of
-every round leave out canaries that never took part. Scores with a standard null are taken to have
-the means `View.sizes`, up to a factor.
+with the adversary who can compute it. The notation is that of `fl_epe.auditing.scoring.view`.
+Statistics of every round leave out canaries that never took part. Scores with a standard null
+are taken to have the means `View.sizes`, up to a factor.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.auditing.leave_one_out import known_others
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, quotients
+from fl_epe.auditing.record import AuditRecord, quotients
+from fl_epe.auditing.scoring.leave_one_out import known_others
+from fl_epe.auditing.scoring.scores import Scores
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
 if TYPE_CHECKING:
-    from fl_epe.auditing.view import View
+    from fl_epe.auditing.scoring.view import View
 
 
 def _displacement(view: View) -> Scores:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate
+from fl_epe.auditing.estimate import EpsilonEstimate
 from fl_epe.canaries import CanaryKind
 from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import ParticipationLaw
@@ -377,3 +377,8 @@ def installed_versions() -> dict[str, str]:
         ):  # some are optional
             found[name] = _version(name)
     return found
+
+
+def quotients(parts: Floats, wholes: Floats) -> Floats:
+    """``parts / wholes``, in the shape of ``parts``; 0 where a whole is not above 0."""
+    return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)

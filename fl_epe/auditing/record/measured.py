@@ -8,15 +8,15 @@ clients did not answer. They read what a record keeps and say nothing where it d
 Examples:
     >>> raise NotMeasured("no canary took part in 12 rounds")
     Traceback (most recent call last):
-    fl_epe.auditing.measured.NotMeasured: no canary took part in 12 rounds
+    fl_epe.auditing.record.measured.NotMeasured: no canary took part in 12 rounds
 """
 
 import math
 
 import numpy as np
 
-from fl_epe.auditing.epsilon_estimate import Adversary
-from fl_epe.auditing.record import AuditRecord
+from fl_epe.auditing.estimate import Adversary
+from fl_epe.auditing.record.audit_record import AuditRecord
 from fl_epe.checks import Booleans, Floats
 from fl_epe.wording import counted
 

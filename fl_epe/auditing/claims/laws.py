@@ -21,16 +21,23 @@ import numpy as np
 import scipy
 
 from fl_epe.accounting import epsilon_of_shift, scale_at, shift_of_epsilon
-from fl_epe.auditing.answer import Answer, client_epsilon
-from fl_epe.auditing.assumptions import check_sign, gaussian_test, null_misfit
-from fl_epe.auditing.audited_client import AuditedClient
-from fl_epe.auditing.bounds import BOUNDS, lower_bound
-from fl_epe.auditing.bounds.error_rates import normal_scores
-from fl_epe.auditing.claim_scores import members_of
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, fit_gaussian, half_width
-from fl_epe.auditing.estimators import epsilon_of
+from fl_epe.auditing.answer import (
+    Answer,
+    AuditedClient,
+    client_epsilon,
+    epsilon_of,
+    members_of,
+)
+from fl_epe.auditing.bounds import BOUNDS, lower_bound, normal_scores
+from fl_epe.auditing.estimate import EpsilonEstimate, fit_gaussian, half_width
 from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.scoring import (
+    Scores,
+    check_sign,
+    gaussian_test,
+    in_moderate_units,
+    null_misfit,
+)
 from fl_epe.checks import Floats, Integers
 from fl_epe.schedules import Events
 

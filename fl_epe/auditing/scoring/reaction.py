@@ -31,12 +31,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record_parts import ServerStep
+from fl_epe.auditing.record import NotMeasured, ServerStep
 from fl_epe.checks import Floats
 
 if TYPE_CHECKING:
-    from fl_epe.auditing.view import View
+    from fl_epe.auditing.scoring.view import View
 
 RATES = -0.1, 0.9
 """The range of ρ."""

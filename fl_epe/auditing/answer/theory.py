@@ -14,8 +14,8 @@ import math
 import numpy as np
 
 from fl_epe import accounting
-from fl_epe.auditing.audited_client import AuditedClient
-from fl_epe.auditing.record_parts import Mechanism
+from fl_epe.auditing.answer.audited_client import AuditedClient
+from fl_epe.auditing.record import Mechanism
 from fl_epe.checks import Floats
 from fl_epe.schedules import Adjacency
 

@@ -20,26 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing.analytical import analytical
-from fl_epe.auditing.audited_client import AuditedClient
-from fl_epe.auditing.epsilon_estimate import EpsilonEstimate, epsilon_metrics
-from fl_epe.auditing.epsilon_so_far import EpsilonSoFar
-from fl_epe.auditing.faults import FaultBook
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import (
+from fl_epe.auditing.answer import AuditedClient, EpsilonSoFar, analytical
+from fl_epe.auditing.estimate import EpsilonEstimate, epsilon_metrics
+from fl_epe.auditing.record import (
+    WINDOW,
+    AuditRecord,
     ClientLog,
+    FaultBook,
     Provenance,
+    RoundCorrelation,
     RunningScores,
+    Whitener,
     installed_versions,
+    whitened_row,
 )
-from fl_epe.auditing.round_scores import (
+from fl_epe.auditing.recorder.round_scores import (
     OTHERS,
     RoundFacts,
     SeenRounds,
     record_from_scorer,
     score_round,
 )
-from fl_epe.auditing.whitening import WINDOW, RoundCorrelation, Whitener, whitened_row
 from fl_epe.canaries import CanaryKind, CanaryScorer, CanarySet
 from fl_epe.checks import (
     Integers,

@@ -18,11 +18,9 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, Adversary
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.reaction import Reaction
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.view import View, seen_by
+from fl_epe.auditing.estimate import EVERY_ROUND, Adversary
+from fl_epe.auditing.record import AuditRecord, NotMeasured
+from fl_epe.auditing.scoring import Reaction, View, seen_by
 from fl_epe.schedules import Events
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations

@@ -17,23 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fl_epe.accounting import epsilon_of_shift
-from fl_epe.auditing.answer import answer
-from fl_epe.auditing.assumptions import (
-    check_known_variance,
-    check_sign,
-    not_gaussian,
-    wider_than_known,
-)
-from fl_epe.auditing.audited_client import claim_adversary
-from fl_epe.auditing.bounds.error_rates import (
+from fl_epe.auditing.answer.answer import answer
+from fl_epe.auditing.answer.audited_client import claim_adversary
+from fl_epe.auditing.bounds import (
     Sample,
     UpperLimit,
+    band_upper,
     count_errors,
     epsilon_from_rates,
     upper_rates,
 )
-from fl_epe.auditing.bounds.thresholds import band_upper
-from fl_epe.auditing.epsilon_estimate import (
+from fl_epe.auditing.estimate import (
     Adversary,
     EpsilonEstimate,
     FittedGaussian,
@@ -41,10 +35,18 @@ from fl_epe.auditing.epsilon_estimate import (
     fit_gaussian,
     half_width,
 )
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.scores import Scores, in_moderate_units, shift_scores
-from fl_epe.auditing.view import STATISTICS, seen_by
+from fl_epe.auditing.record import AuditRecord, NotMeasured
+from fl_epe.auditing.scoring import (
+    STATISTICS,
+    Scores,
+    check_known_variance,
+    check_sign,
+    in_moderate_units,
+    not_gaussian,
+    seen_by,
+    shift_scores,
+    wider_than_known,
+)
 from fl_epe.checks import check_probability, raise_invalid
 
 _ALIKE = 0.01  # relative difference of expected scores that count as equal
@@ -63,10 +65,11 @@ def epsilon_from_cosines(
 ) -> EpsilonEstimate:
     """ε from the cosines of observed canaries (Andrew et al. 2024, Algorithms 1 and 2).
 
-    The cosines' own law is used, a noncentral t distribution (`fl_epe.auditing.scores`): each
-    canary is in a Gaussian vector of its own, or of the same length. The interval then covers at
-    every ε in ``dim`` ≥ 10, and a χ² test refuses cosines that are wider (`check_known_variance`).
-    ``benchmarks/estimators.py --dims`` prints bias, coverage and refusals.
+    The cosines' own law is used, a noncentral t distribution
+    (`fl_epe.auditing.scoring.scores`): each canary is in a Gaussian vector of its own, or of
+    the same length. The interval then covers at every ε in ``dim`` ≥ 10, and a χ² test refuses
+    cosines that are wider (`check_known_variance`). ``benchmarks/estimators.py --dims`` prints
+    bias, coverage and refusals.
 
     Args:
         cosines: shape ``(k,)``, cosine of each observed canary with what was released.
@@ -174,7 +177,7 @@ def epsilon_from_record(
     confidence: float = 0.95,
     leave_one_out: bool = True,
 ) -> EpsilonEstimate:
-    """ε of an audited run against an adversary: that of `fl_epe.auditing.answer`.
+    """ε of an audited run against an adversary: that of `fl_epe.auditing.answer.answer`.
 
     A named ``statistic``, fitted variance, or ``leave_one_out=False`` gives the estimate of that
     statistic instead: ε of the canaries' mean score.

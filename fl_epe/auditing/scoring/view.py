@@ -5,8 +5,8 @@ momentum undone: √d times the cosine C over √(1 − C²) (`scores.shift_scor
 N(0, 1) for an unobserved canary. ``a_t = √d·C_t / (n·‖h_t‖)`` is the expected score of a
 participant of round t (in general, √d times the norm of what it adds to the mean, over the norm of
 all else in it, ``h_t``). Rounds are correlated where their ``h_t`` are: whitened scores and signals
-are ``L⁻¹s_i`` and ``L⁻¹f_i`` (`fl_epe.auditing.whitening`), with ``f_it`` = a_t in the rounds of
-canary i and 0 in others.
+are ``L⁻¹s_i`` and ``L⁻¹f_i`` (`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t
+in the rounds of canary i and 0 in others.
 
 Examples:
     >>> list(STATISTICS)
@@ -23,22 +23,27 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing import statistics
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, FINAL_MODEL, Adversary
-from fl_epe.auditing.leave_one_out import all_canaries, leave_one_out
-from fl_epe.auditing.measured import check_measured
-from fl_epe.auditing.reaction import Moved, Reaction, fit_reaction, pulled_back
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import ServerStep
-from fl_epe.auditing.scores import (
+from fl_epe.auditing.estimate import EVERY_ROUND, FINAL_MODEL, Adversary
+from fl_epe.auditing.record import (
+    EXACT,
+    AuditRecord,
+    Precision,
+    ServerStep,
+    check_measured,
+    energy_of_pairs,
+    quotients,
+    reach_of,
+)
+from fl_epe.auditing.scoring import statistics
+from fl_epe.auditing.scoring.leave_one_out import all_canaries, leave_one_out
+from fl_epe.auditing.scoring.reaction import Moved, Reaction, fit_reaction, pulled_back
+from fl_epe.auditing.scoring.scores import (
     Scores,
     fitted_shift,
     hidden_norm,
     mean_spread,
-    quotients,
     shift_scores,
 )
-from fl_epe.auditing.whitening import EXACT, Precision, energy_of_pairs, reach_of
 from fl_epe.checks import Floats, raise_invalid
 from fl_epe.seeding import generator
 

@@ -17,11 +17,15 @@ from typing import Any
 import numpy as np
 import scipy
 
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.record_parts import CanaryCosines, RunningScores
-from fl_epe.auditing.scores import cosines_of, quotients
-from fl_epe.auditing.whitening import RoundCorrelation
+from fl_epe.auditing.record import (
+    AuditRecord,
+    CanaryCosines,
+    NotMeasured,
+    RoundCorrelation,
+    RunningScores,
+    quotients,
+)
+from fl_epe.auditing.scoring.scores import cosines_of
 from fl_epe.canaries import SCORE_MEMORY, CanarySet
 from fl_epe.checks import Floats, Integers, raise_invalid
 from fl_epe.mechanism import norm

@@ -4,10 +4,10 @@ It is that of a client who has taken part as often as is planned up to then: κ 
 far times the expected score of that client. `EpsilonSoFar` is the only implementation. A
 `RunAuditor` adds each round's scores to one during the run and keeps them in the record, from which
 `epsilon_by_round` says the same numbers again. After the last round ε is the answer of the run
-(`fl_epe.auditing.answer`), with its interval for one look.
+(`fl_epe.auditing.answer.answer`), with its interval for one look.
 
-Its intervals are a confidence sequence (`fl_epe.auditing.confidence_sequence`): one may stop when
-they say enough.
+Its intervals are a confidence sequence (`fl_epe.auditing.estimate.confidence_sequence`): one
+may stop when they say enough.
 
 Examples:
     >>> so_far = EpsilonSoFar(dim=10_000, count=2, planned=4.0)
@@ -24,13 +24,21 @@ from collections.abc import Collection
 import numpy as np
 
 from fl_epe.accounting import epsilon_of_signals
-from fl_epe.auditing.answer import answer
-from fl_epe.auditing.audited_client import AS_OFTEN, AuditedClient, claim_adversary
-from fl_epe.auditing.confidence_sequence import PLAN_MARGIN, boundary
-from fl_epe.auditing.epsilon_estimate import EVERY_ROUND, EpsilonEstimate
-from fl_epe.auditing.record import AuditRecord
-from fl_epe.auditing.view import seen_by
-from fl_epe.auditing.whitening import SKETCH_PARTS, Precision, energy_of_pairs, reach_of
+from fl_epe.auditing.answer.answer import answer
+from fl_epe.auditing.answer.audited_client import (
+    AS_OFTEN,
+    AuditedClient,
+    claim_adversary,
+)
+from fl_epe.auditing.estimate import EVERY_ROUND, PLAN_MARGIN, EpsilonEstimate, boundary
+from fl_epe.auditing.record import (
+    SKETCH_PARTS,
+    AuditRecord,
+    Precision,
+    energy_of_pairs,
+    reach_of,
+)
+from fl_epe.auditing.scoring import seen_by
 from fl_epe.checks import Floats, check_count, check_probability
 from fl_epe.schedules import Events, ParticipationLaw
 
@@ -135,7 +143,7 @@ class EpsilonSoFar:
     def extrapolates(self) -> bool:
         """Whether all canaries took part so much less often than the client that ε may be far off.
 
-        It is not where noise hides most of a client (`fl_epe.auditing.reaction`).
+        It is not where noise hides most of a client (`fl_epe.auditing.scoring.reaction`).
         """
         return bool(self._counts.max(initial=0) < AS_OFTEN * self.participations)
 

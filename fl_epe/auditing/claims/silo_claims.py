@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from fl_epe.auditing.evidence import Undecided
-from fl_epe.auditing.silos import SiloAnswer
+from fl_epe.auditing.answer import SiloAnswer
+from fl_epe.auditing.claims.evidence import Undecided
 from fl_epe.checks import check_not_negative, raise_invalid
 from fl_epe.wording import number
 
@@ -31,7 +31,7 @@ def assert_silos_private(
         ValueError: if an answer has another δ.
 
     Examples:
-        >>> from fl_epe.auditing.silos import SiloLine
+        >>> from fl_epe.auditing.answer import SiloLine
         >>> line = SiloLine("server", 9.0, 8.0, 10.0, proved=6.5, theory=3.0)
         >>> answer = SiloAnswer("north", "record", 1e-5, 0.95, 30, 200, (line,))
         >>> assert_silos_private({"north": answer}, epsilon=3.0, delta=1e-5)

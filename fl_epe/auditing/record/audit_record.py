@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fl_epe.archive import refusal
-from fl_epe.auditing.record_file import WHAT, part_of, read_values, write_values
-from fl_epe.auditing.record_parts import (
+from fl_epe.auditing.record.file import WHAT, part_of, read_values, write_values
+from fl_epe.auditing.record.parts import (
     CanaryCosines,
     ClientLog,
     Design,
@@ -30,9 +30,9 @@ from fl_epe.auditing.record_parts import (
     Norms,
     Provenance,
     RunningScores,
+    quotients,
 )
-from fl_epe.auditing.scores import quotients
-from fl_epe.auditing.whitening import RoundCorrelation
+from fl_epe.auditing.record.round_correlation import RoundCorrelation
 from fl_epe.checks import (
     ArgumentError,
     Booleans,

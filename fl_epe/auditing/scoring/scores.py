@@ -24,7 +24,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.auditing.epsilon_estimate import Adversary
+from fl_epe.auditing.estimate import Adversary
 from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
@@ -190,11 +190,6 @@ def check_cosines(name: str, values: ArrayLike) -> Floats:
             "in [-1, 1]: with dim, scores are cosines",
         )
     return cosines
-
-
-def quotients(parts: Floats, wholes: Floats) -> Floats:
-    """``parts / wholes``, in the shape of ``parts``; 0 where a whole is not above 0."""
-    return np.divide(parts, wholes, out=np.zeros_like(parts), where=wholes > 0)
 
 
 def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:

@@ -30,7 +30,7 @@ from fl_epe.accounting import (
     poisson_epsilon,
     unknown_expected_score_epsilon,
 )
-from fl_epe.auditing.measured import LEAST_CANARIES
+from fl_epe.auditing.record import LEAST_CANARIES
 from fl_epe.canaries import divided_places, ladder, rungs
 from fl_epe.checks import Booleans, check_count, check_rate
 from fl_epe.mechanism import sgd_weights

@@ -14,8 +14,8 @@ import math
 import numpy as np
 import scipy
 
-from fl_epe.auditing.measured import NotMeasured
-from fl_epe.auditing.scores import Scores, in_moderate_units
+from fl_epe.auditing.record import NotMeasured
+from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20

@@ -1,0 +1,63 @@
+"""Scores of canaries: what an adversary computes from a record, in a `View`.
+
+`null_misfit` and its kind say whether scores follow the law that estimates assume.
+"""
+
+from fl_epe.auditing.scoring.assumptions import (
+    LEAST_FOR_NULL,
+    GaussianFit,
+    check_known_variance,
+    check_sign,
+    gaussian_test,
+    not_gaussian,
+    null_misfit,
+    wider_than_known,
+)
+from fl_epe.auditing.scoring.leave_one_out import (
+    SMALLEST_SHARE,
+    leave_others_out,
+    measure_others,
+    others_share,
+)
+from fl_epe.auditing.scoring.reaction import RATES, Reaction
+from fl_epe.auditing.scoring.scores import (
+    UNKNOWN_ROUNDS,
+    Scores,
+    check_cosines,
+    cosines_of,
+    hidden_norm,
+    in_moderate_units,
+    normal_deviates,
+    shift_scores,
+)
+from fl_epe.auditing.scoring.statistics import mixture_ratios
+from fl_epe.auditing.scoring.view import STATISTICS, View, seen_by
+
+__all__ = [
+    "LEAST_FOR_NULL",
+    "RATES",
+    "SMALLEST_SHARE",
+    "STATISTICS",
+    "UNKNOWN_ROUNDS",
+    "GaussianFit",
+    "Reaction",
+    "Scores",
+    "View",
+    "check_cosines",
+    "check_known_variance",
+    "check_sign",
+    "cosines_of",
+    "gaussian_test",
+    "hidden_norm",
+    "in_moderate_units",
+    "leave_others_out",
+    "measure_others",
+    "mixture_ratios",
+    "normal_deviates",
+    "not_gaussian",
+    "null_misfit",
+    "others_share",
+    "seen_by",
+    "shift_scores",
+    "wider_than_known",
+]
