@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 
-from fl_epe.mechanism import ClippedSum, norm, one_round
+from fl_epe.mechanism import ClippedSum, clipping, norm
 
 DIM, CLIP_NORM = 1_206_590, 0.5
 BLOCKS = (1 << 15, 1 << 12, 1 << 17)
@@ -30,11 +30,11 @@ def separately(update: np.ndarray, total: np.ndarray) -> None:
 
 def in_blocks(size: int) -> Callable[[np.ndarray], None]:
     """`ClippedSum.add` with blocks of another size."""
-    with mock.patch.object(one_round, "BLOCK", size):
+    with mock.patch.object(clipping, "BLOCK", size):
         total = ClippedSum(DIM, CLIP_NORM)
 
     def add(update: np.ndarray) -> None:
-        with mock.patch.object(one_round, "BLOCK", size):
+        with mock.patch.object(clipping, "BLOCK", size):
             total.add(update)
 
     return add

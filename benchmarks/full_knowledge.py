@@ -36,7 +36,7 @@ import torch
 
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import STATISTICS, seen_by
+from fl_epe.auditing import STATISTICS, scores_of, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
@@ -79,7 +79,7 @@ def repeated(runs: int) -> None:
         )
         knowing = STATISTICS["full-knowledge"]
         means = np.array(
-            [seen_by(r, knowing).scores().observed.mean() for r in records]
+            [scores_of(seen_by(r, knowing)).observed.mean() for r in records]
         )
         found = float(np.sqrt(150 * np.mean((means - theory) ** 2)))
         error = (means.mean() - theory) / (means.std(ddof=1) / np.sqrt(runs))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, AuditedClient, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditedClient, scores_of, seen_by
 from fl_epe.auditing.answer.theory import analytical
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
@@ -78,7 +78,7 @@ def test_the_limit_meets_theory_at_known_rounds(spec):
         make_schedule(kind, 24, 3, **options), 0.5, 1e-3, num_canaries=800
     )
     assert record.mechanism.participation.name == kind
-    scores = seen_by(record, EVERY_ROUND).scores().observed
+    scores = scores_of(seen_by(record, EVERY_ROUND)).observed
     counts = record.presence.sum(axis=0)
     standard = scores - np.sqrt(counts[counts > 0]) / 0.5
     assert abs(standard.mean()) < 4 / np.sqrt(len(standard))

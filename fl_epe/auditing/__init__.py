@@ -100,6 +100,7 @@ from fl_epe.auditing.scoring import (
     View,
     null_misfit,
     others_share,
+    scores_of,
     seen_by,
 )
 
@@ -181,6 +182,7 @@ __all__ = [
     "quotients",
     "read_scores",
     "scores_for_claim",
+    "scores_of",
     "seen_by",
     "summarize_scores",
     "tells_apart",

@@ -14,19 +14,14 @@ Examples:
     array([1. , 0.5])
 """
 
-from fl_epe.mechanism.one_round import (
-    BLOCK,
-    AdaptiveClip,
-    ClipNorm,
-    ClippedSum,
-    FixedClip,
+from fl_epe.mechanism.clip_norms import AdaptiveClip, ClipNorm, FixedClip
+from fl_epe.mechanism.clipping import BLOCK, ClippedSum, blocks, norm
+from fl_epe.mechanism.noise import gaussian_noise
+from fl_epe.mechanism.server_optimizers import (
     ServerAdam,
     ServerOptimizer,
     ServerSGD,
     advance,
-    blocks,
-    gaussian_noise,
-    norm,
     sgd_weights,
 )
 from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matrix

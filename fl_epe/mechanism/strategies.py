@@ -35,7 +35,7 @@ import scipy
 
 from fl_epe.archive import read_npy
 from fl_epe.checks import Floats, Floats32, raise_invalid
-from fl_epe.mechanism.one_round import blocks
+from fl_epe.mechanism.clipping import blocks
 
 Buffers = tuple[Floats32, ...]
 """Vectors that make the noise of later rounds, at first 0; none of them is ever changed."""

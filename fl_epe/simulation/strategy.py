@@ -26,8 +26,9 @@ from fl_epe.noise import RUN_LEVEL, NoiseHealth
 from fl_epe.schedules import Cohort
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import dp_fedavg
-from fl_epe.simulation.cohorts import METRICS, NodeRegistry, RoundLog
 from fl_epe.simulation.messages import TrainInstruction, add_up, collect
+from fl_epe.simulation.node_registry import NodeRegistry
+from fl_epe.simulation.round_log import METRICS, RoundLog
 
 logger = logging.getLogger(__name__)
 

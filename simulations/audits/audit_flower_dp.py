@@ -128,7 +128,14 @@ from flwr.serverapp.strategy import (
 from numpy.typing import NDArray
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, find_evidence, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    AuditRecord,
+    Scores,
+    find_evidence,
+    scores_of,
+    seen_by,
+)
 from fl_epe.auditing.claims.evidence import Evidence
 from fl_epe.conformance.games import play
 from fl_epe.flower import CanaryAudit
@@ -415,7 +422,7 @@ def examine(case: Case, canaries: int, seed: int) -> Finding:
         return Finding(case, None, textwrap.shorten(str(error), 52))
     if not isinstance(run, Scores):  # of every canary, however heavy
         record: AuditRecord = getattr(run, "record")()  # noqa: B009 - of a strategy's audit
-        run = seen_by(record, EVERY_ROUND).scores()
+        run = scores_of(seen_by(record, EVERY_ROUND))
     evidence = find_evidence(run, case.claimed, DELTA, CONFIDENCE, method=case.method)
     return Finding(case, evidence)
 

@@ -63,6 +63,7 @@ from fl_epe.auditing import (
     FINAL_MODEL,
     Adversary,
     epsilon_from_record,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.bounds import lower_bound
@@ -176,7 +177,7 @@ def _values(found: Comparison) -> dict[str, float]:
         "CANIFE: fitted Gaussians, Rényi composition": found.canife("rdp", fitted=True),
     }
     for name, adversary, statistic in _SEEN:
-        scores = seen_by(record, adversary).scores(statistic)
+        scores = scores_of(seen_by(record, adversary), statistic)
         epsilon = epsilon_from_record(
             record, adversary=adversary, statistic=statistic
         ).epsilon

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from fl_epe import RoundFacts, RunAuditor
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, find_evidence, seen_by
+from fl_epe.auditing import EVERY_ROUND, find_evidence, scores_of, seen_by
 
 Floats = NDArray[np.float64]
 AddNoise = Callable[[NDArray[np.float32]], NDArray[np.floating]]
@@ -79,7 +79,7 @@ def audit(
     record = auditor.record()
     claimed = claim(rounds, separation)
     found = find_evidence(record, claimed, DELTA, CONFIDENCE)
-    scores = seen_by(record, EVERY_ROUND).scores()
+    scores = scores_of(seen_by(record, EVERY_ROUND))
     return float(scores.observed.mean() * scores.unit), found.lower_bound, claimed
 
 

@@ -21,7 +21,7 @@ from group_privacy import group_epsilon
 from substitute_models import epsilon_of_means
 
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, seen_by
+from fl_epe.auditing import EVERY_ROUND, AuditRecord, Scores, scores_of, seen_by
 from fl_epe.auditing.bounds import lower_bound
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds, generator
@@ -112,7 +112,7 @@ def signed_run(
     """
     signs = generator(seed, _SIGNS).choice((-1, 1), count)
     record = _record(noise, signs, rounds, delta, seed)
-    scores = seen_by(record, EVERY_ROUND).with_all_canaries.scores().observed
+    scores = scores_of(seen_by(record, EVERY_ROUND).with_all_canaries).observed
     return Scores(scores[signs > 0], scores[signs < 0], statistic="matched filter")
 
 

@@ -42,6 +42,7 @@ from fl_epe.auditing import (
     epsilon_from_record,
     epsilon_of,
     ladder_fit,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.scoring.assumptions import gaussian_test
@@ -263,7 +264,7 @@ def _line(table: PaperTable, cell: Cell, record: AuditRecord) -> dict[str, str]:
 def _fitted(record: AuditRecord, adversary: Adversary, statistic: str) -> str:
     """The paper's ε of a statistic: two fitted Gaussians."""
     try:
-        scores = seen_by(record, adversary).scores(statistic)
+        scores = scores_of(seen_by(record, adversary), statistic)
         return number(epsilon_of(scores, record.delta, "fitted").epsilon)
     except NotMeasured:
         return NOT_MEASURED
@@ -276,7 +277,7 @@ def gaussianity(record: AuditRecord) -> str:
     norm grows, are a mixture of Gaussians and not one.
     """
     try:
-        cosines = seen_by(record, FINAL_MODEL).scores("model").observed
+        cosines = scores_of(seen_by(record, FINAL_MODEL), "model").observed
     except NotMeasured:
         return NOT_MEASURED
     fit = gaussian_test(cosines)
@@ -326,7 +327,7 @@ def check_limit(record: AuditRecord) -> tuple[str, bool]:
     if share > LARGEST_SHARE:
         return f"updates are {share:.0%} of θ_T − θ_0: the limit does not apply", False
     view = seen_by(record)
-    fit = ladder_fit(view, view.scores(), math.erf(STANDARD_ERRORS / math.sqrt(2)))
+    fit = ladder_fit(view, scores_of(view), math.erf(STANDARD_ERRORS / math.sqrt(2)))
     found, low, high = (
         known_expected_score_epsilon(
             max(scale, 0.0) * view.sizes.observed, record.delta
@@ -405,7 +406,7 @@ def _draw(
 
 
 def _density(axes: Any, record: AuditRecord, label: str) -> None:
-    observed = seen_by(record).scores().observed
+    observed = scores_of(seen_by(record)).observed
     grid = np.linspace(observed.min() - 1, observed.max() + 1, 200)
     axes.plot(grid, stats.gaussian_kde(observed)(grid), label=label)
 

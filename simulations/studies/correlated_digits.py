@@ -111,7 +111,14 @@ from numpy.typing import NDArray
 from fl_epe import AuditRecord, epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon, known_expected_score_epsilon
 from fl_epe.accounting.sensitivity import sensitivity
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, RunAuditor, ladder_fit, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    RunAuditor,
+    ladder_fit,
+    scores_of,
+    seen_by,
+)
 from fl_epe.config import RunConfig
 from fl_epe.mechanism.strategies import strategy_matrix
 from fl_epe.schedules import make_schedule
@@ -192,7 +199,7 @@ def ratios(record: AuditRecord, real: Floats, which: int) -> tuple[Floats, float
     Then the standard error of the last, and ε beside that of theory, in words.
     """
     view = seen_by(record, ADVERSARIES[which])
-    scores = view.scores()
+    scores = scores_of(view)
     fit = ladder_fit(view, scores)
     expected = [
         theory(record, r)[which] for r in (0 * real, np.diag(np.diag(real)), real)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_epe.auditing import STATISTICS, AuditRecord, seen_by
+from fl_epe.auditing import STATISTICS, AuditRecord, scores_of, seen_by
 from fl_epe.config import RunConfig
 from fl_epe.seeding import Seeds
 from fl_epe.simulation import Job, simulate
@@ -43,7 +43,7 @@ def quality(record: AuditRecord) -> float:
 
 def kappa(record: AuditRecord) -> float:
     """The least-squares slope of the scores over what theory expects of each."""
-    scores = seen_by(record, STATISTICS["full-knowledge"]).scores()
+    scores = scores_of(seen_by(record, STATISTICS["full-knowledge"]))
     z = record.mechanism.sum_noise_multiplier
     assert scores.expected is not None
     assert z is not None

@@ -114,7 +114,14 @@ from scipy import stats
 
 from fl_epe import AuditRecord, epsilon_from_record, epsilon_two_gaussians
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, ladder_fit, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    FINAL_MODEL,
+    Adversary,
+    ladder_fit,
+    scores_of,
+    seen_by,
+)
 from fl_epe.config import RunConfig
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
@@ -222,7 +229,7 @@ def predict(record: AuditRecord, config: RunConfig, seed: int) -> AuditRecord:
 
 def compare(record: AuditRecord, limit: AuditRecord, adversary: Adversary) -> Row:
     """Compare the mean scores and ε of the run's canaries with the limit's."""
-    pairs = [seen_by(r, adversary).scores() for r in (record, limit)]
+    pairs = [scores_of(seen_by(r, adversary)) for r in (record, limit)]
     means = (
         pairs[0].unit * pairs[0].observed.mean(),
         pairs[1].unit * pairs[1].observed.mean(),

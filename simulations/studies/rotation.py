@@ -151,6 +151,7 @@ from fl_epe.auditing import (
     Scores,
     epsilon_of,
     ladder_fit,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.bounds import lower_bound
@@ -340,7 +341,7 @@ def of_record(record: AuditRecord) -> Statistics:
     """Every statistic of a run."""
     found: Statistics = {}
     for adversary, statistic in ATTACKS:
-        scores = seen_by(record, adversary).scores(statistic)
+        scores = scores_of(seen_by(record, adversary), statistic)
         name = "final" if adversary.sees == "final" else statistic
         if scores.unobserved is None:
             raise ValueError(

@@ -76,6 +76,7 @@ from fl_epe.auditing import (
     Mechanism,
     Norms,
     ServerStep,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.answer.epsilon_so_far import EpsilonSoFar
@@ -257,7 +258,7 @@ def run(
             sizes = expected_scores(here[:, :after], shared)
             above |= mean_delta(sizes, estimate.low) < DELTA
     view, (theory, truth) = seen_by(record, EVERY_ROUND), truth_of(often, shared)
-    scores = view.scores()
+    scores = scores_of(view)
     fit = ladder_fit(view, scores)
     # Whether the truth is in the interval of κ, in terms of ε, whose ends need not be solved.
     ends = [

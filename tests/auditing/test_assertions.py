@@ -23,10 +23,11 @@ from fl_epe.auditing import (
     epsilon_from_record,
     epsilon_lower_bound,
     find_evidence,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.bounds import BOUNDS, lower_bound
-from fl_epe.auditing.claims.evidence import Evidence, scores_of
+from fl_epe.auditing.claims.evidence import Evidence, run_scores
 from fl_epe.auditing.claims.laws import laws_of_scores
 from fl_epe.conformance.games import play
 from fl_epe.limit import limit_record
@@ -393,7 +394,7 @@ def test_scores_are_checked():
 @pytest.mark.parametrize("schedule", [ShuffledEpochs(5, 1), ShuffledEpochs(5, 0.5)])
 def test_single_participation_has_the_exact_null(schedule):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=0)
-    scores = scores_of(record)
+    scores = run_scores(record)
     assert scores.unobserved is None
     assert scores.dim == record.dim
     assert scores.statistic == "matched-filter"
@@ -408,7 +409,7 @@ def test_single_participation_has_the_exact_null(schedule):
 )
 def test_several_participations_have_the_exact_null(schedule):
     record = limit_record(schedule, 0.5, DELTA, num_canaries=40, unobserved=0)
-    scores = scores_of(record)
+    scores = run_scores(record)
     assert scores.dim is not None
     assert scores.unobserved is None
     assert find_evidence(record, 1.0, DELTA).unobserved == 0
@@ -419,14 +420,14 @@ def test_rounds_that_may_be_correlated_have_none():
         record = make_record(participation=schedule.law(40))
         assert record.correlation.factor is None
         assert record.presence.sum(axis=0).max() > 1
-        scores = scores_of(record)
+        scores = run_scores(record)
         assert scores.dim is None
         assert record.unobserved.count - len(scores.unobserved) in (
             0,
             1,
         )  # one for no round
     with pytest.raises(ValueError, match=r"unobserved=0 >= 2.*3 times"):
-        scores_of(
+        run_scores(
             limit_record(ShuffledEpochs(6, 3), 0.5, DELTA, unobserved=0).with_values(
                 correlation=RoundCorrelation()
             )
@@ -436,7 +437,7 @@ def test_rounds_that_may_be_correlated_have_none():
 def test_record_with_too_few_canaries_is_refused():
     nobody = make_record(presence=np.zeros((6, 40), bool))
     with pytest.raises(NotMeasured, match="no canary took part in 6 rounds"):
-        scores_of(nobody)
+        run_scores(nobody)
 
 
 # Whom a claim is about.
@@ -475,19 +476,19 @@ def test_a_canary_that_takes_part_more_often_than_any_client_convicts_nobody():
         record.dim
     )
     loud = record.with_values(**{"presence": presence, "observed.means": means})
-    scores = scores_of(loud)
+    scores = run_scores(loud)
     assert len(scores.observed) == record.num_canaries - 20
     assert not assert_private(loud, claim, 1e-5).violated
-    whole = seen_by(loud, EVERY_ROUND).scores()
+    whole = scores_of(seen_by(loud, EVERY_ROUND))
     assert lower_bound(whole, 1e-5, confidence=0.99, method="weighted") > claim
 
 
 def test_a_heavier_canary_than_the_client_does_not_count():
     record = limit_record(ShuffledEpochs(4, 4), 1.0, 1e-5, num_canaries=12, seed=2)
     weights = np.ones((4, 12))
-    assert len(scores_of(record.with_values(canary_weights=weights)).observed) == 12
+    assert len(run_scores(record.with_values(canary_weights=weights)).observed) == 12
     weights[:, :5] = 3.0
-    assert len(scores_of(record.with_values(canary_weights=weights)).observed) == 7
+    assert len(run_scores(record.with_values(canary_weights=weights)).observed) == 7
     with pytest.raises(
         NotMeasured, match="only 0 of 12 canaries took part at most as often"
     ):
@@ -509,12 +510,12 @@ def test_a_claim_that_rests_on_unknown_secret_rounds_is_not_tested_at_known_ones
 
 def test_whatever_has_or_makes_a_record_can_be_tested():
     record, scores = make_record(), _two_groups(1.0)
-    assert scores_of(scores) is scores
-    assert scores_of(lambda: scores) is scores
+    assert run_scores(scores) is scores
+    assert run_scores(lambda: scores) is scores
     recorded = SimpleNamespace(record=lambda: record)
-    expected = scores_of(record).observed
+    expected = run_scores(record).observed
     for run in (recorded, lambda: record, lambda: recorded):
-        assert np.array_equal(scores_of(run).observed, expected)
+        assert np.array_equal(run_scores(run).observed, expected)
 
 
 @pytest.mark.parametrize(
@@ -530,7 +531,7 @@ def test_whatever_has_or_makes_a_record_can_be_tested():
 def test_anything_else_is_named(run):
     found = run() if callable(run) else run
     with pytest.raises(TypeError, match=f"type {type(found).__name__} "):
-        scores_of(run)
+        run_scores(run)
 
 
 # The game.

@@ -13,6 +13,7 @@ from fl_epe.auditing import (
     Design,
     client_epsilon,
     scores_for_claim,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.answer.audited_client import hidden_events
@@ -128,7 +129,7 @@ def test_known_rounds_count_only_canaries_that_the_client_covers():
     taken = record.presence.sum(axis=0)
     scores, whole = (
         scores_for_claim(record),
-        seen_by(record, EVERY_ROUND).scores().observed,
+        scores_of(seen_by(record, EVERY_ROUND)).observed,
     )
     np.testing.assert_array_equal(scores.observed, whole[taken >= 6])
     less = AuditedClient(2, client.patterns)

@@ -22,6 +22,7 @@ from fl_epe.auditing import (
     Scores,
     answer,
     epsilon_of,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
@@ -272,7 +273,7 @@ def test_affine_changes_of_the_scores_do_not_matter():
 class TestMatchedFilter:
     def test_equals_a_plain_loop(self):
         record = make_record()
-        observed, unobserved = seen_by(record, EVERY_ROUND).scores().both()
+        observed, unobserved = scores_of(seen_by(record, EVERY_ROUND)).both()
         scale = np.sqrt(record.dim)
         for scores, cosines, count in (
             (observed, record.observed.means, 40),
@@ -308,7 +309,7 @@ class TestMatchedFilter:
                 "unobserved.displacement": np.zeros(k),
             },
         )
-        observed, unobserved = seen_by(record, EVERY_ROUND).scores().both()
+        observed, unobserved = scores_of(seen_by(record, EVERY_ROUND)).both()
         assert stats.kstest(unobserved, "norm").pvalue > 1e-3
         expected_score = np.sqrt(presence.sum(axis=0)) / z
         assert stats.kstest(observed - expected_score, "norm").pvalue > 1e-3
@@ -316,18 +317,18 @@ class TestMatchedFilter:
     def test_canaries_that_never_took_part_are_left_out(self):
         presence = make_record().presence.copy()
         presence[:, 3] = False
-        observed, unobserved = (
-            seen_by(make_record(presence=presence), EVERY_ROUND).scores().both()
-        )
+        observed, unobserved = scores_of(
+            seen_by(make_record(presence=presence), EVERY_ROUND)
+        ).both()
         assert len(observed) == 39
         assert len(unobserved) == 30
 
 
 def test_final_scores_have_unit_null():
     record = make_record()
-    observed = seen_by(record).scores("model").observed
+    observed = scores_of(seen_by(record), "model").observed
     np.testing.assert_allclose(observed, record.observed.final * 100)
-    observed = seen_by(record).scores().observed
+    observed = scores_of(seen_by(record)).observed
     np.testing.assert_allclose(observed, record.observed.displacement * 100)
 
 

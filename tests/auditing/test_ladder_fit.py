@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fl_epe.auditing import EVERY_ROUND, AuditedClient, Scores, answers, seen_by
+from fl_epe.auditing import (
+    EVERY_ROUND,
+    AuditedClient,
+    Scores,
+    answers,
+    scores_of,
+    seen_by,
+)
 from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.reporting.reliability import warnings_of
@@ -29,13 +36,13 @@ def record_of(seed=0, places=13, rounds=30, participations=12, **options):
 
 def fit_of(record, scores=None):
     view = seen_by(record, EVERY_ROUND)
-    return ladder_fit(view, scores or view.scores())
+    return ladder_fit(view, scores or scores_of(view))
 
 
 def test_it_is_least_squares_with_its_standard_error():
     record = record_of()
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, view.scores().observed
+    sizes, scores = view.sizes.observed, scores_of(view).observed
     fit = fit_of(record)
     assert fit.scale == pytest.approx(sizes @ scores / (sizes @ sizes), rel=1e-9)
     half = stats.norm.ppf(0.975) / np.sqrt(sizes @ sizes)
@@ -59,7 +66,7 @@ def test_power_is_what_the_tests_find():
     for seed in range(200):
         record = record_of(seed, places=60, participations=30)
         view = seen_by(record, EVERY_ROUND)
-        sizes, scores = view.sizes.observed, view.scores()
+        sizes, scores = view.sizes.observed, scores_of(view)
         mean = (sizes.min() + sizes) / 2  # from the first rung on
         scores = dataclasses.replace(scores, observed=scores.observed - sizes + mean)
         fit = fit_of(record, scores)
@@ -95,7 +102,7 @@ def test_ties_and_extremes_have_finite_numbers(values, dim):
 def test_scores_that_are_certainly_wider_have_a_wider_interval():
     record = record_of(places=60)
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, view.scores()
+    sizes, scores = view.sizes.observed, scores_of(view)
     wide = dataclasses.replace(scores, observed=sizes + 3 * (scores.observed - sizes))
     fit, plain = fit_of(record, wide), fit_of(record)
     assert fit.width == pytest.approx(3 * plain.width, rel=0.05)
@@ -106,7 +113,7 @@ def test_scores_that_are_certainly_wider_have_a_wider_interval():
 
 def test_a_common_norm_of_the_residual_widens_it():
     record = record_of(places=60)
-    scores = seen_by(record, EVERY_ROUND).scores()
+    scores = scores_of(seen_by(record, EVERY_ROUND))
     shared = fit_of(record, dataclasses.replace(scores, spread=3.0))
     assert shared.high - shared.low > 2.5 * (fit_of(record).high - fit_of(record).low)
 
@@ -118,9 +125,9 @@ def growing_less(seed, taken_back):
         schedule, 0.25, 1e-5, num_canaries=8, unobserved=2, beside=40, seed=seed
     )
     view = seen_by(record, EVERY_ROUND)
-    sizes, scores = view.sizes.observed, view.scores()
+    sizes, scores = view.sizes.observed, scores_of(view)
     lost = taken_back * sizes * (sizes - sizes.min()) / np.ptp(sizes)
-    view._scores["matched-filter"] = dataclasses.replace(
+    view.computed_scores["matched-filter"] = dataclasses.replace(
         scores, observed=scores.observed - lost
     )
     return view, AuditedClient.of(record, EVERY_ROUND)

@@ -18,6 +18,7 @@ from fl_epe.auditing import (
     epsilon_of,
     ladder_fit,
     others_share,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.estimate.confidence_sequence import boundary
@@ -69,15 +70,10 @@ def recorded(*arguments, **settings):
 
 def mean_score(record, sees="all", *, raw=False):
     statistic = {"all": "matched-filter", "final": "displacement"}[sees]
-    return (
-        (
-            seen_by(record, Adversary(sees)).with_all_canaries
-            if raw
-            else seen_by(record, Adversary(sees))
-        )
-        .scores(statistic)
-        .observed.mean()
-    )
+    view = seen_by(record, Adversary(sees))
+    if raw:
+        view = view.with_all_canaries
+    return scores_of(view, statistic).observed.mean()
 
 
 @pytest.mark.parametrize("count", [2, 7])
@@ -135,7 +131,7 @@ def test_final_models_do_not_depend_on_the_count_either(times):
 def test_unobserved_scores_stay_standard_normal():
     record = recorded(600)[0]
     for sees, statistic in (("all", "matched-filter"), ("final", "displacement")):
-        unobserved = seen_by(record, Adversary(sees)).scores(statistic).both()[1]
+        unobserved = scores_of(seen_by(record, Adversary(sees)), statistic).both()[1]
         assert len(unobserved) == UNOBSERVED
         assert stats.kstest(unobserved, "norm").pvalue > 0.01  # of one seed
 
@@ -194,11 +190,13 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
 ):
     record = audited(600, 5)[0].record(**NOISE)  # all of them in all rounds
     view = seen_by(record, Adversary(sees))
-    scores = view.scores()
+    scores = scores_of(view)
     assert scores.spread > 1.5
     for error in (0.0, 0.03):
         one = dataclasses.replace(scores, unit_error=error)
-        view._scores[{"all": "matched-filter", "final": "displacement"}[sees]] = one
+        view.computed_scores[
+            {"all": "matched-filter", "final": "displacement"}[sees]
+        ] = one
         mean, fit = epsilon_of(one, record.delta), ladder_fit(view)
         shifts = (
             np.array([fit.low, fit.scale, fit.high])

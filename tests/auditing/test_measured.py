@@ -21,6 +21,7 @@ from fl_epe.auditing import (
     Provenance,
     ServerStep,
     answer,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.claims.score_file import bare_scores, summarize_scores
@@ -61,7 +62,7 @@ UNMEASURED = {
 def test_no_statistic_of_an_unmeasured_run_has_a_number(kind: str, statistic: str):
     make, reason = UNMEASURED[kind]
     with pytest.raises(NotMeasured, match=reason):
-        seen_by(make(), STATISTICS[statistic]).scores(statistic)
+        scores_of(seen_by(make(), STATISTICS[statistic]), statistic)
     with pytest.raises(NotMeasured, match=reason):
         epsilon_from_record(
             make(), adversary=STATISTICS[statistic], statistic=statistic
@@ -136,7 +137,7 @@ def test_one_silent_round_is_no_reason():
 def test_a_model_that_shows_nothing_is_the_reason(changes, sees, statistic, reason):
     record = make_record(**changes)
     with pytest.raises(NotMeasured, match=reason):
-        seen_by(record, Adversary(sees)).scores(statistic)
+        scores_of(seen_by(record, Adversary(sees)), statistic)
     other = "all" if sees == "final" else "final"
     assert np.isfinite(epsilon_from_record(record, adversary=Adversary(other)).epsilon)
 

@@ -15,7 +15,8 @@ from fl_epe.auditing import (
 )
 from fl_epe.auditing.answer.ladder_fit import client_fit, ladder_fit
 from fl_epe.auditing.record.parts import ServerStep
-from fl_epe.auditing.scoring.reaction import Reaction, fit_reaction, pulled_back
+from fl_epe.auditing.scoring.reaction import Reaction, pulled_back
+from fl_epe.auditing.scoring.reaction_fit import fit_reaction
 
 DIM, ROUNDS, RATE, CLIENTS = 4000, 60, 0.05, 10
 NOISE = 0.5  # of a round's mean, as a vector

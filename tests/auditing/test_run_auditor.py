@@ -15,6 +15,7 @@ from fl_epe.auditing import (
     ServerStep,
     answers,
     ladder_fit,
+    scores_of,
     seen_by,
 )
 from fl_epe.auditing.record.round_correlation import SKETCH_PARTS, WINDOW, window_of
@@ -99,7 +100,7 @@ def test_unknown_contributions_weigh_every_round_the_same():
     assert not record.signal_known()
     from fl_epe.auditing.scoring.scores import shift_scores
 
-    scores, others = seen_by(record, EVERY_ROUND).with_all_canaries.scores().both()
+    scores, others = scores_of(seen_by(record, EVERY_ROUND).with_all_canaries).both()
     expected = shift_scores(record.observed.means, 500).sum(axis=0) / np.sqrt(3)
     np.testing.assert_allclose(scores, expected)
     assert others.shape == (3,)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fl_epe import CanarySet, RoundFacts, RunAuditor, epsilon_from_record
-from fl_epe.auditing import EVERY_ROUND, Adversary, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, scores_of, seen_by
 from fl_epe.auditing.scoring.leave_one_out import all_canaries
 from fl_epe.auditing.scoring.scores import mean_spread
 
@@ -36,7 +36,7 @@ def test_the_mean_of_overlapping_canaries_varies_as_predicted():
     dim, count, z, runs = 400, 200, 0.3, 100
     means, spreads = [], []
     for seed in range(runs):
-        scores = seen_by(audited(seed, dim, count, z), EVERY_ROUND).scores()
+        scores = scores_of(seen_by(audited(seed, dim, count, z), EVERY_ROUND))
         means.append(scores.observed.mean())
         spreads.append(scores.spread)
     measured = np.std(means, ddof=1) * np.sqrt(count)
@@ -53,17 +53,19 @@ def test_the_mean_of_overlapping_canaries_varies_as_predicted():
 def test_the_interval_of_a_record_has_that_width(sees):
     record = audited(1, 400, 200, 0.3, rounds=2, times=1)
     statistic = {"final": "displacement", "all": "matched-filter"}[sees]
-    spread = seen_by(record, Adversary(sees)).scores(statistic).spread
+    spread = scores_of(seen_by(record, Adversary(sees)), statistic).spread
     assert spread > 1.1
     unknown = audited(1, 400, 200, 0.3, rounds=2, times=1, known=False)
-    assert seen_by(unknown, Adversary(sees)).scores(statistic).spread == 1
+    assert scores_of(seen_by(unknown, Adversary(sees)), statistic).spread == 1
     wide, narrow = (
         epsilon_from_record(each, adversary=Adversary(sees))
         for each in (record, unknown)
     )
     assert wide.epsilon == narrow.epsilon
     assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
-    assert seen_by(all_canaries(record), Adversary(sees)).scores(statistic).spread == 1
+    assert (
+        scores_of(seen_by(all_canaries(record), Adversary(sees)), statistic).spread == 1
+    )
 
 
 def test_a_length_that_does_not_vary_moves_no_scores():
@@ -77,9 +79,9 @@ def test_a_length_that_does_not_vary_moves_no_scores():
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_the_noise_that_overlap_shares_is_that_of_the_strategy(sees):
     record, adversary = audited(1, 400, 200, 0.3, rounds=3), Adversary(sees)
-    spread = seen_by(record, adversary).scores().spread
+    spread = scores_of(seen_by(record, adversary)).spread
     independent = record.with_values(strategy=np.eye(3))
-    assert seen_by(independent, adversary).scores().spread == pytest.approx(spread)
+    assert scores_of(seen_by(independent, adversary)).spread == pytest.approx(spread)
     assert spread > 1
     halved = record.with_values(strategy=2 * np.eye(3))
-    assert 1 < seen_by(halved, adversary).scores().spread < spread
+    assert 1 < scores_of(seen_by(halved, adversary)).spread < spread

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 
-from fl_epe.auditing import confidence_sequence as module
+from fl_epe.auditing.estimate import confidence_sequence as module
 from fl_epe.auditing.estimate.confidence_sequence import (
     boundary,
     boundary_height,

@@ -12,6 +12,7 @@ from fl_epe.auditing import (
     NotMeasured,
     ServerStep,
     ladder_fit,
+    scores_of,
     seen_by,
 )
 from fl_epe.limit import limit_record
@@ -31,7 +32,7 @@ class TestExpectedScores:
             assert abs(fit.scale - 1) < 4 * (fit.high - fit.low) / 4
             assert fit.low < fit.scale < fit.high
         expected = seen_by(record).sizes.observed
-        scores = seen_by(record).scores().observed
+        scores = scores_of(seen_by(record)).observed
         assert stats.kstest(scores - expected, "norm").pvalue > 1e-3
 
     @pytest.mark.slow
@@ -102,18 +103,18 @@ def test_an_adversary_sees_the_final_model_or_every_round():
 def test_a_statistic_needs_an_adversary_who_knows_enough():
     record = make_record()
     unaware = Adversary("all", knows_rounds=False)
-    assert seen_by(record, unaware).scores().statistic == "maximum over rounds"
+    assert scores_of(seen_by(record, unaware)).statistic == "maximum over rounds"
     with pytest.raises(ValueError, match="'matched-filter' to be one of maximum"):
-        seen_by(record, unaware).scores("matched-filter")
+        scores_of(seen_by(record, unaware), "matched-filter")
     with pytest.raises(
         ValueError, match="'full-knowledge' to be one of matched-filter"
     ):
-        seen_by(record, EVERY_ROUND).scores("full-knowledge")
+        scores_of(seen_by(record, EVERY_ROUND), "full-knowledge")
 
 
 def test_everything_is_derived_once():
     record = make_record()
     view = seen_by(record, EVERY_ROUND)
     assert seen_by(record, EVERY_ROUND) is view
-    assert view.scores() is view.scores("matched-filter")
+    assert scores_of(view) is scores_of(view, "matched-filter")
     assert seen_by(record, Adversary("all", knows_rounds=False)).alone is view.alone

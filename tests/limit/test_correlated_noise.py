@@ -5,7 +5,7 @@ import pytest
 from limit_settings import limit_weights
 
 from fl_epe.accounting import epsilon_two_gaussians, gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, answer, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, answer, scores_of, seen_by
 from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import (
     ComparisonPlan,
@@ -69,7 +69,7 @@ def test_scores_have_the_means_and_the_width_that_are_expected(sees, real):
         real=real,
     )
     view = seen_by(record, Adversary(sees))
-    scores = view.scores()
+    scores = scores_of(view)
     for rest in (scores.observed - view.sizes.observed, scores.unobserved):
         assert abs(rest.mean()) < 4 / np.sqrt(count)
         assert abs(rest.std() - 1) < 4 / np.sqrt(2 * count)
@@ -157,7 +157,7 @@ def test_runs_with_correlated_noise_say_what_noise_was_advised_for(schedule, see
             seed=seed,
         )
         view = seen_by(record, Adversary(sees))
-        scales.append(ladder_fit(view, view.scores()).scale)
+        scales.append(ladder_fit(view, scores_of(view)).scale)
     assert abs(np.mean(scales) - 1) < 4 * np.std(scales, ddof=1) / np.sqrt(runs)
     report = answer(
         record, Adversary(sees, knows_rounds=advice.answer.theory.knows_rounds)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from fl_epe import epsilon_from_record, epsilon_two_gaussians
-from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, seen_by
+from fl_epe.auditing import EVERY_ROUND, FINAL_MODEL, Adversary, scores_of, seen_by
 from fl_epe.limit import limit_record
 from fl_epe.schedules import Poisson, ShuffledEpochs
 
@@ -73,7 +73,9 @@ class TestLimit:
             Poisson(40, 0.2), 0.5, 1e-3, num_canaries=500, unobserved=3000
         )
         for sees, statistic in (("final", "displacement"), ("all", "matched-filter")):
-            _, unobserved = seen_by(record, Adversary(sees)).scores(statistic).both()
+            _, unobserved = scores_of(
+                seen_by(record, Adversary(sees)), statistic
+            ).both()
             assert stats.kstest(unobserved, "norm").pvalue > 1e-3
 
     def test_needs_noise(self):

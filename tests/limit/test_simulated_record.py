@@ -5,7 +5,7 @@ import pytest
 
 from fl_epe import epsilon_from_record
 from fl_epe.accounting import gaussian_epsilon
-from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, seen_by
+from fl_epe.auditing import EVERY_ROUND, Adversary, ServerStep, scores_of, seen_by
 from fl_epe.auditing.answer.ladder_fit import ladder_fit
 from fl_epe.limit import limit_record
 from fl_epe.limit.simulated_record import RealUpdates
@@ -39,7 +39,7 @@ class TestDecay:
         assert np.ptp(seen_by(record).sizes.observed) > 1
         for sees in ("final", "all"):
             view = seen_by(record, Adversary(sees))
-            fit = ladder_fit(view, view.scores(), confidence=0.999)
+            fit = ladder_fit(view, scores_of(view), confidence=0.999)
             assert fit.low < 1 < fit.high
 
     def test_deltas_are_those_of_a_server_that_decays(self):

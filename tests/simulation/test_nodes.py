@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from tiny import Tiny
 
 from fl_epe.flower import InProcessGrid, pack, worker_app
-from fl_epe.simulation.cohorts import NodeRegistry
+from fl_epe.simulation.node_registry import NodeRegistry
 
 
 class TestNodes:

@@ -5,8 +5,8 @@ import logging
 import numpy as np
 
 from fl_epe.auditing import FaultKind
-from fl_epe.simulation.cohorts import RoundLog
 from fl_epe.simulation.dp_fedavg import Plan
+from fl_epe.simulation.round_log import RoundLog
 
 
 def test_faults_of_one_kind_are_told_once(caplog):

@@ -18,6 +18,7 @@ from fl_epe.auditing import (
     STATISTICS,
     NotMeasured,
     divergence,
+    scores_of,
     seen_by,
     updates_lost,
 )
@@ -500,7 +501,7 @@ def test_full_knowledge_subtracts_all_canaries_but_one():
         full_knowledge=True,
     )
     record = _run(Tiny(inputs=400), config)
-    scores = seen_by(record, STATISTICS["full-knowledge"]).scores()
+    scores = scores_of(seen_by(record, STATISTICS["full-knowledge"]))
     observed, unobserved = scores.both()
     expected = np.sqrt(8) / config.sum_noise_multiplier()
     assert abs(observed.mean() - expected) < 4 / np.sqrt(120)
@@ -522,13 +523,13 @@ def test_full_knowledge_meets_the_analytical_value_whatever_the_updates_do():
             full_knowledge=True,
         )
         record = _run(Tiny(inputs=4000), config)
-        observed, unobserved = (
-            seen_by(record, STATISTICS["full-knowledge"]).scores().both()
-        )
+        observed, unobserved = scores_of(
+            seen_by(record, STATISTICS["full-knowledge"])
+        ).both()
         assert abs(observed.mean() - 1 / config.sum_noise_multiplier()) < 4 / 20
         assert abs(unobserved.mean()) < 4 / np.sqrt(12)
     with pytest.raises(ValueError, match="full_knowledge=True"):
-        seen_by(_run(), STATISTICS["full-knowledge"]).scores()
+        scores_of(seen_by(_run(), STATISTICS["full-knowledge"]))
 
 
 def test_no_client_is_lost_to_the_parser():

@@ -36,7 +36,7 @@ from fl_epe.auditing.answer.theory import Analytical, analytical
 from fl_epe.auditing.bounds import lower_bound, method_by_design
 from fl_epe.auditing.estimate import Adversary, EpsilonEstimate, epsilon_metrics
 from fl_epe.auditing.record import AuditRecord, NotMeasured, not_measured
-from fl_epe.auditing.scoring import Scores, View, check_sign, seen_by
+from fl_epe.auditing.scoring import Scores, View, check_sign, scores_of, seen_by
 from fl_epe.checks import check_probability, raise_invalid
 
 _MOST_CORRELATED = 0.05  # relative error of signals at secret rounds
@@ -158,7 +158,7 @@ def answer(
     theory = analytical(record.mechanism, client, delta)
     blank = Answer(adversary, client.participations, theory)
     try:
-        scores = seen_by(record, Adversary(adversary.sees)).scores()
+        scores = scores_of(seen_by(record, Adversary(adversary.sees)))
         if not scores.observed.any():
             raise NotMeasured("every score is 0: no canary reached what was released")
         check_sign(scores)

@@ -20,7 +20,7 @@ import scipy
 
 from fl_epe.auditing.estimate import EVERY_ROUND, Adversary
 from fl_epe.auditing.record import AuditRecord, NotMeasured
-from fl_epe.auditing.scoring import Reaction, View, seen_by
+from fl_epe.auditing.scoring import Reaction, View, fitted_reaction, seen_by
 from fl_epe.schedules import Events
 
 _MOST_PATTERNS = 100  # of clients with the median number of participations
@@ -125,7 +125,7 @@ class AuditedClient:
             return seen_by(
                 record, sees, Reaction() if adversary.sees == "all" else None
             )
-        return seen_by(record, sees, every.fitted_reaction)
+        return seen_by(record, sees, fitted_reaction(every))
 
     def size(self, view: View) -> float:
         """Its expected score for an adversary who knows its rounds."""

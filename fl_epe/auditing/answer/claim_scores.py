@@ -26,6 +26,7 @@ from fl_epe.auditing.scoring import (
     cosines_of,
     mixture_ratios,
     normal_deviates,
+    scores_of,
     seen_by,
 )
 from fl_epe.checks import Floats, Floats32, tail_sums
@@ -66,7 +67,7 @@ def scores_for_claim(
     adversary = adversary or claim_adversary(record)
     client = client or AuditedClient.of(record, adversary, most=True)
     view = seen_by(record, Adversary(adversary.sees))
-    scores = view.scores()
+    scores = scores_of(view)
     secret = client.secret
     if secret is None:
         return _covered(client.view(record, adversary), client, scores)

@@ -43,6 +43,7 @@ from fl_epe.auditing.scoring import (
     check_sign,
     in_moderate_units,
     not_gaussian,
+    scores_of,
     seen_by,
     shift_scores,
     wider_than_known,
@@ -215,7 +216,7 @@ def epsilon_from_record(
         return found.estimate
     view = seen_by(record, adversary)
     view = view if leave_one_out else view.with_all_canaries
-    scores = view.scores(statistic)
+    scores = scores_of(view, statistic)
     if leave_one_out or variance != "known" or not scores.standard_null:
         return epsilon_of(scores, delta, variance, confidence)
     # wider than known, as canaries are noise to each other

@@ -16,7 +16,7 @@ import scipy
 from fl_epe.auditing.answer.audited_client import AuditedClient
 from fl_epe.auditing.estimate import half_width, widening
 from fl_epe.auditing.record import NotMeasured
-from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, seen_by
+from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, scores_of, seen_by
 from fl_epe.checks import Floats
 
 LEVEL = 0.01  # of each test
@@ -103,7 +103,7 @@ def ladder_fit(
         scores: its own ones, by default.
         confidence: of the interval.
     """
-    scores = scores or view.scores()
+    scores = scores or scores_of(view)
     sizes = view.sizes.observed
     energy = max(float(np.sum(sizes**2)), _LEAST)
     scale = scores.shift(0.0, sizes)

@@ -240,7 +240,7 @@ class Evidence:
         )
 
 
-def scores_of(run: object, adversary: Adversary | None = None) -> Scores:
+def run_scores(run: object, adversary: Adversary | None = None) -> Scores:
     """The scores by which a run is tested.
 
     Args:
@@ -322,7 +322,7 @@ def find_evidence(
         raise_invalid("method", method, f"to be valid, one of {', '.join(valid)}")
     BOUNDS[method or "weighted"].check_delta(delta)
     run = _found_in(run)
-    scores = scores_of(run, adversary)
+    scores = run_scores(run, adversary)
     method = method or method_by_design(scores, delta, confidence) or "clopper-pearson"
     if scores.statistic == UNKNOWN_ROUNDS and BOUNDS[method].gaussian:
         raise_invalid(

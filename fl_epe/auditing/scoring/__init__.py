@@ -20,6 +20,7 @@ from fl_epe.auditing.scoring.leave_one_out import (
     others_share,
 )
 from fl_epe.auditing.scoring.reaction import RATES, Reaction
+from fl_epe.auditing.scoring.reaction_fit import fitted_reaction
 from fl_epe.auditing.scoring.scores import (
     UNKNOWN_ROUNDS,
     Scores,
@@ -30,8 +31,13 @@ from fl_epe.auditing.scoring.scores import (
     normal_deviates,
     shift_scores,
 )
-from fl_epe.auditing.scoring.statistics import mixture_ratios
-from fl_epe.auditing.scoring.view import STATISTICS, View, seen_by
+from fl_epe.auditing.scoring.statistics import (
+    STATISTICS,
+    checked_statistic,
+    mixture_ratios,
+    scores_of,
+)
+from fl_epe.auditing.scoring.view import View, seen_by
 
 __all__ = [
     "LEAST_FOR_NULL",
@@ -46,7 +52,9 @@ __all__ = [
     "check_cosines",
     "check_known_variance",
     "check_sign",
+    "checked_statistic",
     "cosines_of",
+    "fitted_reaction",
     "gaussian_test",
     "hidden_norm",
     "in_moderate_units",
@@ -57,6 +65,7 @@ __all__ = [
     "not_gaussian",
     "null_misfit",
     "others_share",
+    "scores_of",
     "seen_by",
     "shift_scores",
     "wider_than_known",

@@ -22,28 +22,15 @@ Examples:
     ([1.0, -0.5, -0.25], [0.25])
 """
 
-from __future__ import annotations
-
 import dataclasses
-import math
-from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
-from fl_epe.auditing.record import NotMeasured, ServerStep
+from fl_epe.auditing.record import ServerStep
 from fl_epe.checks import Floats
-
-if TYPE_CHECKING:
-    from fl_epe.auditing.scoring.view import View
 
 RATES = -0.1, 0.9
 """The range of ρ."""
-_MOST = 64  # canaries
-_MODEL_ERROR = (
-    0.1  # of ρ, as losses are not quadratic, and canaries hide a part of themselves
-)
-_STEP = 1e-3  # of ρ, for derivatives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,55 +75,3 @@ def pulled_back(contributions: Floats, rates: Floats, server: ServerStep) -> Mov
         velocity = server.momentum * velocity + updates[t]
         position = position + steps[t] * velocity
     return Moved(updates, position)
-
-
-def fit_reaction(view: View) -> Reaction:
-    """ρ by least squares, with κ, of canaries' scores in all rounds.
-
-    Of many canaries those that took part most often are read.
-
-    Args:
-        view: of an adversary who sees every round's model.
-
-    Raises:
-        NotMeasured: if the record does not say enough.
-    """
-    record = view.record
-    if record.correlation.window == 1:
-        raise NotMeasured(
-            "canaries took part in fewer rounds than a client, and how later rounds react to one is"
-            " not known: that needs rotated canaries and a model of more than"
-            f" {record.dim} parameters"
-        )
-    often = np.argsort(-record.presence.sum(axis=0), kind="stable")[:_MOST]
-    scores = view.whitened_scores[:, often]
-    shares = record.shares()[:, often] * 1.0
-    # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    own = record.correlation.whiten(
-        np.where(shares > 0, 0.0, view.round_scores[:, often])
-    )
-    rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
-
-    def product(first: Floats, second: Floats) -> float:
-        along = np.sum(own * first, axis=0) * np.sum(own * second, axis=0)
-        return float(np.sum(first * second) + np.sum(along / rest))
-
-    def means_at(rate: float) -> Floats:
-        return view.signals(shares, Reaction(rate))
-
-    def scale(means: Floats) -> float:
-        return product(means, scores) / product(means, means)
-
-    def misfit(rate: float) -> float:
-        means = means_at(rate)
-        residual = scores - scale(means) * means
-        return product(residual, residual)
-
-    found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
-    rate = float(found.x)
-    means = means_at(float(found.x))
-    slope = (means_at(rate + _STEP) - means_at(rate - _STEP)) / (2 * _STEP)
-    slope -= product(means, slope) / product(means, means) * means  # what κ explains
-    information = scale(means) ** 2 * product(slope, slope)
-    chance = information**-0.5 if information > 0 else math.inf
-    return Reaction(rate, math.hypot(chance, _MODEL_ERROR * rate))

@@ -1,27 +1,28 @@
 """The statistics of a view: one score for each canary, larger for "took part".
 
-A statistic is a function of a `View` in `FUNCTIONS`, under the name that `view.STATISTICS` lists
+A statistic is a function of a `View` in `FUNCTIONS`, under the name that `STATISTICS` lists
 with the adversary who can compute it. The notation is that of `fl_epe.auditing.scoring.view`.
 Statistics of every round leave out canaries that never took part. Scores with a standard null
 are taken to have the means `View.sizes`, up to a factor.
+
+Examples:
+    >>> list(STATISTICS)
+    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'maximum']
 """
 
-from __future__ import annotations
-
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_epe.auditing.record import AuditRecord, quotients
+from fl_epe.auditing.estimate import EVERY_ROUND, FINAL_MODEL, Adversary
+from fl_epe.auditing.record import AuditRecord, check_measured, quotients
 from fl_epe.auditing.scoring.leave_one_out import known_others
 from fl_epe.auditing.scoring.scores import Scores
+from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
-
-if TYPE_CHECKING:
-    from fl_epe.auditing.scoring.view import View
 
 
 def _displacement(view: View) -> Scores:
@@ -179,6 +180,74 @@ FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "full-knowledge": _full_knowledge,
     "maximum": _maximum,
 }
+
+STATISTICS = {
+    "displacement": FINAL_MODEL,
+    "model": FINAL_MODEL,
+    "matched-filter": EVERY_ROUND,
+    "full-knowledge": Adversary("all", knows_others=True),
+    "maximum": Adversary("all", knows_rounds=False),
+}
+"""Statistics by name, each with the adversary who knows enough for it, and no more.
+
+An adversary's own one is the first of these; one who knows more may choose another of the list.
+"""
+
+
+def scores_of(view: View, statistic: str | None = None) -> Scores:
+    """Scores of observed and unobserved canaries.
+
+    With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
+    among real clients ("displacement", "matched-filter") are of the record `alone`;
+    all canaries stay in for the others.
+
+    Args:
+        view: what the adversary sees.
+        statistic: one of `STATISTICS` that the adversary can compute; its own by default.
+
+    Raises:
+        ValueError: if it is another, or the record lacks its data.
+        NotMeasured: a `ValueError`, if too few canaries took part, or there is no model.
+    """
+    statistic = checked_statistic(view.adversary, statistic)
+    if statistic not in view.computed_scores:
+        check_measured(view.record, view.adversary, statistic)
+        scores = FUNCTIONS[statistic](view)
+        if scores.standard_null and statistic != "full-knowledge":
+            if statistic != "model" and view.record.norms.sums is not None:
+                scores = dataclasses.replace(scores, spread=view.overlap_spread(scores))
+            if view.sizes.known:
+                scores = dataclasses.replace(scores, expected=view.sizes.observed)
+        view.computed_scores[statistic] = dataclasses.replace(
+            scores, adversary=STATISTICS[statistic]
+        )
+    return view.computed_scores[statistic]
+
+
+def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str:
+    """The statistic, or by default the adversary's own one.
+
+    Raises:
+        ValueError: if the adversary does not know enough to compute it.
+    """
+    known = [
+        name
+        for name, needs in STATISTICS.items()
+        if needs.sees == adversary.sees
+        and needs.knows_rounds <= adversary.knows_rounds
+        and needs.knows_others <= adversary.knows_others
+    ]
+    if not known:
+        raise_invalid(
+            "adversary", adversary, "to know the rounds, for scores of the final model"
+        )
+    if statistic is None:
+        return next((name for name in known if STATISTICS[name] == adversary), known[0])
+    if statistic not in known:
+        raise_invalid(
+            "statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}"
+        )
+    return statistic
 
 
 def _scaled_cosines(

@@ -8,9 +8,6 @@ all else in it, ``h_t``). Rounds are correlated where their ``h_t`` are: whitene
 are ``L⁻¹s_i`` and ``L⁻¹f_i`` (`fl_epe.auditing.record.round_correlation`), with ``f_it`` = a_t
 in the rounds of canary i and 0 in others.
 
-Examples:
-    >>> list(STATISTICS)
-    ['displacement', 'model', 'matched-filter', 'full-knowledge', 'maximum']
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_epe.auditing.estimate import EVERY_ROUND, FINAL_MODEL, Adversary
+from fl_epe.auditing.estimate import FINAL_MODEL, Adversary
 from fl_epe.auditing.record import (
     EXACT,
     AuditRecord,
@@ -34,9 +31,8 @@ from fl_epe.auditing.record import (
     quotients,
     reach_of,
 )
-from fl_epe.auditing.scoring import statistics
 from fl_epe.auditing.scoring.leave_one_out import all_canaries, leave_one_out
-from fl_epe.auditing.scoring.reaction import Moved, Reaction, fit_reaction, pulled_back
+from fl_epe.auditing.scoring.reaction import Moved, Reaction, pulled_back
 from fl_epe.auditing.scoring.scores import (
     Scores,
     fitted_shift,
@@ -48,18 +44,6 @@ from fl_epe.checks import Floats, raise_invalid
 from fl_epe.seeding import generator
 
 _DRAWS = 10  # of a client's rounds
-
-STATISTICS = {
-    "displacement": FINAL_MODEL,
-    "model": FINAL_MODEL,
-    "matched-filter": EVERY_ROUND,
-    "full-knowledge": Adversary("all", knows_others=True),
-    "maximum": Adversary("all", knows_rounds=False),
-}
-"""Statistics by name, each with the adversary who knows enough for it, and no more.
-
-An adversary's own one is the first of these; one who knows more may choose another of the list.
-"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -126,12 +110,13 @@ class View:
         adversary: what is seen and known.
         reaction: of later rounds to a contribution; by default none that a client's score has and
             a canary's has not.
+        computed_scores: by statistic, see `fl_epe.auditing.scoring.statistics.scores_of`.
     """
 
     record: AuditRecord
     adversary: Adversary
     reaction: Reaction | None = None
-    _scores: dict[str, Scores] = dataclasses.field(
+    computed_scores: dict[str, Scores] = dataclasses.field(
         default_factory=dict, init=False, repr=False
     )
 
@@ -146,36 +131,6 @@ class View:
     def with_all_canaries(self) -> View:
         """The view of an adversary who does not know the other canaries: they stay in."""
         return seen_by(all_canaries(self.record), self.adversary)
-
-    def scores(self, statistic: str | None = None) -> Scores:
-        """Scores of observed and unobserved canaries.
-
-        With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
-        among real clients ("displacement", "matched-filter") are of the record `alone`;
-        all canaries stay in for the others.
-
-        Args:
-            statistic: one of `STATISTICS` that the adversary can compute; its own by default.
-
-        Raises:
-            ValueError: if it is another, or the record lacks its data.
-            NotMeasured: a `ValueError`, if too few canaries took part, or there is no model.
-        """
-        statistic = checked_statistic(self.adversary, statistic)
-        if statistic not in self._scores:
-            check_measured(self.record, self.adversary, statistic)
-            scores = statistics.FUNCTIONS[statistic](self)
-            if scores.standard_null and statistic != "full-knowledge":
-                if statistic != "model" and self.record.norms.sums is not None:
-                    scores = dataclasses.replace(
-                        scores, spread=self._overlap_spread(scores)
-                    )
-                if self.sizes.known:
-                    scores = dataclasses.replace(scores, expected=self.sizes.observed)
-            self._scores[statistic] = dataclasses.replace(
-                scores, adversary=STATISTICS[statistic]
-            )
-        return self._scores[statistic]
 
     @property
     def precision(self) -> Precision:
@@ -261,15 +216,6 @@ class View:
             self.record.presence.sum(axis=1).mean()
         )
         return 1 / max(clients, 1.0) if math.isfinite(clients) else 0.0
-
-    @functools.cached_property
-    def fitted_reaction(self) -> Reaction:
-        """The reaction to contributions, of an adversary who sees every round's model.
-
-        Raises:
-            NotMeasured: see `fit_reaction`.
-        """
-        return fit_reaction(self)
 
     def _moved(self, shares: Floats, rate: float | Floats) -> Moved:
         """What shares of the contributions, ``(T, m)``, come to, at this ρ of the others."""
@@ -429,7 +375,7 @@ class View:
         shares = energy[known] / hidden[known]
         return bool(len(shares) and np.median(shares) > 1 / 2)
 
-    def _overlap_spread(self, scores: Scores) -> float:
+    def overlap_spread(self, scores: Scores) -> float:
         """`mean_spread` of scores that the other canaries were projected out of.
 
         It is 1 where the noise is not known: the interval is then for the rounds as they were.
@@ -466,29 +412,3 @@ def seen_by(
     """The view of an adversary on a record; the same object whenever it is asked for."""
     views: dict[Any, View] = vars(record).setdefault("_views", {})
     return views.setdefault((adversary, reaction), View(record, adversary, reaction))
-
-
-def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str:
-    """The statistic, or by default the adversary's own one.
-
-    Raises:
-        ValueError: if the adversary does not know enough to compute it.
-    """
-    known = [
-        name
-        for name, needs in STATISTICS.items()
-        if needs.sees == adversary.sees
-        and needs.knows_rounds <= adversary.knows_rounds
-        and needs.knows_others <= adversary.knows_others
-    ]
-    if not known:
-        raise_invalid(
-            "adversary", adversary, "to know the rounds, for scores of the final model"
-        )
-    if statistic is None:
-        return next((name for name in known if STATISTICS[name] == adversary), known[0])
-    if statistic not in known:
-        raise_invalid(
-            "statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}"
-        )
-    return statistic

@@ -1,0 +1,119 @@
+"""The clip norm of every round: fixed, or a quantile of the update norms.
+
+The quantile is that of Algorithm 1 of Andrew et al. (2021), "Differentially Private Learning with
+Adaptive Clipping", with votes of ±1/2.
+
+Examples:
+    >>> rule = FixedClip(1.0)
+    >>> rule.update(rule.init(), unclipped=3, voted=4, rng=np.random.default_rng(0))
+    1.0
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from fl_epe.checks import (
+    ArgumentError,
+    check_positive,
+    check_probability,
+    raise_invalid,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedClip:
+    """A clip norm that stays the same.
+
+    Attributes:
+        norm: the clip norm, > 0.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        check_positive("norm", self.norm)
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round: the same."""
+        return clip_norm
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the sum: all of it, as no count is released."""
+        return noise_multiplier
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClip:
+    """A clip norm that follows a quantile of the update norms (Andrew et al. 2021).
+
+    ``C' = C * exp(-rate * (b - quantile))``, with ``b`` the noisy share of voters whose update was
+    not clipped. Each voter adds 1/2 to a sum if its update was not clipped and -1/2 if it was;
+    N(0, count_std^2) is added and the sum is released. One client changes it by at most 1/2, as
+    `sum_noise_multiplier` assumes. ``b`` is the sum over the expected ``voters``, plus 1/2.
+
+    Attributes:
+        initial_norm: clip norm of the first round.
+        quantile: the share of updates that should not be clipped.
+        rate: step size of the geometric update.
+        count_std: standard deviation of the noise on the count; 0 for none.
+        voters: expected number of clients that vote in a round.
+    """
+
+    initial_norm: float
+    quantile: float
+    rate: float
+    count_std: float
+    voters: float
+
+    def __post_init__(self) -> None:
+        check_positive("initial_norm", self.initial_norm)
+        check_positive("rate", self.rate)
+        check_positive("voters", self.voters)
+        check_probability("quantile", self.quantile)
+        if not 0 <= self.count_std < math.inf:
+            raise_invalid("count_std", self.count_std, "in [0, inf)")
+
+    def init(self) -> float:
+        """The clip norm of the first round."""
+        return self.initial_norm
+
+    def update(
+        self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
+    ) -> float:
+        """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
+        noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
+        return clip_norm * math.exp(
+            -self.rate * (noisy / self.voters + 0.5 - self.quantile)
+        )
+
+    def sum_noise_multiplier(self, noise_multiplier: float) -> float:
+        """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
+
+        ``z_sum = (z^-2 - (2 count_std)^-2)^(-1/2)`` (Andrew et al. 2021, Theorem 1), so that sum
+        and count together cost what one Gaussian mechanism with ``noise_multiplier`` costs.
+
+        Raises:
+            ValueError: if the count alone costs as much as the whole budget, or more.
+        """
+        z, most = noise_multiplier, 2 * self.count_std
+        if z == 0:
+            return 0.0
+        rest = z**-2 - most**-2 if z < most else 0.0
+        if rest <= 0:
+            text = "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would "
+            text += f"spend the whole budget. Set the latter to {z:g}, with 15% more noise on the "
+            text += "sum, or use a fixed clip norm."
+            raise ArgumentError(text, noise_multiplier=z, count_std=self.count_std)
+        return 1 / math.sqrt(rest)
+
+
+ClipNorm = FixedClip | AdaptiveClip
+"""The clip norm of every round: fixed, or adapted to the norms of the updates."""

@@ -1,0 +1,120 @@
+"""Clipping of updates, and their exact sum.
+
+Updates are clipped and added up block by block, on a grid that makes the sum exact, so that their
+order does not matter (timings: docs/notes/clipped-sum.md).
+
+Examples:
+    >>> clipped = ClippedSum(dim=2, clip_norm=1.0)
+    >>> clipped.add(np.array([3.0, 0.0]))
+    False
+    >>> clipped.total().round(6)
+    array([1., 0.])
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from fl_epe.checks import Floats, Vector, check_positive, raise_invalid
+
+_GRID_BITS = 32  # see docs/notes/clipped-sum.md
+BLOCK = 1 << 15
+"""Values that are worked on at once."""
+
+
+def blocks(dim: int) -> Iterator[slice]:
+    """The places of 0 … ``dim`` − 1, `BLOCK` at a time."""
+    return (slice(start, min(start + BLOCK, dim)) for start in range(0, dim, BLOCK))
+
+
+def norm(vector: Vector, less: Vector | None = None, share: float = 1.0) -> float:
+    """Euclidean norm of ``vector``, or of ``vector − share · less``, shape ``(dim,)``.
+
+    Accumulated in float64; infinite or NaN if an entry is.
+    """
+    square, flat = 0.0, np.ravel(vector)
+    for here in blocks(flat.size):
+        part = flat[here] if less is None else flat[here] - share * less[here]
+        square += float(np.sum(np.square(part, dtype=np.float64)))
+    return math.sqrt(square)
+
+
+class ClippedSum:
+    """A sum of clipped updates that is exact, so that their order does not matter.
+
+    Longer updates are scaled down to the clip norm, and entries are cut (towards zero) to a grid of
+    about ``clip_norm / 2^32``; a sum of up to 2^20 updates is then exact in float64.
+
+    Args:
+        dim: length of the updates.
+        clip_norm: norm to which longer updates are scaled down.
+
+    Raises:
+        ValueError: if ``clip_norm`` is not positive and finite.
+    """
+
+    def __init__(self, dim: int, clip_norm: float) -> None:
+        check_positive("clip_norm", clip_norm)
+        self.clip_norm = clip_norm
+        self._grid = 2.0 ** (math.frexp(clip_norm)[1] - _GRID_BITS)
+        self._multiples = np.zeros(dim)  # of the grid
+        self._block = np.empty(min(dim, BLOCK))
+
+    def add(self, update: Vector) -> bool | None:
+        """Clip ``update`` of shape ``(dim,)`` and add it.
+
+        Returns:
+            Whether its norm was at most the clip norm. ``None`` if nothing was added, because an
+            entry was NaN or infinite or the update was not floating-point.
+
+        Raises:
+            ValueError: if ``update`` has another shape.
+        """
+        if update.shape != self._multiples.shape:
+            raise_invalid(
+                "update.shape", update.shape, f"to be {self._multiples.shape}"
+            )
+        if not np.issubdtype(update.dtype, np.floating):
+            return None
+        length = norm(update)
+        if not math.isfinite(length):
+            return None
+        scale = self.scale(length)
+        for here in blocks(len(update)):
+            block = self._block[: here.stop - here.start]
+            np.copyto(block, update[here])
+            block *= scale
+            np.trunc(block, out=block)
+            self._multiples[here] += block
+        return length <= self.clip_norm
+
+    def scale(self, lengths: Any, where: Callable[..., Any] = np.where) -> Any:
+        """Factors that clip updates with norms ``lengths``, in units of the grid.
+
+        The products are then cut to whole numbers, towards zero.
+
+        Args:
+            lengths: a number or an array, finite.
+            where: as `numpy.where`, of the library that the array is from.
+        """
+        longer = lengths > self.clip_norm
+        # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
+        shrink = (
+            self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
+        )
+        return where(longer, shrink, 1.0) / self._grid
+
+    def add_multiples(self, multiples: Floats) -> None:
+        """Add a clipped update that was made elsewhere with `scale`, float64, shape ``(dim,)``."""
+        self._multiples += multiples
+
+    def total(self) -> Floats:
+        """The sum, shape ``(dim,)``."""
+        return self._multiples * self._grid
+
+    def finish(self) -> Floats:
+        """The sum, in the memory of this object, which is of no use any more."""
+        self._multiples *= self._grid
+        return self._multiples

@@ -1,0 +1,144 @@
+"""How the server moves the model by the mean update of a round: SGD with momentum, or Adam.
+
+Examples:
+    >>> optimizer = ServerSGD(learning_rate=0.5)
+    >>> _, step = optimizer.update(optimizer.init(2), np.array([2.0, 0.0]), t=0)
+    >>> step
+    array([1., 0.])
+"""
+
+import dataclasses
+
+import numpy as np
+
+from fl_epe.checks import (
+    Floats,
+    Floats32,
+    NamedArrays,
+    Vector,
+    check_positive,
+    raise_invalid,
+)
+from fl_epe.mechanism.clipping import blocks
+
+_BETA1, _BETA2 = 0.9, 0.99  # decay of the first and second moment of Adam
+_EPSILON = 1e-3  # added to the root of the second moment
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSGD:
+    """Server optimizer ``v = momentum * v + mean``, ``theta = theta + learning_rate * v``.
+
+    The mean of the clients' updates (local minus global model) points downhill, so it is added.
+
+    Attributes:
+        learning_rate: > 0.
+        momentum: in [0, 1).
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+        if not 0 <= self.momentum < 1:
+            raise_invalid("momentum", self.momentum, "in [0, 1)")
+
+    def init(self, dim: int) -> NamedArrays:
+        """Zero velocity; kept in float32, as the model is."""
+        return {"velocity": np.zeros(dim, np.float32)}
+
+    def update(
+        self, state: NamedArrays, mean: Floats, t: int
+    ) -> tuple[NamedArrays, Floats]:
+        """The next state, and the step to add to the model, in round t from 0."""
+        velocity = np.float64(self.momentum) * state["velocity"]
+        velocity += mean
+        return {"velocity": velocity}, np.float64(self.learning_rate) * velocity
+
+    def undo(self, velocity: Vector, step: Vector) -> tuple[Vector, Vector]:
+        """The next velocity and the mean, from the velocity before a ``step`` of the model.
+
+        The inverse of `update`, for an adversary who sees only models. Has the dtype of ``step``.
+        """
+        real = step.dtype.type
+        after = step / real(self.learning_rate)
+        return after, after - real(self.momentum) * velocity
+
+
+def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
+    """Weight of each round's mean in ``theta_T - theta_0`` of `ServerSGD`.
+
+    ``w_t = sum over s >= t of learning_rates[s] * momentum^(s - t)``, shape ``(rounds,)``; the
+    learning rate may differ between rounds.
+    """
+    weights = np.array(learning_rates, np.float64)
+    for t in range(len(weights) - 2, -1, -1):
+        weights[t] += momentum * weights[t + 1]
+    return weights
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerAdam:
+    """Server optimizer Adam (Reddi et al. 2021, FedAdam), with bias correction.
+
+    Attributes:
+        learning_rate: > 0.
+    """
+
+    learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_positive("learning_rate", self.learning_rate)
+
+    def init(self, dim: int) -> NamedArrays:
+        """Zero moments; kept in float32, as the model is."""
+        first, second = np.zeros((2, dim), np.float32)
+        return {"first": first, "second": second}
+
+    def update(
+        self, state: NamedArrays, mean: Floats, t: int
+    ) -> tuple[NamedArrays, Floats]:
+        """The next state, and the step to add to the model, in round t from 0."""
+        step = np.array([t + 1.0])
+        first = _BETA1 * state["first"] + (1 - _BETA1) * mean
+        second = _BETA2 * state["second"] + (1 - _BETA2) * np.square(mean)
+        direction = first / (1 - _BETA1**step)
+        scale = np.sqrt(second / (1 - _BETA2**step)) + _EPSILON
+        state = {"first": first, "second": second}
+        return state, self.learning_rate * direction / scale
+
+
+ServerOptimizer = ServerSGD | ServerAdam
+"""How the server moves the model by the mean update of a round."""
+
+
+def advance(
+    optimizer: ServerOptimizer,
+    state: NamedArrays,
+    theta: Floats32,
+    mean: Floats,
+    t: int,
+    step: Floats | None,
+) -> tuple[NamedArrays, Floats32]:
+    """The next state and model, worked out block by block.
+
+    Args:
+        optimizer: how to move.
+        state: of the optimizer.
+        theta: the model, shape ``(dim,)``.
+        mean: update of the round, shape ``(dim,)``.
+        t: number of the round, from 0.
+        step: takes what is added to the model, shape ``(dim,)``.
+    """
+    next_theta = np.empty_like(theta)
+    next_state = {name: np.empty_like(values) for name, values in state.items()}
+    for here in blocks(len(theta)):
+        before = {name: values[here] for name, values in state.items()}
+        after, update = optimizer.update(before, mean[here], t)
+        next_theta[here] = update + theta[here]
+        if step is not None:
+            step[here] = update
+        for name, values in after.items():
+            next_state[name][here] = values
+    return next_state, next_theta
