@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import importlib
 import pkgutil
 import subprocess
@@ -18,6 +19,7 @@ MODULES = sorted(
     str(path.relative_to(ROOT.parent).with_suffix("")).replace("/", ".")
     for path in ROOT.rglob("*.py")
 )
+FILES = {module.removesuffix(".__init__") for module in MODULES}
 TESTS = Path(__file__).parent
 OPEN_ROOMS = {"data", "tasks"}
 HEAVY = {
@@ -85,6 +87,44 @@ def test_rooms_import_only_from_rooms_below():
         check=False,
     )
     assert run.returncode == 0, run.stdout
+
+
+def _named(module):
+    """The modules of the package that a file imports, also for types alone or by a string."""
+    path = ROOT.parent / module.replace(".", "/")
+    path = (
+        path.with_suffix(".py")
+        if path.with_suffix(".py").exists()
+        else path / "__init__.py"
+    )
+    tree = ast.parse(path.read_text("utf-8"))
+    texts = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        ast.get_docstring(node, clean=False)
+        for node in ast.walk(tree)
+        if isinstance(node, texts)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(source)):
+                for alias in node.names:
+                    file = f"{source}.{alias.name}"
+                    yield file if file in FILES else source
+            case ast.Constant(value=str(text)) if text not in docstrings | {"fl_epe"}:
+                yield text
+
+
+def test_no_files_import_one_another_in_a_circle():
+    graph = {
+        module: {name for name in _named(module) if name in FILES and name != module}
+        for module in FILES
+    }
+    assert sum(map(len, graph.values())) > 500
+    graphlib.TopologicalSorter(
+        graph
+    ).prepare()  # raises a CycleError that names the circle
 
 
 def test_heavy_packages_stay_in_their_rooms():
