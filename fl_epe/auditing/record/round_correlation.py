@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fl_epe.canaries import signs
 from fl_epe.checks import Floats, Floats32, Vector, raise_invalid
-from fl_epe.mechanism import norm
+from fl_epe.mechanism import Banded, norm
 
 # Numbers in a sketch; a prime, so that no part has the same place of every layer's rows.
 SKETCH_PARTS = 16381
@@ -233,10 +233,7 @@ class RoundCorrelation:
         if self.factor is None or self.window == 1:
             return True
         rounds = len(self.factor)
-        lower = np.zeros((rounds, rounds))
-        for t, row in enumerate(self.factor):
-            back = min(t + 1, self.window)
-            lower[t, t + 1 - back : t + 1] = row[:back][::-1]
+        lower = Banded(self.factor).matrix()
         eigenvalues = np.linalg.eigvalsh(lower @ lower.T)
         root = math.sqrt(min(self.parts or dim, dim))
         reach = math.sqrt(min(reach_of(rounds, self.window), rounds))
@@ -244,8 +241,9 @@ class RoundCorrelation:
         below = root - reach
         largest = above**2 + _CHANCE * above * (1 / root + 1 / reach) ** (1 / 3)
         smallest = below**2 - _CHANCE * below * abs(1 / root - 1 / reach) ** (1 / 3)
-        is_below = eigenvalues[-1] < largest / root**2
-        return bool(smallest / root**2 < eigenvalues[0] and is_below)
+        return bool(
+            eigenvalues[0] > smallest / root**2 and eigenvalues[-1] < largest / root**2
+        )
 
     def loss_by_pairs(self, signal: Floats, dim: int) -> float:
         """Share of ``Σ_t f_t²(G⁻¹)_tt`` by which ``fᵀG⁻¹f`` of a client in all rounds differs.

@@ -33,7 +33,6 @@ from fl_epe.auditing.scoring.scores import (
 )
 from fl_epe.auditing.scoring.statistics import (
     STATISTICS,
-    checked_statistic,
     mixture_ratios,
     scores_of,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "check_cosines",
     "check_known_variance",
     "check_sign",
-    "checked_statistic",
     "cosines_of",
     "fitted_reaction",
     "gaussian_test",

@@ -36,7 +36,7 @@ class Signals:
     @property
     def alone(self) -> AuditRecord:
         """The record as one canary among real clients would have left it (`leave_one_out`)."""
-        computed = vars(self.record)
+        computed: dict[str, AuditRecord] = vars(self.record)
         if "_alone" not in computed:
             computed["_alone"] = leave_one_out(self.record)
         return computed["_alone"]
