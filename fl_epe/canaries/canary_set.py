@@ -226,8 +226,11 @@ class CanaryScorer:
 
     def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
-        self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
-        rows = 0 if canaries.fast else self._limit
+        self._limit = 1  # below which vectors wait
+        rows = 0
+        if not canaries.fast:
+            rows = max(1, SCORE_MEMORY // (4 * canaries.dim))
+            self._limit = rows
         self._waiting = np.empty((rows, canaries.dim), np.float32)
         self._names: list[str] = []  # of the vectors in the first rows of `_waiting`
         self._dots: dict[str, list[Floats]] = {}

@@ -133,7 +133,9 @@ class Rotation:
         self._second = np.frombuffer(rng.bytes(self.size // 8), np.uint8)
         keys = rng.integers(self.size, size=(_ROUNDS, 2))
         self._keys = [(int(factor) | 1, int(summand)) for factor, summand in keys]
-        self._base = self._compute_base() if self.size <= _LARGEST_KEPT else None
+        self._base: Floats32 | None = None
+        if self.size <= _LARGEST_KEPT:
+            self._base = self._compute_base()
 
     def _compute_base(self) -> Floats32:
         """``g``, of whole numbers, so exact everywhere; shape ``(D,)``."""
@@ -154,7 +156,9 @@ class Rotation:
         The first d entries are split into blocks of powers of two, by the bits of d. A block of a
         row is a shuffled block of the base, of the same size.
         """
-        base = self._compute_base() if self._base is None else self._base
+        base = self._base
+        if base is None:
+            base = self._compute_base()
         sums = np.empty(self.size >> _FIRST_BIT)  # of 2^bit squares each
         for block in blocks(self.size):
             squares = np.square(base[block], dtype=np.float64)
@@ -291,7 +295,9 @@ class Sphere:
 
     def dot(self, vectors: Reals, chosen: Rows, threads: int | None) -> Floats:
         """Inner products, with only a block of canaries in memory, ``(m, len(chosen))``."""
-        rows = vectors if vectors.dtype == np.float32 else vectors.astype(np.float64)
+        rows = vectors
+        if rows.dtype != np.float32:
+            rows = rows.astype(np.float64)
         out = np.empty((len(chosen), len(rows)))
         size = _TOGETHER if len(rows) > 1 else 1
 

@@ -157,7 +157,9 @@ class AuditRecord:
     def shares(self) -> np.ndarray:
         """`presence` times the weights of the canaries, ``(T, k)``."""
         weights = self.mechanism.canary_weights
-        return self.presence if weights is None else self.presence * weights
+        if weights is None:
+            return self.presence
+        return self.presence * weights
 
     def signal_known(self) -> bool:
         """Whether it is known how much the canaries added in each of their rounds."""

@@ -269,7 +269,9 @@ def updates_lost(record: AuditRecord) -> str | None:
 def share_lost(lost: int, arrived: int) -> str | None:
     """A sentence if more than half of ``lost + arrived`` updates are lost, else ``None``."""
     total = lost + arrived
-    return f"{lost} of {total} updates were lost" if lost > _MOST_LOST * total else None
+    if lost <= _MOST_LOST * total:
+        return None
+    return f"{lost} of {total} updates were lost"
 
 
 def _arrived(record: AuditRecord) -> Floats | None:
@@ -282,7 +284,9 @@ def _arrived(record: AuditRecord) -> Floats | None:
     if offsets is not None and len(offsets) == record.rounds + 1:
         return np.asarray(np.diff(offsets) + canaries, np.float64)
     replies = record.mechanism.cohort_size  # their mean number, canaries included
-    return np.full(record.rounds, replies) if math.isfinite(replies) else None
+    if not math.isfinite(replies):
+        return None
+    return np.full(record.rounds, replies)
 
 
 def _series(record: AuditRecord, name: str) -> Floats:

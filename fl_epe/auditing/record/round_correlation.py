@@ -208,12 +208,16 @@ class RoundCorrelation:
     @property
     def window(self) -> int:
         """Rounds back to which correlations are followed."""
-        return 1 if self.factor is None else int(self.factor.shape[1])
+        if self.factor is None:
+            return 1
+        return int(self.factor.shape[1])
 
     @property
     def innovations(self) -> Floats:
         """Norm of the new part of each round's residual, ``(T,)``; ``(1,)`` if all is new."""
-        return np.ones(1) if self.factor is None else self.factor[:, 0]
+        if self.factor is None:
+            return np.ones(1)
+        return self.factor[:, 0]
 
     def whiten(self, values: Floats) -> Floats:
         """``L⁻¹·values``, where ``values`` have the shape ``(T, …)`` or are of the first rounds."""
@@ -321,7 +325,9 @@ class Precision:
         """
         if energy <= 0:
             return 0.0
-        square = pairs + by_round if self.sketched else pairs
+        square = pairs
+        if self.sketched:
+            square += by_round
         return math.sqrt(square / (2 * self.parts)) / energy
 
 

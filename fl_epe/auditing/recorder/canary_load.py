@@ -117,7 +117,9 @@ class CanaryLoad:
     @property
     def place_participations(self) -> float:
         """Of a place: a client's, and at least one where that does not change a secret law."""
-        return self.participations if self.secret else max(self.participations, 1.0)
+        if self.secret:
+            return self.participations
+        return max(self.participations, 1.0)
 
     @property
     def taken(self) -> float:
@@ -305,8 +307,8 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
         limit = min(client_places * share / (1 - share) + _ROUNDING, limit)
     if limit < 1 and not load.secret:
         rounds = math.floor(limit * load.place_participations)
-        kept = rounds / load.place_participations
-        filled = dataclasses.replace(load, places=1, kept=kept)
+        share_of_place = rounds / load.place_participations
+        filled = dataclasses.replace(load, places=1, kept=share_of_place)
     else:
         filled = dataclasses.replace(load, places=math.floor(limit))
     return filled if filled.canaries >= LEAST_CANARIES else load
@@ -324,11 +326,10 @@ def _places_needed(load: CanaryLoad, noise_multiplier: float, delta: float) -> i
 
     The width of an interval falls with the number of places.
     """
-    has_ladder = (
-        not load.secret and load.kept * load.place_participations >= LEAST_CANARIES
-    )
     high = load.places
-    low = min(high, 1 if has_ladder else LEAST_CANARIES)
+    low = min(high, LEAST_CANARIES)
+    if not load.secret and load.kept * load.place_participations >= LEAST_CANARIES:
+        low = 1  # a ladder has several canaries
     while low < high:
         middle = (low + high) // 2
         if _all_narrow(_expected(load, middle, noise_multiplier, delta)):

@@ -111,7 +111,9 @@ def score_round(
     present = sorted(facts.present)
     weights[list(facts.present)] = facts.canary_weights()
     present_weights = weights[present]
-    numbers = list(range(count)) if everybody else present
+    numbers = present
+    if everybody:
+        numbers = list(range(count))
     if dots is None:
         scores[numbers] = canaries.dot(mean, numbers=numbers)
     else:
@@ -145,13 +147,15 @@ def score_round(
             scores[numbers] = root / length * own_dots
         else:
             scores = shift_scores(scores / length, dim)
-            length = float(hidden_norm(length, contribution if present else 0.0))
+            if present:
+                length = float(hidden_norm(length, contribution))
     else:
         added = weights * contribution
         lengths_with_canary = np.sqrt(square + 2 * added * scores + added**2)
         scores = shift_scores((scores + added) / lengths_with_canary, dim)
-    signals = root * contribution / length * weights if is_known else weights
-    return scores, signals, residual
+    if not is_known:
+        return scores, weights, residual
+    return scores, root * contribution / length * weights, residual
 
 
 class SeenRounds:
@@ -359,7 +363,9 @@ def record_from_scorer(
         **fields,
     )
     record = measure_others(record.with_values(**(values or {})), scorer.canaries)
-    return _with_own_parts(record) if released == OTHERS else record
+    if released == OTHERS:
+        return _with_own_parts(record)
+    return record
 
 
 def _with_own_parts(record: AuditRecord) -> AuditRecord:

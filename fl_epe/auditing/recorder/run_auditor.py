@@ -170,8 +170,10 @@ class RunAuditor:
         count = self._count + self._unobserved
         canaries = CanarySet(dim, count, self._seed, self._kind)
         self._scorer = CanaryScorer(canaries)
-        is_whitened = canaries.fast and self._follow
-        self._whitener = Whitener(dim, self._window if is_whitened else 1)
+        if canaries.fast and self._follow:
+            self._whitener = Whitener(dim, self._window)
+        else:
+            self._whitener = Whitener(dim, window=1)
         self._so_far = EpsilonSoFar(
             dim, self._count, self._planned, self._whitener.window, self._client
         )
@@ -277,7 +279,9 @@ class RunAuditor:
         every round at once, so that a run may stop by it. The results of a finished run are those
         of `fl_epe.auditing.answers`.
         """
-        return None if self._scorer is None else self._so_far.estimate(self.delta)
+        if self._scorer is None:
+            return None
+        return self._so_far.estimate(self.delta)
 
     @property
     def canaries_seen(self) -> int:
@@ -296,7 +300,7 @@ class RunAuditor:
             z: noise multiplier; ``None`` if it is not known.
             noise_is_for: as in `Mechanism`.
         """
-        theory = None
+        theory: float | None = None
         is_hidden = self._client is not None and self._client.hidden
         if self.canaries_seen and z is not None and not is_hidden:
             mechanism = dataclasses.replace(
@@ -327,10 +331,10 @@ class RunAuditor:
         Raises:
             ValueError: before `begin`.
         """
-        scored = self._started().state(None if keep_waiting else self._series)
+        series = None if keep_waiting else self._series
         return {
             **self._rounds.state(),
-            **scored,
+            **self._started().state(series),
             "sketches": self._whitener.state(),
             **self.faults.state(),
         }
@@ -362,7 +366,10 @@ class RunAuditor:
         restored.restore(state, rounds)
         self.begin(start)
         self._rounds = restored
-        self._started().restore(state, None if "waiting.names" in state else rounds)
+        if "waiting.names" in state:
+            self._started().restore(state)
+        else:
+            self._started().restore(state, rounds)
         self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
         presence = restored["presence"]
         scores = restored["scores"]
@@ -370,7 +377,8 @@ class RunAuditor:
         for t in range(rounds):
             self._so_far.add(np.flatnonzero(presence[t]), scores[t], signals[t])
         self._last = last
-        self._velocity = self._velocity if velocity is None else velocity
+        if velocity is not None:
+            self._velocity = velocity
         self.faults.restore(state, rounds)
 
     def record(
@@ -408,12 +416,14 @@ class RunAuditor:
                 self._planned,
                 of_law=self._client is not None,
             )
+        if final is None:
+            final = self._last
         is_sgd = isinstance(self._server, ServerSGD)
         return record_from_scorer(
             scorer,
             ids,
             start=self._start,
-            final=self._last if final is None else final,
+            final=final,
             delta_norms=rounds["update_norms"],
             delta_series="delta" if is_sgd else self._series[-1],
             released=self._series[0],

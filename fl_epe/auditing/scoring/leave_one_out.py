@@ -207,8 +207,8 @@ def known_others(record: AuditRecord) -> tuple[Floats, Floats]:
         )
     lengths = norms[:, None]
     added = _added(record)[:, None]
-    own = np.where(lengths > 0, record.shares(), 0.0)
-    return added * (lengths * observed - own), added * (lengths * unobserved)
+    own_weights = np.where(lengths > 0, record.shares(), 0.0)
+    return added * (lengths * observed - own_weights), added * (lengths * unobserved)
 
 
 def all_canaries(record: AuditRecord) -> AuditRecord:
@@ -284,16 +284,17 @@ def _displacement_alone(record: AuditRecord) -> AuditRecord:
             "projected out of it; hand it to RunAuditor.record"
         )
     length = norms.displacement
+    all_weights = np.append(weights, np.zeros(unobserved.count))
     own_dots, residual_norm, share = leave_others_out(
         np.append(observed.displacement, unobserved.displacement) * length,
         np.append(observed.part, unobserved.part) * norms.part,
-        np.append(weights, np.zeros(unobserved.count)),
+        all_weights,
         length**2,
         float(weights @ observed.displacement) * length,
         norms.part**2,
     )
-    own = share * np.append(weights, np.zeros(unobserved.count))
-    cosines = own_dots / np.sqrt(residual_norm**2 + 2 * own * own_dots - own**2)
+    parts = share * all_weights
+    cosines = own_dots / np.sqrt(residual_norm**2 + 2 * parts * own_dots - parts**2)
     lengths = np.hypot(residual_norm, share * weights)
     values = {
         "observed.displacement": cosines[: len(weights)],

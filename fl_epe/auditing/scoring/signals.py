@@ -57,14 +57,14 @@ class Signals:
             raise_invalid(
                 "clip_norms", added, "(or contributions) to be known in every round"
             )
-        known = np.isfinite(added)
-        if known.all():
+        is_known = np.isfinite(added)
+        if is_known.all():
             return added
-        measured = known & (norms > 0)
+        measured = is_known & (norms > 0)
         share = 0.0
         if measured.any():
             share = float(np.median(added[measured] / norms[measured]))
-        return np.where(known, added, share * norms)
+        return np.where(is_known, added, share * norms)
 
     @functools.cached_property
     def residual_norms(self) -> Floats:

@@ -165,24 +165,26 @@ class View:
         record = self.record
         check_measured(record, self.adversary)
         if self.adversary.sees_final:
+            is_known = True
             try:
                 weights = self.weights
-                known = True
             except ValueError:  # they are not known, even in proportion
+                is_known = False
                 weights = np.ones(record.rounds)
-                known = False
             parts = weights[:, None] * record.shares()
             observed = parts.sum(axis=0)
-            return Sizes(observed, parts, 1.0, weights, known, self.signals, True)
+            return Sizes(observed, parts, 1.0, weights, is_known, self.signals, True)
         precision = self.precision
-        known = record.signal_known()
-        weights = self.round_signal if known else np.ones(record.rounds)
+        is_known = record.signal_known()
+        weights = np.ones(record.rounds)
+        if is_known:
+            weights = self.round_signal
         took_part = record.presence.any(axis=0)
         energies = self.whitened_signals[:, took_part] ** 2 / precision.own**2
         observed = np.sqrt(energies.sum(axis=0))
         parts = quotients(energies, observed)
         return Sizes(
-            observed, parts, precision.unit, weights, known, self.signals, False
+            observed, parts, precision.unit, weights, is_known, self.signals, False
         )
 
     def noise_prevails(self) -> bool:
@@ -191,8 +193,8 @@ class View:
             return False
         noise = self.record.dim * self._noise_std**2
         residual = self.signals.residual_norms**2
-        known = np.isfinite(noise) & (residual > 0)
-        shares = noise[known] / residual[known]
+        is_known = np.isfinite(noise) & (residual > 0)
+        shares = noise[is_known] / residual[is_known]
         return bool(len(shares) and np.median(shares) > 1 / 2)
 
     def overlap_spread(self, scores: Scores) -> float:
