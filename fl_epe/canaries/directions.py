@@ -141,6 +141,12 @@ class Rotation:
         """``g``, of whole numbers, so exact everywhere; shape ``(D,)``."""
         return transform(change_signs(np.ones(self.size, np.float32), self._first))
 
+    def _mix(self, x: Floats32, threads: int | None = None) -> Floats32:
+        """``H·diag(s)·H·x``, in place."""
+        transform(x, threads=threads)
+        change_signs(x, self._first)
+        return transform(x, threads=threads)
+
     def rows(self, numbers: Rows) -> Rows:
         """The row of the rotation of each canary number, in a secret random order."""
         rows = np.asarray(numbers, np.int64)
@@ -184,7 +190,7 @@ class Rotation:
         if self._base is None:
             out = np.zeros(self.size, np.float32)
             out[row] = 1
-            transform(change_signs(transform(out), self._first))
+            self._mix(out)
         else:
             out = np.empty(self.dim, np.float32)
             order = np.arange(BLOCK) ^ (row % BLOCK)
@@ -223,10 +229,7 @@ class Rotation:
         for block in blocks(self.dim):
             np.multiply(part(block), 1 / largest, out=y[block], casting="same_kind")
         change_signs(y[: self.dim], self._second)
-        transform(y, threads=threads)
-        change_signs(y, self._first)
-        transform(y, threads=threads)
-        return y[rows] * np.float64(largest)
+        return self._mix(y, threads)[rows] * np.float64(largest)
 
     def combine(self, weights: Floats, rows: Rows) -> Floats32:
         """The sum of rows before they are scaled, with these weights, shape ``(dim,)``."""
@@ -235,8 +238,7 @@ class Rotation:
             return np.zeros(self.dim, np.float32)
         y = np.zeros(self.size, np.float32)
         y[rows] = weights / largest
-        transform(change_signs(transform(y), self._first))
-        out = change_signs(y[: self.dim], self._second)
+        out = change_signs(self._mix(y)[: self.dim], self._second)
         out *= np.float32(largest)
         return out
 

@@ -253,9 +253,10 @@ def canary_load(
 
     if places is not None:
         load = dataclasses.replace(without_places(rounds, share), places=places)
-        if places and noise_multiplier:
-            load = _with_expected(load, places, noise_multiplier, delta)
-        return load
+        if not places or not noise_multiplier:
+            return load
+        expected = _expected(load, places, noise_multiplier, delta)
+        return dataclasses.replace(load, expected=expected)
     largest = share
     if share_of_few is not None and noise_multiplier:
         largest = share_of_few
@@ -263,12 +264,7 @@ def canary_load(
     for tried_share in np.linspace(share, largest, steps + 1).tolist():
         load = load_in(rounds, tried_share)
         if load.places and noise_multiplier:
-            load = _with_expected(
-                load,
-                _places_needed(load, noise_multiplier, delta),
-                noise_multiplier,
-                delta,
-            )
+            load = _with_expected(load, noise_multiplier, delta)
         is_precise = not load.expected or load.expected[-1].is_within(_ROUGH)
         if load.places and (load.kept == 1 or is_precise):
             break
@@ -315,14 +311,9 @@ def _filled(load: CanaryLoad, share: float) -> CanaryLoad:
 
 
 def _with_expected(
-    load: CanaryLoad, places: int, noise_multiplier: float, delta: float
+    load: CanaryLoad, noise_multiplier: float, delta: float
 ) -> CanaryLoad:
-    expected = _expected(load, places, noise_multiplier, delta)
-    return dataclasses.replace(load, places=places, expected=expected)
-
-
-def _places_needed(load: CanaryLoad, noise_multiplier: float, delta: float) -> int:
-    """The fewest places of a load with narrow intervals, or all of them.
+    """With the fewest places that have narrow intervals, or all of them, and what they show.
 
     The width of an interval falls with the number of places.
     """
@@ -336,7 +327,8 @@ def _places_needed(load: CanaryLoad, noise_multiplier: float, delta: float) -> i
             high = middle
         else:
             low = middle + 1
-    return low
+    expected = _expected(load, low, noise_multiplier, delta)
+    return dataclasses.replace(load, places=low, expected=expected)
 
 
 def _all_narrow(expected: tuple[Expected, ...]) -> bool:

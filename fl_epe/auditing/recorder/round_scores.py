@@ -121,34 +121,33 @@ def score_round(
     is_known = math.isfinite(facts.contribution)
     contribution = facts.contribution if is_known else 0.0
     residual = Residual(mean)
-    if has_canaries:
-        sum_dot = float(present_weights @ scores[present])
-        energy = 0.0
-        if present:
-            energy = sum_dot**2 / float(present_weights @ present_weights)
-        least = SMALLEST_SHARE * square
-        if everybody and dim <= _FEW_PARAMETERS:
-            least = 0.0
-        if energy > 0 and energy >= least:
-            if vectors is None:
-                total = canaries.combine(present_weights[None], numbers=present)[0]
-            else:
-                total = facts.canary_weights().astype(vectors.dtype) @ vectors
-            own_dots, residual_norm, share = leave_others_out(
-                scores[numbers],
-                canaries.dot(total, numbers=numbers),
-                weights[numbers],
-                square,
-                sum_dot,
-                norm(total) ** 2,
-            )
-            residual = Residual(mean, total, float(share))
-            length = float(residual_norm)
-            scores[numbers] = root / length * own_dots
+    sum_dot = float(present_weights @ scores[present])
+    energy = 0.0  # of the canaries in the mean
+    if has_canaries and present:
+        energy = sum_dot**2 / float(present_weights @ present_weights)
+    least = SMALLEST_SHARE * square
+    if everybody and dim <= _FEW_PARAMETERS:
+        least = 0.0
+    if energy > 0 and energy >= least:
+        if vectors is None:
+            total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
-            scores = shift_scores(scores / length, dim)
-            if present:
-                length = float(hidden_norm(length, contribution))
+            total = facts.canary_weights().astype(vectors.dtype) @ vectors
+        own_dots, residual_norm, share = leave_others_out(
+            scores[numbers],
+            canaries.dot(total, numbers=numbers),
+            weights[numbers],
+            square,
+            sum_dot,
+            norm(total) ** 2,
+        )
+        residual = Residual(mean, total, float(share))
+        length = float(residual_norm)
+        scores[numbers] = root / length * own_dots
+    elif has_canaries:
+        scores = shift_scores(scores / length, dim)
+        if present:
+            length = float(hidden_norm(length, contribution))
     else:
         added = weights * contribution
         lengths_with_canary = np.sqrt(square + 2 * added * scores + added**2)
