@@ -1,6 +1,6 @@
 """What can go wrong in a run: the kinds of faults, and the one book in which they are counted.
 
-No fault ends a run, and none weakens its DP: what is lost counts as zero in a sum whose
+No fault ends a run, and none weakens its DP: a lost update counts as zero in a mean whose
 denominator is fixed before the run.
 
 Examples:

@@ -62,8 +62,8 @@ class Norms:
         displacement: of θ_T − θ_0.
         residuals: ``(T,)`` of the released means less the real clients' part.
         sums: ``(T,)`` of the sum of the directions of each round's canaries; 0 where the other
-            canaries are too small a part of the mean to hide one, and ``residuals`` unknown.
-        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to hide one.
+            canaries are too small a part of the mean to mask one, and ``residuals`` unknown.
+        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to mask one.
     """
 
     means: Floats

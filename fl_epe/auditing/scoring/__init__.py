@@ -1,6 +1,6 @@
 """Scores of canaries: what an adversary computes from a record, in a `View`.
 
-`null_misfit` and its kind say whether scores follow the law that estimates assume.
+`null_misfit` and similar functions test whether scores follow the law that estimates assume.
 """
 
 from fl_epe.auditing.scoring.assumptions import (

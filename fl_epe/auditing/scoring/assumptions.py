@@ -19,7 +19,7 @@ from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
-"""Unobserved canaries whose scores find a null that is 1.5 times too wide."""
+"""Number of unobserved canaries with which a null that is 1.5 times too wide is detected."""
 
 _LEAST_FOR_TEST = 8
 _LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval

@@ -62,7 +62,7 @@ class Sizes:
         return np.asarray(self.unit * np.sqrt(energies))
 
     def of_rounds(self, rounds: float) -> float:
-        """Expected score of a client with so many rounds, of which nobody knows which they are."""
+        """Expected score of a client with so many rounds, which are not known."""
         if self.sees_final:
             return rounds * float(self.weights.mean())
         energies = self.signals.record.correlation.alone(self.weights)

@@ -1,6 +1,6 @@
 """`Scores`: one score for each canary, with what is known about unobserved canaries.
 
-`mean_spread` says how far the mean of overlapping canaries' scores varies, as all of them share the
+`mean_spread` is the deviation of the mean of overlapping canaries' scores, as all of them share the
 random norm of the residual. Derivations: docs/notes/other-canaries.md.
 
 Cosines of canaries that are part of a release show a shift μ, in any dimension: let a canary c add
