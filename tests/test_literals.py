@@ -34,7 +34,7 @@ WIDENED = {
     "canaries/canary_set.py": {'"rotation", "sphere"': "cube"},
     "loggers.py": {'"tensorboard", "mlflow", "wandb"': "papyrus"},
     "simulation/run.py": {'"in-process", "ray"': "carrier-pigeon"},
-    "auditing/estimate/epsilon_estimate.py": {'"final", "all"': "first"},
+    "auditing/estimate/adversary.py": {'"final", "all"': "first"},
     "auditing/claims/evidence.py": {
         '"violated", "faulty", "not judged", "undecided", "not violated"': "postponed"
     },

@@ -1,4 +1,4 @@
-"""Canaries: random unit vectors that any process can make again from a seed and a number.
+"""Canaries: random unit vectors that any process can regenerate from a seed and a number.
 
 `CanaryScorer` keeps their cosines with the vectors that an adversary sees.
 
@@ -18,12 +18,14 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fl_epe.canaries.directions import Rows, Sphere, rotation, size_for
+from fl_epe.canaries.directions import Rotation, Rows, Sphere, rotation, size_for
 from fl_epe.checks import (
     ArgumentError,
     Floats,
     Floats32,
     Reals,
+    check_count,
+    check_not_negative,
     checked_type,
     raise_invalid,
 )
@@ -33,14 +35,14 @@ CanaryKind = Literal["rotation", "sphere"]
 """How the directions of a `CanarySet` are made."""
 
 _LEAST_DIM = 64  # of a rotation
-_FEW = 8  # rotated canaries are added up one by one
+_FEW = 8  # up to so many rotated canaries are added up one by one
 
 
 class CanarySet:
     """``count`` random directions on the unit sphere of R^``dim``.
 
     Canary ``i`` depends on ``(seed, i)``, ``dim`` and ``kind`` alone. So a set is not stored: every
-    process that needs it makes the same bits again. A canary's cosine with any independent vector
+    process that needs it computes the same bits. A canary's cosine with any independent vector
     has mean 0 and variance ``1 / dim``, and its law is that of Andrew et al. (2024), Theorem 3.1.
 
     Args:
@@ -48,10 +50,10 @@ class CanarySet:
         count: number of canaries, at least 1.
         seed: a non-negative integer; keep it secret until training has ended.
         kind: "rotation", rows of a random rotation, all scores of which cost two fast transforms;
-            or "sphere", independent normal draws as in the paper, each of which is made anew. In
-            fewer than 64 dimensions both are the latter, as sums of signs are too coarse there;
-            and so for more canaries than a rotation has rows, which are 65,536 at least.
-            See docs/notes/rotation.md.
+            or "sphere", independent normal draws as in the paper, each of which is regenerated for
+            every score. In fewer than 64 dimensions both are the latter, as sums of signs are too
+            coarse there; and so for more canaries than a rotation has rows, at least 65,536. See
+            docs/notes/rotation.md.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -60,14 +62,12 @@ class CanarySet:
     def __init__(
         self, dim: int, count: int, seed: int, kind: CanaryKind = "rotation"
     ) -> None:
-        for name, value, least in (
-            ("dim", dim, 1),
-            ("count", count, 1),
-            ("seed", seed, 0),
-        ):
-            if value < least:
-                raise_invalid(name, value, f">= {least}")
-        self.dim, self.count, self.seed = int(dim), int(count), int(seed)
+        check_count("dim", dim)
+        check_count("count", count)
+        check_not_negative("seed", seed)
+        self.dim = int(dim)
+        self.count = int(count)
+        self.seed = int(seed)
         self.kind: CanaryKind = checked_type("kind", kind, CanaryKind)
         match kind:
             case "sphere":
@@ -97,7 +97,7 @@ class CanarySet:
             out = np.empty(self.dim, np.float32)
             self._sphere.fill(i, out)
             return out
-        family = rotation(self.dim, self.seed)
+        family = self._rotation
         return family.vector(int(family.rows(np.array(i))))
 
     def vectors(self, numbers: Sequence[int]) -> Floats32:
@@ -138,12 +138,13 @@ class CanarySet:
             for column, i in zip(weights.T, chosen.tolist(), strict=True):
                 vector = self.vector(i)
                 for total, weight in zip(out, column, strict=True):
-                    for part in blocks(self.dim):
-                        total[part] += (weight * vector[part]).astype(np.float32)
+                    for block in blocks(self.dim):
+                        total[block] += (weight * vector[block]).astype(np.float32)
             return out
-        family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
-        for total, shares in zip(out, weights, strict=True):
-            total[:] = family.combine(shares / lengths[chosen], rows[chosen])
+        rows, lengths = self._rows
+        for total, row_weights in zip(out, weights, strict=True):
+            scaled = row_weights / lengths[chosen]
+            total[:] = self._rotation.combine(scaled, rows[chosen])
         return out
 
     def dot(
@@ -174,16 +175,16 @@ class CanarySet:
         if x.ndim not in (1, 2) or x.shape[-1] != self.dim:
             raise_invalid("x.shape", x.shape, f"to end with dim={self.dim}")
         chosen = self._chosen(numbers)
-        vectors = x if x.ndim == 2 else x[None]
+        vectors = np.atleast_2d(x)
         if self._sphere is not None:
-            out = self._sphere.dot(
-                vectors if less is None else vectors - less, chosen, threads
-            )
+            if less is not None:
+                vectors = vectors - less
+            out = self._sphere.dot(vectors, chosen, threads)
         else:
             out = np.empty((len(vectors), len(chosen)))
-            family, (rows, lengths) = rotation(self.dim, self.seed), self._rows
+            rows, lengths = self._rows
             for dots, vector in zip(out, vectors, strict=True):
-                products = family.products(
+                products = self._rotation.products(
                     vector, rows[chosen], less=less, threads=threads
                 )
                 dots[:] = products / lengths[chosen]
@@ -193,16 +194,20 @@ class CanarySet:
         if numbers is None:
             return np.arange(self.count)
         chosen = np.asarray(numbers, np.int64)
-        for i in chosen[(chosen < 0) | (chosen >= self.count)]:
-            raise IndexError(f"Expected i={i} in [0, count={self.count}).")
+        outside = chosen[(chosen < 0) | (chosen >= self.count)]
+        if len(outside):
+            raise IndexError(f"Expected i={outside[0]} in [0, count={self.count}).")
         return chosen
+
+    @property
+    def _rotation(self) -> Rotation:
+        return rotation(self.dim, self.seed)
 
     @functools.cached_property
     def _rows(self) -> tuple[Rows, Floats]:
         """Row of every canary in the rotation, and the row's length before it is scaled to 1."""
-        family = rotation(self.dim, self.seed)
-        rows = family.rows(np.arange(self.count))
-        return rows, family.lengths(rows)
+        rows = self._rotation.rows(np.arange(self.count))
+        return rows, self._rotation.lengths(rows)
 
 
 SCORE_MEMORY = 384 << 20
@@ -212,7 +217,7 @@ SCORE_MEMORY = 384 << 20
 class CanaryScorer:
     """Scores named series of vectors of shape ``(dim,)`` against a `CanarySet`.
 
-    Rotated canaries are scored at once. Independent ones are expensive to make again, so vectors
+    Rotated canaries are scored at once. Independent ones are expensive to regenerate, so vectors
     wait until a block of them is scored together.
 
     Args:
@@ -221,20 +226,20 @@ class CanaryScorer:
 
     def __init__(self, canaries: CanarySet) -> None:
         self.canaries = canaries
-        self._limit = 1 if canaries.fast else max(1, SCORE_MEMORY // (4 * canaries.dim))
-        self._names: list[
-            str
-        ] = []  # of the vectors that wait, in the first rows of `_rows`
-        self._rows = np.empty(
-            (0 if canaries.fast else self._limit, canaries.dim), np.float32
-        )
+        self._limit = 1  # below which vectors wait
+        rows = 0
+        if not canaries.fast:
+            rows = max(1, SCORE_MEMORY // (4 * canaries.dim))
+            self._limit = rows
+        self._waiting = np.empty((rows, canaries.dim), np.float32)
+        self._names: list[str] = []  # of the vectors in the first rows of `_waiting`
         self._dots: dict[str, list[Floats]] = {}
         self._norms: dict[str, list[float]] = {}
 
     def add(
         self, series: str, vector: Reals, less: Reals | None = None
     ) -> Floats | None:
-        """Append ``vector − less`` to a series; it is scored at once, or when enough vectors wait.
+        """Append ``vector − less`` to a series; it is scored at once, or once enough vectors wait.
 
         Returns:
             Its inner product with every canary, shape ``(count,)``; ``None`` if it waits.
@@ -255,7 +260,7 @@ class CanaryScorer:
             dots = self.canaries.dot(vector, less=less)
             self._dots.setdefault(series, []).append(dots)
             return dots
-        self._rows[len(self._names)] = vector if less is None else vector - less
+        self._waiting[len(self._names)] = vector if less is None else vector - less
         self._names.append(series)
         if len(self._names) >= self._limit:
             self.flush()
@@ -265,8 +270,8 @@ class CanaryScorer:
         """Score all vectors that wait."""
         if not self._names:
             return
-        found = self.canaries.dot(self._rows[: len(self._names)])
-        for name, dots in zip(self._names, found, strict=True):
+        scores = self.canaries.dot(self._waiting[: len(self._names)])
+        for name, dots in zip(self._names, scores, strict=True):
             self._dots.setdefault(name, []).append(dots)
         self._names.clear()
 
@@ -285,15 +290,16 @@ class CanaryScorer:
         """Named arrays from which `restore` continues: of all series, and vectors that wait.
 
         Args:
-            series: keep these alone; then vectors that wait are scored first.
+            series: which series; with it, vectors that wait are scored first.
         """
         out: dict[str, np.ndarray] = {}
         if series is None:
+            series = self._norms
             out["waiting.names"] = np.array(self._names, dtype=np.str_)
-            out["waiting.vectors"] = self._rows[: len(self._names)]
+            out["waiting.vectors"] = self._waiting[: len(self._names)]
         else:
             self.flush()
-        for name in self._norms if series is None else series:
+        for name in series:
             dots = self._dots.get(name, [])
             out[f"norms.{name}"] = self.norms(name)
             out[f"dots.{name}"] = np.array(dots).reshape(len(dots), self.canaries.count)
@@ -305,28 +311,35 @@ class CanaryScorer:
         """Continue from what `state` returned.
 
         Args:
-            state: named arrays; others than those of `state` are ignored.
-            length: forget what each series has after so many vectors.
+            state: named arrays; those that are not of `state` are ignored.
+            length: number of vectors of each series; later ones are forgotten.
 
         Raises:
             ValueError: if the state has another dimension or number of canaries, or fewer vectors.
         """
-        dim, count = self.canaries.dim, self.canaries.count
+        dim = self.canaries.dim
         vectors = state.get("waiting.vectors", np.empty((0, dim)))
         if vectors.shape[1] != dim or len(vectors) >= self._limit:
             wanted = f"to be at most {(self._limit - 1, dim)}"
             raise_invalid("waiting.vectors.shape", vectors.shape, wanted)
-        self._rows[: len(vectors)] = vectors
+        self._waiting[: len(vectors)] = vectors
         self._names = [str(name) for name in state.get("waiting.names", ())]
         for key, value in state.items():
             kind, _, series = key.partition(".")
-            if kind not in ("norms", "dots"):
-                continue
-            kept = np.asarray(value, np.float64)[:length]
-            shape = (length or len(kept), *((count,) if kind == "dots" else ()))
-            if kept.shape != shape:
-                raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
             if kind == "norms":
-                self._norms[series] = kept.tolist()
-            else:
-                self._dots[series] = list(kept)
+                rows = self._first_rows(key, value, length, ())
+                self._norms[series] = rows.tolist()
+            elif kind == "dots":
+                rows = self._first_rows(key, value, length, (self.canaries.count,))
+                self._dots[series] = list(rows)
+
+    @staticmethod
+    def _first_rows(
+        key: str, value: np.ndarray, length: int | None, columns: tuple[int, ...]
+    ) -> Floats:
+        """The first rows of a value of a state, of shape ``(length, *columns)``."""
+        rows = np.asarray(value, np.float64)[:length]
+        shape = (length or len(rows), *columns)
+        if rows.shape != shape:
+            raise_invalid(f"{key}.shape", value.shape, f"to be at least {shape}")
+        return rows

@@ -1,9 +1,9 @@
-"""Canaries on a ladder of participations, each at places that a client's schedule gives out.
+"""Canaries on a ladder of participations, each in the rounds of a place of the clients' schedule.
 
-A place is a client's: its rounds are those that the schedule gives one more client. Most places are
-one canary's, who takes part as a client does. Some are divided among several canaries, who take
-part half as often, a quarter as often, and so on to once. So the ladder costs no participation, and
-its canaries follow the clients' schedule, whatever that is.
+The rounds of a place are those that the schedule gives to one more client. Most places have one
+canary, which takes part as a client does. Some are divided among several canaries, which take part
+half as often, a quarter as often, and so on to once. So the ladder needs no further participations,
+and its canaries follow the clients' schedule, whatever that is.
 
 Examples:
     >>> rungs(12), rungs(30)
@@ -20,17 +20,17 @@ _DIVIDED = 6  # one place in so many
 
 
 def divided_places(places: int) -> int:
-    """How many of the places are divided: the only one, or one in six, and at least one."""
+    """How many of the places are divided: one in six, and at least one."""
     return min(places, max(1, places // _DIVIDED))
 
 
 def rungs(rounds: int) -> list[int]:
-    """How often each canary of a divided place takes part, which has so many ``rounds``."""
-    found = []
+    """Participations of each canary of a divided place with so many ``rounds``."""
+    participations = []
     while rounds > 0:
-        found.append(rounds - rounds // 2)
+        participations.append(rounds - rounds // 2)
         rounds //= 2
-    return found
+    return participations
 
 
 def ladder(places: Booleans, rng: np.random.Generator) -> Booleans:
@@ -38,11 +38,11 @@ def ladder(places: Booleans, rng: np.random.Generator) -> Booleans:
 
     Args:
         places: which place is in which round; the last ones are divided.
-        rng: draws which rounds of a divided place are whose.
+        rng: draws which canary of a divided place has which of its rounds.
     """
-    whole = places.shape[1] - divided_places(places.shape[1])
-    columns = list(places[:, :whole].T)
-    for place in places[:, whole:].T:
+    undivided = places.shape[1] - divided_places(places.shape[1])
+    columns = list(places[:, :undivided].T)
+    for place in places[:, undivided:].T:
         rounds = rng.permutation(np.flatnonzero(place))
         for part in np.split(rounds, np.cumsum(rungs(len(rounds)))[:-1]):
             column = np.zeros(len(place), bool)

@@ -24,11 +24,17 @@ from fl_epe.mechanism.server_optimizers import (
     advance,
     sgd_weights,
 )
-from fl_epe.mechanism.strategies import Strategy, parse_strategy, strategy_matrix
+from fl_epe.mechanism.strategies import (
+    Banded,
+    Strategy,
+    parse_strategy,
+    strategy_matrix,
+)
 
 __all__ = [
     "BLOCK",
     "AdaptiveClip",
+    "Banded",
     "ClipNorm",
     "ClippedSum",
     "FixedClip",

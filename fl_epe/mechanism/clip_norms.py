@@ -89,10 +89,9 @@ class AdaptiveClip:
         self, clip_norm: float, unclipped: float, voted: float, rng: np.random.Generator
     ) -> float:
         """The clip norm of the next round, from the ``unclipped`` among those who ``voted``."""
-        noisy = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
-        return clip_norm * math.exp(
-            -self.rate * (noisy / self.voters + 0.5 - self.quantile)
-        )
+        noisy_sum = unclipped - voted / 2 + rng.normal(0.0, self.count_std)
+        noisy_share = noisy_sum / self.voters + 0.5
+        return clip_norm * math.exp(-self.rate * (noisy_share - self.quantile))
 
     def sum_noise_multiplier(self, noise_multiplier: float) -> float:
         """Noise multiplier of the sum, beside which the count of sensitivity 1/2 is released.
@@ -103,16 +102,18 @@ class AdaptiveClip:
         Raises:
             ValueError: if the count alone costs as much as the whole budget, or more.
         """
-        z, most = noise_multiplier, 2 * self.count_std
+        z = noise_multiplier
+        z_count = 2 * self.count_std
         if z == 0:
             return 0.0
-        rest = z**-2 - most**-2 if z < most else 0.0
-        if rest <= 0:
-            text = "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would "
-            text += f"spend the whole budget. Set the latter to {z:g}, with 15% more noise on the "
-            text += "sum, or use a fixed clip norm."
+        if z >= z_count or z**-2 <= z_count**-2:
+            text = (
+                "Expected {noise_multiplier} < 2 * {count_std}: the noisy count alone would spend "
+                f"the whole budget. Set the latter to {z:g}, with 15% more noise on the sum, or "
+                "use a fixed clip norm."
+            )
             raise ArgumentError(text, noise_multiplier=z, count_std=self.count_std)
-        return 1 / math.sqrt(rest)
+        return 1 / math.sqrt(z**-2 - z_count**-2)
 
 
 ClipNorm = FixedClip | AdaptiveClip

@@ -25,8 +25,9 @@ BLOCK = 1 << 15
 
 
 def blocks(dim: int) -> Iterator[slice]:
-    """The places of 0 … ``dim`` − 1, `BLOCK` at a time."""
-    return (slice(start, min(start + BLOCK, dim)) for start in range(0, dim, BLOCK))
+    """Slices of 0 … ``dim`` − 1, `BLOCK` entries each."""
+    for start in range(0, dim, BLOCK):
+        yield slice(start, min(start + BLOCK, dim))
 
 
 def norm(vector: Vector, less: Vector | None = None, share: float = 1.0) -> float:
@@ -34,9 +35,12 @@ def norm(vector: Vector, less: Vector | None = None, share: float = 1.0) -> floa
 
     Accumulated in float64; infinite or NaN if an entry is.
     """
-    square, flat = 0.0, np.ravel(vector)
-    for here in blocks(flat.size):
-        part = flat[here] if less is None else flat[here] - share * less[here]
+    flat = np.ravel(vector)
+    square = 0.0
+    for block in blocks(flat.size):
+        part = flat[block]
+        if less is not None:
+            part = part - share * less[block]
         square += float(np.sum(np.square(part, dtype=np.float64)))
     return math.sqrt(square)
 
@@ -60,7 +64,7 @@ class ClippedSum:
         self.clip_norm = clip_norm
         self._grid = 2.0 ** (math.frexp(clip_norm)[1] - _GRID_BITS)
         self._multiples = np.zeros(dim)  # of the grid
-        self._block = np.empty(min(dim, BLOCK))
+        self._buffer = np.empty(min(dim, BLOCK))
 
     def add(self, update: Vector) -> bool | None:
         """Clip ``update`` of shape ``(dim,)`` and add it.
@@ -82,12 +86,12 @@ class ClippedSum:
         if not math.isfinite(length):
             return None
         scale = self.scale(length)
-        for here in blocks(len(update)):
-            block = self._block[: here.stop - here.start]
-            np.copyto(block, update[here])
-            block *= scale
-            np.trunc(block, out=block)
-            self._multiples[here] += block
+        for block in blocks(len(update)):
+            multiples = self._buffer[: block.stop - block.start]
+            np.copyto(multiples, update[block])
+            multiples *= scale
+            np.trunc(multiples, out=multiples)
+            self._multiples[block] += multiples
         return length <= self.clip_norm
 
     def scale(self, lengths: Any, where: Callable[..., Any] = np.where) -> Any:
@@ -101,13 +105,12 @@ class ClippedSum:
         """
         longer = lengths > self.clip_norm
         # Rounding of the scale and of the products could lift the norm by a few parts in 10^16.
-        shrink = (
-            self.clip_norm / where(longer, lengths, self.clip_norm) * (1 - 2.0**-50)
-        )
+        margin = 1 - 2.0**-50
+        shrink = self.clip_norm / where(longer, lengths, self.clip_norm) * margin
         return where(longer, shrink, 1.0) / self._grid
 
     def add_multiples(self, multiples: Floats) -> None:
-        """Add a clipped update that was made elsewhere with `scale`, float64, shape ``(dim,)``."""
+        """Add an update that was clipped elsewhere with `scale`, float64, shape ``(dim,)``."""
         self._multiples += multiples
 
     def total(self) -> Floats:
@@ -115,6 +118,6 @@ class ClippedSum:
         return self._multiples * self._grid
 
     def finish(self) -> Floats:
-        """The sum, in the memory of this object, which is of no use any more."""
+        """The sum, in the memory of this object, which must not be used after that."""
         self._multiples *= self._grid
         return self._multiples

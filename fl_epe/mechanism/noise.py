@@ -1,4 +1,4 @@
-"""Independent Gaussian noise; how it is correlated between rounds stands in `strategies`."""
+"""Independent Gaussian noise; `strategies` correlates it between rounds."""
 
 import numpy as np
 

@@ -21,7 +21,8 @@ from fl_epe.checks import (
 )
 from fl_epe.mechanism.clipping import blocks
 
-_BETA1, _BETA2 = 0.9, 0.99  # decay of the first and second moment of Adam
+_BETA1 = 0.9  # decay of the first moment of Adam
+_BETA2 = 0.99  # decay of the second moment
 _EPSILON = 1e-3  # added to the root of the second moment
 
 
@@ -62,8 +63,8 @@ class ServerSGD:
         The inverse of `update`, for an adversary who sees only models. Has the dtype of ``step``.
         """
         real = step.dtype.type
-        after = step / real(self.learning_rate)
-        return after, after - real(self.momentum) * velocity
+        next_velocity = step / real(self.learning_rate)
+        return next_velocity, next_velocity - real(self.momentum) * velocity
 
 
 def sgd_weights(learning_rates: Floats, momentum: float) -> Floats:
@@ -93,8 +94,7 @@ class ServerAdam:
 
     def init(self, dim: int) -> NamedArrays:
         """Zero moments; kept in float32, as the model is."""
-        first, second = np.zeros((2, dim), np.float32)
-        return {"first": first, "second": second}
+        return {"first": np.zeros(dim, np.float32), "second": np.zeros(dim, np.float32)}
 
     def update(
         self, state: NamedArrays, mean: Floats, t: int
@@ -121,7 +121,7 @@ def advance(
     t: int,
     step: Floats | None,
 ) -> tuple[NamedArrays, Floats32]:
-    """The next state and model, worked out block by block.
+    """The next state and model, computed block by block.
 
     Args:
         optimizer: how to move.
@@ -129,16 +129,16 @@ def advance(
         theta: the model, shape ``(dim,)``.
         mean: update of the round, shape ``(dim,)``.
         t: number of the round, from 0.
-        step: takes what is added to the model, shape ``(dim,)``.
+        step: if not ``None``, receives what is added to the model, shape ``(dim,)``.
     """
     next_theta = np.empty_like(theta)
     next_state = {name: np.empty_like(values) for name, values in state.items()}
-    for here in blocks(len(theta)):
-        before = {name: values[here] for name, values in state.items()}
-        after, update = optimizer.update(before, mean[here], t)
-        next_theta[here] = update + theta[here]
+    for block in blocks(len(theta)):
+        block_state = {name: values[block] for name, values in state.items()}
+        new_block_state, update = optimizer.update(block_state, mean[block], t)
+        next_theta[block] = update + theta[block]
         if step is not None:
-            step[here] = update
-        for name, values in after.items():
-            next_state[name][here] = values
+            step[block] = update
+        for name, values in new_block_state.items():
+            next_state[name][block] = values
     return next_state, next_theta

@@ -1,11 +1,11 @@
-"""Strategy matrices of correlated noise: a round takes back a part of the noise before it.
+"""Strategy matrices of correlated noise: a round cancels a part of the noise before it.
 
 A matrix mechanism releases ``X + C⁻¹Z``: the rounds' sums with correlated noise, where Z is fresh
-noise and C, the strategy, is lower triangular (Denisov et al. 2022). What a client adds by its
-rounds S is hidden as a sum of length ``‖C·1_S‖`` is by Z. All strategies here have columns of
-length at most 1, so one participation costs what it costs with independent noise.
+noise and C, the strategy, is lower triangular (Denisov et al. 2022). What a client adds in its
+rounds S has the sensitivity ``‖C·1_S‖``. All strategies here have columns of length at most 1, so
+one participation costs what it costs with independent noise.
 
-Noise is made round by round from a few vectors of earlier rounds (`Banded`), or from a few
+Noise is computed round by round from a few vectors of earlier rounds (`Banded`), or from a few
 decaying sums of them (`BufferedToeplitz`).
 
 Examples:
@@ -38,7 +38,7 @@ from fl_epe.checks import Floats, Floats32, raise_invalid
 from fl_epe.mechanism.clipping import blocks
 
 Buffers = tuple[Floats32, ...]
-"""Vectors that make the noise of later rounds, at first 0; none of them is ever changed."""
+"""Vectors from which the noise of later rounds is computed, at first 0; never changed in place."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class Banded:
 
     @property
     def buffers(self) -> int:
-        """Vectors of noise that are kept: those of the last b − 1 rounds."""
-        return int(self.rows.shape[1]) - 1
+        """Number of vectors of noise in the state: those of the last b − 1 rounds."""
+        return self.reach - 1
 
     @property
     def reach(self) -> int:
@@ -64,21 +64,21 @@ class Banded:
     def matrix(self) -> Floats:
         """C, shape ``(T, T)``."""
         rounds, bands = self.rows.shape
-        found = np.zeros((rounds, rounds))
+        matrix = np.zeros((rounds, rounds))
         for j in range(min(bands, rounds)):
-            np.fill_diagonal(found[j:], self.rows[j:, j])
-        return found
+            np.fill_diagonal(matrix[j:], self.rows[j:, j])
+        return matrix
 
     def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
         """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh.copy()
-        for weight, before in zip(self.rows[t, 1:], state, strict=True):
-            noise -= weight * before
+        for weight, earlier_noise in zip(self.rows[t, 1:], state, strict=True):
+            noise -= weight * earlier_noise
         noise /= self.rows[t, 0]
         return noise
 
     def keep(self, state: Buffers, noise: Floats) -> Buffers:
-        """The state after a round with this noise: the oldest vector gives way to it."""
+        """The state after a round with this noise, which replaces the oldest vector."""
         return (noise.astype(np.float32), *state)[: self.buffers]
 
 
@@ -102,7 +102,7 @@ class BufferedToeplitz:
 
     @property
     def buffers(self) -> int:
-        """Vectors that are kept: m decaying sums of the noise so far."""
+        """Number of vectors in the state: m decaying sums of the noise so far."""
         return len(self.weights)
 
     @property
@@ -122,17 +122,17 @@ class BufferedToeplitz:
     def correlate(self, t: int, state: Buffers, fresh: Floats) -> Floats:
         """The noise of round t, from fresh noise, both of shape ``(dim,)``."""
         noise = fresh / self.scale
-        for weight, before in zip(self.weights, state, strict=True):
-            noise -= weight * before
+        for weight, decaying_sum in zip(self.weights, state, strict=True):
+            noise -= weight * decaying_sum
         return noise
 
     def keep(self, state: Buffers, noise: Floats) -> Buffers:
         """The state after a round with this noise: every sum decays, and the noise is added."""
-        kept = tuple(map(np.empty_like, state))
-        for here in blocks(len(noise)):
-            for decay, before, after in zip(self.decays, state, kept, strict=True):
-                after[here] = decay * before[here] + noise[here]
-        return kept
+        new_state = tuple(np.empty_like(decaying_sum) for decaying_sum in state)
+        for block in blocks(len(noise)):
+            for decay, old, new in zip(self.decays, state, new_state, strict=True):
+                new[block] = decay * old[block] + noise[block]
+        return new_state
 
 
 Strategy = Banded | BufferedToeplitz
@@ -150,16 +150,17 @@ def square_root_coefficients(rounds: int) -> Floats:
 
 
 def tree(rounds: int) -> Banded:
-    """Sums over a binary tree, each prefix from all nodes at best (Honaker 2015; DP-FTRL).
+    """Sums over a binary tree, with the best estimate of each prefix (Honaker 2015; DP-FTRL).
 
     The noise of the best estimate from all nodes H is that of the lower triangular C with
     ``CᵀC = HᵀH``.
     """
     depth = max(rounds - 1, 0).bit_length()
-    leaf = np.arange(rounds)
+    leaves = np.arange(rounds)
     product = np.zeros((rounds, rounds))
     for level in range(depth + 1):
-        product += leaf[:, None] >> level == leaf >> level
+        nodes = leaves >> level
+        product += nodes[:, None] == nodes
     factor = np.linalg.cholesky(product[::-1, ::-1] / (depth + 1)).T[::-1, ::-1]
     return _banded(np.ascontiguousarray(factor))
 
@@ -172,7 +173,7 @@ def toeplitz(rounds: int, bands: int = 0) -> Banded:
 
 
 def banded(rounds: int, bands: int) -> Banded:
-    """As `toeplitz`, with every column of length 1, so that all rounds are hidden alike."""
+    """As `toeplitz`, with every column of length 1, so that all rounds have one sensitivity."""
     matrix = toeplitz(rounds, bands).matrix()
     return _banded(matrix / np.linalg.norm(matrix, axis=0))
 
@@ -196,10 +197,12 @@ def blt(rounds: int, buffers: int = 3) -> BufferedToeplitz:
         return float(np.log(column @ column) + np.log(prefix @ prefix))
 
     scales = np.geomspace(1.0, rounds, buffers + 2)[1:-1]
-    first = np.concatenate([np.full(buffers, math.log(0.5 / buffers)), np.log(scales)])
-    found = scipy.optimize.minimize(error, first, method="BFGS", options={"gtol": 1e-7})
-    made = BufferedToeplitz(rounds, *_blt_parameters(found.x))
-    return dataclasses.replace(made, scale=float(1 / np.linalg.norm(made.column())))
+    start = np.append(np.full(buffers, math.log(0.5 / buffers)), np.log(scales))
+    best = scipy.optimize.minimize(error, start, method="BFGS", options={"gtol": 1e-7})
+    weights, decays = _blt_parameters(best.x)
+    unscaled = BufferedToeplitz(rounds, weights, decays)
+    scale = 1 / np.linalg.norm(unscaled.column())
+    return dataclasses.replace(unscaled, scale=float(scale))
 
 
 def _blt_parameters(parameters: Floats) -> tuple[Floats, Floats]:
@@ -225,36 +228,50 @@ def read_strategy(path: Path, rounds: int) -> Banded:
     """
     matrix = read_npy(path, "a strategy matrix")
     if matrix.shape != (rounds, rounds) or matrix.dtype.kind != "f":
-        wanted = f"to hold floats of shape {(rounds, rounds)}, one row for each round"
-        raise_invalid(
-            "mechanism", str(path), f"{wanted}; it has {matrix.dtype} {matrix.shape}"
+        wanted = (
+            f"to hold floats of shape {(rounds, rounds)}, one row for each round; it has "
+            f"{matrix.dtype} {matrix.shape}"
         )
-    lower = np.array_equal(matrix, np.tril(matrix))
-    if not (lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)):
-        raise_invalid(
-            "mechanism", str(path), "to be lower triangular, with a positive diagonal"
-        )
+        raise_invalid("mechanism", str(path), wanted)
+    is_lower = np.array_equal(matrix, np.tril(matrix))
+    if not (is_lower and np.all(np.isfinite(matrix)) and np.all(np.diag(matrix) > 0)):
+        wanted = "to be lower triangular, with a positive diagonal"
+        raise_invalid("mechanism", str(path), wanted)
     lengths = np.linalg.norm(matrix, axis=0)
     return _banded(np.asarray(matrix / lengths.max(), np.float64))
 
 
 def _banded(matrix: Floats) -> Banded:
-    rounds = len(matrix)
-    bands = max(j for j in range(rounds) if j == 0 or np.any(np.diag(matrix, -j))) + 1
-    rows = np.zeros((rounds, bands))
-    for j in range(bands):
-        rows[j:, j] = np.diag(matrix, -j)
+    diagonals = [np.diag(matrix, -j) for j in range(len(matrix))]
+    while len(diagonals) > 1 and not diagonals[-1].any():
+        diagonals.pop()
+    rows = np.zeros((len(matrix), len(diagonals)))
+    for j, diagonal in enumerate(diagonals):
+        rows[j:, j] = diagonal
     return Banded(rows)
 
 
-# By kind of noise: what makes its strategy from rounds and an option's value, the option's name,
-# and its value if none is given: 0 for all, ``None`` if it must be given.
-MECHANISMS: dict[str, tuple[Callable[[int, int], Strategy | None], str, int | None]] = {
-    "independent": (lambda rounds, _: None, "", 0),
-    "tree": (lambda rounds, _: tree(rounds), "", 0),
-    "banded": (banded, "bands", None),
-    "toeplitz": (toeplitz, "bands", 0),
-    "blt": (blt, "buffers", 3),
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """A kind of strategy, and the option in its name.
+
+    Attributes:
+        build: the strategy from the number of rounds and the option's value.
+        option: name of the option; "" if the kind has none.
+        default: value if the option is not set; 0 for all, ``None`` if it must be set.
+    """
+
+    build: Callable[[int, int], Strategy | None]
+    option: str = ""
+    default: int | None = 0
+
+
+MECHANISMS = {
+    "independent": _Kind(lambda rounds, _: None),
+    "tree": _Kind(lambda rounds, _: tree(rounds)),
+    "banded": _Kind(banded, "bands", default=None),
+    "toeplitz": _Kind(toeplitz, "bands"),
+    "blt": _Kind(blt, "buffers", default=3),
 }
 
 
@@ -272,22 +289,22 @@ def parse_strategy(mechanism: str, rounds: int) -> Strategy | None:
     """
     if mechanism.endswith(".npy"):
         return read_strategy(Path(mechanism), rounds)
-    kind, _, option = mechanism.partition(":")
-    make, wanted, count = MECHANISMS.get(kind, (None, "", None))
-    name, _, value = option.partition("=")
-    if make and wanted and name == wanted and value.isdecimal():
-        count = int(value)
-        if not 1 <= count <= rounds:
-            raise_invalid(
-                "mechanism", mechanism, f"to have 1 <= {name} <= {rounds}, the rounds"
-            )
-    elif option or make is None or count is None:
-        wanted = (
-            f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with "
+    name, _, setting = mechanism.partition(":")
+    option, _, value = setting.partition("=")
+    kind = MECHANISMS.get(name)
+    if kind is not None and not setting and kind.default is not None:
+        return kind.build(rounds, kind.default)
+    if kind is None or not option or option != kind.option or not value.isdecimal():
+        raise_invalid(
+            "mechanism",
+            mechanism,
+            f"to be one of {', '.join(MECHANISMS)}, banded with bands=…, toeplitz with bands=… or "
+            "blt with buffers=… if wanted, or a .npy file",
         )
-        wanted += "bands=… or blt with buffers=… if wanted, or a .npy file"
+    if not 1 <= int(value) <= rounds:
+        wanted = f"to have 1 <= {option} <= {rounds}, the rounds"
         raise_invalid("mechanism", mechanism, wanted)
-    return make(rounds, count)
+    return kind.build(rounds, int(value))
 
 
 def strategy_matrix(mechanism: str, rounds: int) -> Floats | None:

@@ -71,10 +71,8 @@ def test_a_place_that_is_too_much_keeps_a_part_of_its_rounds():
 def test_what_was_said_is_what_intervals_are(kind, participations, clients, z):
     setting = {"participations": participations, "noise_multiplier": z}
     load = load_of(clients, secret=kind == "poisson", **setting)
-    schedule, beside = (
-        make_schedule(kind, 60, participations),
-        {"beside": clients, "unobserved": 2},
-    )
+    schedule = make_schedule(kind, 60, participations)
+    beside = {"beside": clients, "unobserved": 2}
     records = [
         limit_record(
             schedule, z, DELTA, num_canaries=load.places, momentum=0, seed=s, **beside

@@ -31,8 +31,10 @@ def test_an_interval_that_ends_at_0_counts_as_reaching_as_far_below_as_above():
 
 
 def test_the_other_way_round_has_the_other_sign():
-    one, other = estimate(10, 9, 12), estimate(5, 4, 5.5)
-    there, back = epsilon_difference(one, other), epsilon_difference(other, one)
+    one = estimate(10, 9, 12)
+    other = estimate(5, 4, 5.5)
+    there = epsilon_difference(one, other)
+    back = epsilon_difference(other, one)
     assert (there.value, there.low, there.high) == (-back.value, -back.high, -back.low)
     assert there.larger_than_chance
     assert back.larger_than_chance

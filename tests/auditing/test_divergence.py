@@ -229,7 +229,8 @@ def test_lost_updates_are_counted_by_what_a_record_knows():
 @pytest.mark.parametrize(("rounds", "lost"), [(2, False), (3, True)])
 def test_a_run_whose_clients_all_fail_at_the_end(rounds: int, lost: bool):
     presence = make_record().presence.copy()
-    cohort, absent = np.full(6, 1000.0), np.zeros(6, np.int64)
+    cohort = np.full(6, 1000.0)
+    absent = np.zeros(6, np.int64)
     presence[-rounds:], cohort[-rounds:], absent[-rounds:] = False, 0, 7
     record = make_record(presence=presence, absent=absent, metrics={"cohort": cohort})
     expected = "every update was lost in 3 rounds at the end" if lost else None

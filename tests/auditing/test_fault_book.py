@@ -50,7 +50,8 @@ def test_a_book_goes_on_from_the_first_rounds_of_a_state(rounds):
 
 
 def test_what_went_wrong_since_the_start_comes_after_what_was_saved():
-    saved, again = FaultBook(), FaultBook()
+    saved = FaultBook()
+    again = FaultBook()
     saved.add(0, FaultKind.NODE_LEFT, "node 3: it left")
     again.add(0, FaultKind.NODE_LEFT, "node 3: it left")
     again.add(1, FaultKind.AUDIT_STOOD_BACK, "the log is gone")

@@ -78,7 +78,9 @@ LAWS = [
 @st.composite
 def records(draw):
     """Valid records of any shape, with or without what may be left out."""
-    T, k, u = draw(st.integers(1, 5)), draw(st.integers(2, 5)), draw(st.integers(0, 4))
+    T = draw(st.integers(1, 5))
+    k = draw(st.integers(2, 5))
+    u = draw(st.integers(0, 4))
     norms = table(T, 1e6, 1e-40, odd=[0.0, -0.0])
     maybe = st.booleans()
     values = {
@@ -293,7 +295,8 @@ def test_any_bytes_are_no_scores(content, suffix):
 @given(data=st.data())
 def test_damaged_scores_are_read_or_refused_by_name(suffix, data):
     """Text holds no checksum: another digit is another score. An archive holds one."""
-    observed, unobserved = np.arange(6) / 8, np.arange(5) / 16
+    observed = np.arange(6) / 8
+    unobserved = np.arange(5) / 16
     with file(f"scores.{suffix}") as path:
         if suffix == "csv":
             path.write_text("observed,unobserved\n0.0,0.0\n0.125,0.0625\n0.25,\n")

@@ -30,7 +30,10 @@ from fl_epe.auditing.scoring.leave_one_out import (
 )
 from fl_epe.mechanism import ServerSGD
 
-DIM, ROUNDS, UNOBSERVED, SEED = 3000, 5, 60, 4
+DIM = 3000
+ROUNDS = 5
+UNOBSERVED = 60
+SEED = 4
 NOISE = {  # the noise of `audited`, in the fields of a record
     "sum_noise_multiplier": 1.0,
     "cohort_size": 1.0,
@@ -45,9 +48,11 @@ def audited(count, times=1, server=ServerSGD(), told=1.0, shift=SHIFT):  # noqa:
     canaries = CanarySet(DIM, count, SEED).vectors(range(count)).astype(float)
     rng = np.random.default_rng(1)
     presence = np.array([rng.permutation(ROUNDS) < times for _ in range(count)]).T
-    added, theta = shift / np.sqrt(DIM), np.zeros(DIM)
+    added = shift / np.sqrt(DIM)
+    theta = np.zeros(DIM)
     auditor.begin(theta)
-    state, shifts = server.init(DIM), np.zeros(ROUNDS)
+    state = server.init(DIM)
+    shifts = np.zeros(ROUNDS)
     for t in range(ROUNDS):
         hidden = rng.standard_normal(DIM) / np.sqrt(DIM)
         shifts[t] = shift / np.sqrt(hidden @ hidden + added**2)
@@ -79,7 +84,8 @@ def mean_score(record, sees="all", *, raw=False):
 @pytest.mark.parametrize("count", [2, 7])
 def test_the_sum_is_taken_out_and_each_canary_put_back(count):
     rng = np.random.default_rng(count)
-    vectors, mean = rng.standard_normal((count + 3, 50)), rng.standard_normal(50)
+    vectors = rng.standard_normal((count + 3, 50))
+    mean = rng.standard_normal(50)
     vectors /= np.linalg.norm(vectors, axis=1)[:, None]
     own = np.r_[rng.random(count) + 0.5, np.zeros(3)]  # three took no part
     total = own @ vectors
@@ -138,7 +144,8 @@ def test_unobserved_scores_stay_standard_normal():
 
 @pytest.mark.parametrize("told", [0.5, 2.0, np.nan])
 def test_what_the_others_added_is_measured_and_not_assumed(told):
-    right, wrong = recorded(200)[0], recorded(200, told=told)[0]
+    right = recorded(200)[0]
+    wrong = recorded(200, told=told)[0]
     assert wrong.signal_known() == np.isfinite(told)
     assert mean_score(wrong) == pytest.approx(mean_score(right), rel=1e-9)
     # Unknown contributions are replaced by measured ones, which differ a little between rounds.
@@ -165,7 +172,8 @@ def test_what_cannot_hide_a_canary_changes_nothing():
 
 def test_the_running_estimate_is_the_reports():
     auditor = audited(200, 3, ServerSGD(0.5, 0.9))[0]
-    last, record = auditor.epsilon_so_far(), auditor.record(**NOISE)
+    last = auditor.epsilon_so_far()
+    record = auditor.record(**NOISE)
     assert last.epsilon == pytest.approx(answers(record)[1].estimate.epsilon, rel=1e-3)
     found = epsilon_from_record(record, adversary=EVERY_ROUND)
     assert last.low < found.low < found.high < last.high  # as it may be watched
@@ -197,7 +205,8 @@ def test_expected_score_regression_is_as_wide_as_the_mean_score_where_expected_s
         view.computed_scores[
             {"all": "matched-filter", "final": "displacement"}[sees]
         ] = one
-        mean, fit = epsilon_of(one, record.delta), ladder_fit(view)
+        mean = epsilon_of(one, record.delta)
+        fit = ladder_fit(view)
         shifts = (
             np.array([fit.low, fit.scale, fit.high])
             * one.unit
@@ -227,7 +236,8 @@ def test_the_interval_so_far_knows_that_a_round_moves_all_its_scores_together():
 def test_a_restored_auditor_watches_with_the_same_interval():
     auditor = audited(600)[0]
     again = RunAuditor(600, UNOBSERVED, seed=SEED, delta=1e-5, server=ServerSGD())
-    start, last = np.zeros(DIM), auditor._last
+    start = np.zeros(DIM)
+    last = auditor._last
     again.restore(auditor.state(), ROUNDS, start=start, last=last)
     assert again.epsilon_so_far() == auditor.epsilon_so_far()
 

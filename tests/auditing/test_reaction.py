@@ -18,7 +18,10 @@ from fl_epe.auditing.record.parts import ServerStep
 from fl_epe.auditing.scoring.reaction import Reaction, pulled_back
 from fl_epe.auditing.scoring.reaction_fit import fit_reaction
 
-DIM, ROUNDS, RATE, CLIENTS = 4000, 60, 0.05, 10
+DIM = 4000
+ROUNDS = 60
+RATE = 0.05
+CLIENTS = 10
 NOISE = 0.5  # of a round's mean, as a vector
 
 
@@ -32,7 +35,8 @@ def run(rate, kind="rotation", noise_multiplier=None, seed=3, reaching=1.0):
         seed: of everything.
         reaching: part of the canaries' contributions that is in the means.
     """
-    rng, theta = np.random.default_rng(seed), np.zeros(DIM)
+    rng = np.random.default_rng(seed)
+    theta = np.zeros(DIM)
     auditor = RunAuditor(6, 20, seed=seed, delta=1e-5, kind=kind)
     auditor.begin(theta.astype("f4"))
     numbers = rng.permutation(np.repeat(np.arange(6), [10, 5, 2, 1, 1, 1]))

@@ -10,7 +10,9 @@ from fl_epe import AuditRecord
 from fl_epe.archive import read_archive, write_archive
 from fl_epe.cli.main import main
 
-T, K, U = 6, 40, 30
+T = 6
+K = 40
+U = 30
 
 
 def _edited(path, **changes):
@@ -27,7 +29,8 @@ def _edited(path, **changes):
     return path
 
 
-RATES, IDS = "mechanism.server.learning_rates", "clients.offsets"
+RATES = "mechanism.server.learning_rates"
+IDS = "clients.offsets"
 EDITS = {
     "dim-text": ("dim", "many", "dim='many' to be an integer"),
     "dim-real": ("dim", 2.5, "dim=2.5 to be an integer"),

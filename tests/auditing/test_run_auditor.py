@@ -22,7 +22,11 @@ from fl_epe.auditing.record.round_correlation import SKETCH_PARTS, WINDOW, windo
 from fl_epe.auditing.recorder.round_scores import score_round
 from fl_epe.mechanism import ServerSGD
 
-DIM, COUNT, UNOBSERVED, ROUNDS, SEED = 5_000, 200, 100, 20, 7
+DIM = 5_000
+COUNT = 200
+UNOBSERVED = 100
+ROUNDS = 20
+SEED = 7
 DELTA = 1e-5
 
 
@@ -122,9 +126,11 @@ def test_lost_rounds_and_canaries_that_never_took_part():
 
 @pytest.mark.slow
 def test_a_record_in_the_middle_does_not_disturb_the_end():
-    auditor, same = noisy_run(), noisy_run()
+    auditor = noisy_run()
+    same = noisy_run()
     auditor.record()
-    first, second = auditor.record(), same.record()
+    first = auditor.record()
+    second = same.record()
     np.testing.assert_array_equal(first.observed.final, second.observed.final)
     np.testing.assert_array_equal(first.observed.means, second.observed.means)
 
@@ -171,7 +177,8 @@ def test_bad_arguments_are_named():
 def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     """The first rounds from the state of a later one, the others seen again."""
     server = ServerSGD(0.5, momentum)
-    models, told = [], []
+    models = []
+    told = []
 
     class Seen(RunAuditor):
         def begin(self, theta):
@@ -203,7 +210,8 @@ def test_an_auditor_goes_on_from_any_round_of_its_state(momentum, rounds):
     assert again.rounds == rounds
     for theta, facts in told[rounds:]:
         again.observe(theta, facts)
-    ours, theirs = again.record(), whole.record()
+    ours = again.record()
+    theirs = whole.record()
     np.testing.assert_array_equal(ours.presence, theirs.presence)
     np.testing.assert_allclose(ours.observed.means, theirs.observed.means, atol=1e-6)
     np.testing.assert_allclose(
@@ -271,12 +279,10 @@ def test_canaries_of_little_energy_are_projected_out_where_rounds_are_whitened(
 
 def decaying_run(contribution=0.1):
     """A server whose steps fall from 1 to 0.01, which the auditor is not told during the run."""
-    rng, count, dim, rates = (
-        np.random.default_rng(0),
-        24,
-        3000,
-        np.geomspace(1, 0.01, ROUNDS),
-    )
+    rng = np.random.default_rng(0)
+    count = 24
+    dim = 3000
+    rates = np.geomspace(1, 0.01, ROUNDS)
     canaries = CanarySet(dim, count, SEED)
     vectors = np.stack([canaries.vector(i) for i in range(count)])
     auditor = RunAuditor(count, 0, seed=SEED, delta=DELTA, series=("mean",))

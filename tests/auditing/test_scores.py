@@ -17,7 +17,8 @@ def audited(
     """A run of sums of canaries and noise; ``agree`` is the share of it that is in every round."""
     auditor = RunAuditor(count, unobserved, seed=seed, delta=DELTA)
     canaries = CanarySet(dim, count, seed)
-    rng, theta = np.random.default_rng((2, seed)), np.zeros(dim)
+    rng = np.random.default_rng((2, seed))
+    theta = np.zeros(dim)
     auditor.begin(theta)
     present = np.array([rng.permutation(rounds) < times for _ in range(count)]).T
     always = rng.standard_normal(dim)
@@ -33,8 +34,12 @@ def audited(
 
 @pytest.mark.slow
 def test_the_mean_of_overlapping_canaries_varies_as_predicted():
-    dim, count, z, runs = 400, 200, 0.3, 100
-    means, spreads = [], []
+    dim = 400
+    count = 200
+    z = 0.3
+    runs = 100
+    means = []
+    spreads = []
     for seed in range(runs):
         scores = scores_of(seen_by(audited(seed, dim, count, z), EVERY_ROUND))
         means.append(scores.observed.mean())
@@ -69,7 +74,8 @@ def test_the_interval_of_a_record_has_that_width(sees):
 
 
 def test_a_length_that_does_not_vary_moves_no_scores():
-    shifts, noise = np.array([10.0]), np.ones(1)
+    shifts = np.array([10.0])
+    noise = np.ones(1)
     assert mean_spread(10, 10**9, shifts, noise) == pytest.approx(1)
     assert (
         mean_spread(1000, 1000, shifts, np.zeros(1)) == 1
@@ -78,7 +84,8 @@ def test_a_length_that_does_not_vary_moves_no_scores():
 
 @pytest.mark.parametrize("sees", ["final", "all"])
 def test_the_noise_that_overlap_shares_is_that_of_the_strategy(sees):
-    record, adversary = audited(1, 400, 200, 0.3, rounds=3), Adversary(sees)
+    record = audited(1, 400, 200, 0.3, rounds=3)
+    adversary = Adversary(sees)
     spread = scores_of(seen_by(record, adversary)).spread
     independent = record.with_values(strategy=np.eye(3))
     assert scores_of(seen_by(independent, adversary)).spread == pytest.approx(spread)

@@ -27,7 +27,8 @@ def walked(height, steps, points=300):
     out = []
     for chords in (False, True):
         half = (tops[0] + 8.5 * math.sqrt(start)) / 2
-        values, sizes = tops[0] + half * (nodes - 1), weights * half
+        values = tops[0] + half * (nodes - 1)
+        sizes = weights * half
         density = np.exp(-(values**2) / 2 / start) / math.sqrt(2 * math.pi * start)
         for step in range(steps):
             gap = times[step + 1] - times[step]
@@ -38,7 +39,8 @@ def walked(height, steps, points=300):
                 room = (tops[step + 1] - later)[:, None] * (tops[step] - values)
                 moves *= -np.expm1(-2 * room / gap)
             density = moves @ (density * sizes) / math.sqrt(2 * math.pi * gap)
-            values, sizes = later, weights * half
+            values = later
+            sizes = weights * half
         out.append(1 - float(density @ sizes))
     return out
 
@@ -54,7 +56,8 @@ def test_the_crossing_probability_lies_between_two_bounds(height):
 @pytest.mark.parametrize("height", [1.0, 2.4, 4.0, 6.0])
 def test_the_integral_equation_is_solved_from_above(height):
     """A finer grid finds less, and the difference is below the error that is stated."""
-    here, fine = crossing_probability(height), crossing_probability(height, 3200)
+    here = crossing_probability(height)
+    fine = crossing_probability(height, 3200)
     assert fine <= here * (1 + 1e-6)
     assert here - fine < 2 * module._INEXACT * here
 
@@ -89,14 +92,16 @@ LOOKS = np.concatenate([np.geomspace(1, 100, 150), np.geomspace(101, 1e5, 150)])
 @pytest.mark.parametrize("planned", [True, False])
 def test_a_boundary_holds_for_ever_wherever_it_is_tight(horizon, planned):
     """Also long after the planned end, or long before it."""
-    error, runs = 0.1, 4000
+    error = 0.1
+    runs = 4000
     above = ever_above(boundary(LOOKS, error, horizon, planned), LOOKS, runs, seed=1)
     assert above < error + 3 * math.sqrt(error * (1 - error) / runs)
 
 
 def test_a_boundary_is_nearly_reached_as_often_as_it_may_be():
     """Up to the planned end: 2.25% of walks on a fine grid, less what crosses between looks."""
-    looks, runs = np.geomspace(0.01, 100, 1000), 20_000
+    looks = np.geomspace(0.01, 100, 1000)
+    runs = 20_000
     above = ever_above(boundary(looks, 0.025, 100.0), looks, runs, seed=2)
     assert 0.019 < above < 0.0225 + 3 * math.sqrt(0.0225 / runs)
 
@@ -118,7 +123,8 @@ def test_bad_arguments_are_named():
 
 def test_a_run_that_stops_where_one_look_misleads():
     """The worst rule: end as soon as an interval for one look excludes the truth."""
-    rounds, runs = 100, 4000
+    rounds = 100
+    runs = 4000
     walks = np.cumsum(np.random.default_rng(3).standard_normal((runs, rounds)), axis=1)
     scores = walks / np.sqrt(np.arange(1, rounds + 1))
     beyond = np.abs(scores) > 1.959964

@@ -61,10 +61,13 @@ class TestExpectedScores:
 def test_interval_of_fitted_gaussians_covers():
     """600 draws at ε = 3: a share of 0.95 has a standard error of 0.9%; 1 in 1,000 is refused."""
     rng = np.random.default_rng(6)
-    shift, inside, refused = 1 / 1.54, 0, 0
+    shift = 1 / 1.54
+    inside = 0
+    refused = 0
     exact = epsilon_two_gaussians(0, 1, shift, 1, 1e-6)
     for _ in range(600):
-        observed, unobserved = rng.normal(shift, 1, 400), rng.standard_normal(400)
+        observed = rng.normal(shift, 1, 400)
+        unobserved = rng.standard_normal(400)
         try:
             estimate = epsilon_from_scores(observed, unobserved, 1e-6, confidence=0.95)
         except NotMeasured:

@@ -16,7 +16,8 @@ from fl_epe.auditing.record.round_correlation import (
 )
 from fl_epe.checks import ArgumentError
 
-DIM, ROUNDS = 400, 12
+DIM = 400
+ROUNDS = 12
 
 
 def residuals(rounds=ROUNDS, dim=DIM, seed=0):
@@ -35,7 +36,8 @@ def factor_of(vectors, window=round_correlation.WINDOW):
 
 def dense(correlation):
     """L as a square matrix."""
-    rounds, found = len(correlation.factor), np.zeros((len(correlation.factor),) * 2)
+    rounds = len(correlation.factor)
+    found = np.zeros((len(correlation.factor),) * 2)
     for t in range(rounds):
         for back in range(min(t + 1, correlation.window)):
             found[t, t - back] = correlation.factor[t, back]
@@ -55,8 +57,10 @@ def test_the_factor_is_that_of_the_cosines():
 
 
 def test_scores_are_whitened_by_it():
-    correlation, rng = factor_of(residuals()), np.random.default_rng(1)
-    lower, values = dense(correlation), rng.standard_normal((ROUNDS, 3))
+    correlation = factor_of(residuals())
+    rng = np.random.default_rng(1)
+    lower = dense(correlation)
+    values = rng.standard_normal((ROUNDS, 3))
     np.testing.assert_allclose(
         correlation.whiten(values), np.linalg.solve(lower, values)
     )
@@ -121,7 +125,9 @@ def test_rounds_that_hardly_differ_are_no_certainty(new):
 @pytest.mark.parametrize("dim", [DIM, 40_000])
 @pytest.mark.parametrize("forgotten", [0, 3])
 def test_it_goes_on_from_its_state(dim, forgotten):
-    vectors, whole, again = residuals(dim=dim), Whitener(dim), Whitener(dim)
+    vectors = residuals(dim=dim)
+    whole = Whitener(dim)
+    again = Whitener(dim)
     rows = [whole.add(row) for row in vectors]
     half = Whitener(dim)
     for row in vectors[:8]:
@@ -144,11 +150,14 @@ def test_it_goes_on_from_its_state(dim, forgotten):
     ],
 )
 def test_what_an_estimated_factor_costs(monkeypatch, rounds, dim, parts, width, own):
-    count, runs = 500, 160
+    count = 500
+    runs = 160
     monkeypatch.setattr(round_correlation, "SKETCH_PARTS", parts)
     shape = np.zeros((rounds, 1))
     shape[::5] = 3.0
-    widths, fresh, lengths = [], [], []
+    widths = []
+    fresh = []
+    lengths = []
     for run in range(runs):
         rng = np.random.default_rng(run)
         vectors = rng.standard_normal((rounds, dim))
@@ -190,7 +199,8 @@ def test_rounds_of_noise_are_independent_and_of_a_common_part_are_not(
 ):
     rng = np.random.default_rng(0)
     for _ in range(10):
-        noise, common = rng.standard_normal((rounds, dim)), rng.standard_normal(dim)
+        noise = rng.standard_normal((rounds, dim))
+        common = rng.standard_normal(dim)
         assert factor_of(noise, window).independent(dim)
         assert not factor_of(noise * 0.8 + 0.6 * common, window).independent(dim)
 

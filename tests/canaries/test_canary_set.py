@@ -19,11 +19,13 @@ from fl_epe import CanarySet
 for kind in ("rotation", "sphere"):
     print(CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex())
 """
-    other = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    mine = [CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex() for kind in KINDS]
-    assert other.stdout.split() == mine
+    expected_bytes = [
+        CanarySet(70_001, 5, 3, kind).vector(4).tobytes().hex() for kind in KINDS
+    ]
+    assert process.stdout.split() == expected_bytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,8 +87,8 @@ def test_cosines_follow_the_exact_null(dim, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param((0, 3, 1), "Expected dim=0 >= 1.", id="dim=0-at-least-1"),
-        pytest.param((3, 0, 1), "Expected count=0 >= 1.", id="count=0-at-least-1"),
+        pytest.param((0, 3, 1), "Expected dim=0 to be an integer >= 1", id="dim=0"),
+        pytest.param((3, 0, 1), "Expected count=0 to be an integer >= 1", id="count=0"),
         pytest.param((3, 3, -1), "Expected seed=-1 >= 0.", id="seed=-1-at-least-0"),
         pytest.param(
             (3, 3, 1, "cube"), "Expected kind='cube' to be one of", id="kind=cube"
@@ -131,11 +133,13 @@ def test_combine_equals_the_naive_sums(numbers, kind):
     chosen = list(range(37)) if numbers is None else numbers
     weights = np.random.default_rng(0).standard_normal((2, len(chosen)))
     naive = weights @ np.array([canaries.vector(i).astype(float) for i in chosen])
-    found = canaries.combine(weights, numbers=numbers)
-    assert found.dtype == np.float32
+    combined = canaries.combine(weights, numbers=numbers)
+    assert combined.dtype == np.float32
     # Coordinates are near 37^½ / 1000^½; float32 sums of 37 numbers err by a few 2^-24 of that.
     # Rotations add up 2^16 numbers, twice: 16 times two rounding errors of 2^-24, in worst cases.
-    np.testing.assert_allclose(found, naive, atol=2e-6 if kind == "rotation" else 1e-6)
+    np.testing.assert_allclose(
+        combined, naive, atol=2e-6 if kind == "rotation" else 1e-6
+    )
     with pytest.raises(ValueError, match=r"weights.shape=\(2, 1\) to be"):
         canaries.combine(weights[:, :1], numbers=numbers)
 
@@ -159,24 +163,26 @@ def test_more_canaries_than_rows_are_independent_draws():
 
 
 def test_a_base_that_is_not_kept_makes_the_same_bits(monkeypatch):
-    kept = Rotation(70_001, 5)
+    in_memory = Rotation(70_001, 5)
     monkeypatch.setattr("fl_epe.canaries.directions._LARGEST_KEPT", 0)
-    made = Rotation(70_001, 5)
-    rows = np.array([0, 1, 70_000, kept.size - 1])
-    np.testing.assert_array_equal(made.lengths(rows), kept.lengths(rows))
+    recomputed = Rotation(70_001, 5)
+    rows = np.array([0, 1, 70_000, in_memory.size - 1])
+    np.testing.assert_array_equal(recomputed.lengths(rows), in_memory.lengths(rows))
     for row in rows:
-        np.testing.assert_array_equal(made.vector(row), kept.vector(row))
+        np.testing.assert_array_equal(recomputed.vector(row), in_memory.vector(row))
 
 
 def test_lengths_are_those_of_the_rows():
     family = rotation(70_001, 5)
     rows = np.array([0, 1, 70_000, family.size - 1])
     squares = family.lengths(rows) ** 2
-    whole = [
-        float(np.sum(family._made_base()[np.arange(70_001) ^ row].astype(float) ** 2))
+    expected_squares = [
+        float(
+            np.sum(family._compute_base()[np.arange(70_001) ^ row].astype(float) ** 2)
+        )
         for row in rows
     ]
-    np.testing.assert_allclose(squares, whole, rtol=1e-14)
+    np.testing.assert_allclose(squares, expected_squares, rtol=1e-14)
     assert rotation(LEAST_SIZE, 5).lengths(np.array([1])) == LEAST_SIZE
 
 
@@ -186,7 +192,8 @@ def test_rows_of_a_whole_rotation_are_orthogonal():
 
 
 def test_cut_rows_overlap_less_than_independent_directions():
-    dim, count = 100_000, 300
+    dim = 100_000
+    count = 300
     vectors = CanarySet(dim, count, 2).vectors(range(count))
     cosines = (vectors @ vectors.T)[np.triu_indices(count, 1)] * np.sqrt(dim)
     expected = np.sqrt(1 - dim / (1 << 17))

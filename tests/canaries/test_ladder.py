@@ -11,11 +11,11 @@ from fl_epe.schedules import ShuffledEpochs, presence
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3, 12, 30, 77])
 def test_rungs_share_the_rounds_and_fall_by_half(rounds):
-    found = rungs(rounds)
-    assert sum(found) == rounds
+    participations = rungs(rounds)
+    assert sum(participations) == rounds
     assert all(
         first // 2 <= second <= (first + 1) // 2
-        for first, second in itertools.pairwise(found)
+        for first, second in itertools.pairwise(participations)
     )
 
 
@@ -29,16 +29,20 @@ def test_one_place_in_six_is_divided(places, divided):
 @pytest.mark.parametrize("places", [1, 3, 13])
 def test_each_place_keeps_its_rounds_and_canaries_of_one_are_never_together(places):
     rng = np.random.default_rng(0)
-    given = presence(ShuffledEpochs(60, 12), places, rng, places)
-    found = ladder(given, rng)
-    whole = places - divided_places(places)
-    np.testing.assert_array_equal(found[:, :whole], given[:, :whole])
+    place_presence = presence(ShuffledEpochs(60, 12), places, rng, places)
+    canary_presence = ladder(place_presence, rng)
+    undivided = places - divided_places(places)
+    np.testing.assert_array_equal(
+        canary_presence[:, :undivided], place_presence[:, :undivided]
+    )
     # As many canaries in each round as there were places: no round has more than before.
-    np.testing.assert_array_equal(found.sum(axis=1), given.sum(axis=1))
-    counts = found[:, whole:].sum(axis=0).tolist()
+    np.testing.assert_array_equal(
+        canary_presence.sum(axis=1), place_presence.sum(axis=1)
+    )
+    counts = canary_presence[:, undivided:].sum(axis=0).tolist()
     assert counts == [6, 3, 2, 1] * divided_places(places)
     for first in range(0, len(counts), 4):
-        canaries = found[:, whole + first : whole + first + 4]
+        canaries = canary_presence[:, undivided + first : undivided + first + 4]
         np.testing.assert_array_equal(
-            canaries.sum(axis=1), given[:, whole + first // 4]
+            canaries.sum(axis=1), place_presence[:, undivided + first // 4]
         )

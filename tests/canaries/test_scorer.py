@@ -37,9 +37,9 @@ def test_cosines_do_not_depend_on_how_many_wait(waiting, monkeypatch):
 
 def test_rotated_canaries_are_scored_at_once():
     tracker = _tracker(kind="rotation")
-    found = [tracker.add("a", vector) for vector in VECTORS]
+    dots = [tracker.add("a", vector) for vector in VECTORS]
     assert not len(tracker.state()["waiting.names"])
-    np.testing.assert_array_equal(tracker.state(["a"])["dots.a"], found)
+    np.testing.assert_array_equal(tracker.state(["a"])["dots.a"], dots)
     np.testing.assert_allclose(
         tracker.cosines("a")[3], _naive(VECTORS[3], "rotation"), atol=1e-6
     )
@@ -65,16 +65,16 @@ def test_an_empty_series_is_empty():
 @pytest.mark.parametrize("kind", ["rotation", "sphere"])
 def test_resumed_tracker_goes_on_as_if_never_stopped(kind, monkeypatch):
     monkeypatch.setattr(canary_set, "SCORE_MEMORY", 4 * DIM * 3)
-    whole, first, second = (_tracker(kind) for _ in range(3))
+    uninterrupted, first, second = (_tracker(kind) for _ in range(3))
     for vector in VECTORS:
-        whole.add("a", vector)
+        uninterrupted.add("a", vector)
     for vector in VECTORS[:4]:
         first.add("a", vector)
     second.restore(first.state())
     for vector in VECTORS[4:]:
         second.add("a", vector)
-    assert np.array_equal(second.cosines("a"), whole.cosines("a"))
-    assert np.array_equal(second.norms("a"), whole.norms("a"))
+    assert np.array_equal(second.cosines("a"), uninterrupted.cosines("a"))
+    assert np.array_equal(second.norms("a"), uninterrupted.norms("a"))
 
 
 def test_refuses_what_cannot_be_scored():
@@ -83,7 +83,7 @@ def test_refuses_what_cannot_be_scored():
         tracker.add("delta", np.zeros(3))
     with pytest.raises(ValueError, match="Expected delta to be finite"):
         tracker.add("delta", np.full(DIM, np.nan))
-    other = CanaryScorer(CanarySet(DIM + 1, 11, 2, "sphere"))
-    other.add("a", np.zeros(DIM + 1))
+    larger = CanaryScorer(CanarySet(DIM + 1, 11, 2, "sphere"))
+    larger.add("a", np.zeros(DIM + 1))
     with pytest.raises(ValueError, match=r"shape=\(1, 301\)"):
-        tracker.restore(other.state())
+        tracker.restore(larger.state())

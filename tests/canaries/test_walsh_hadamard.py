@@ -29,5 +29,5 @@ def test_is_exact_for_whole_numbers(bits):
 
 def test_the_bits_do_not_depend_on_threads():
     x = np.random.default_rng(1).standard_normal(1 << 17).astype(np.float32)
-    one, three = (transform(x.copy(), threads=threads) for threads in (1, 3))
-    assert np.array_equal(one, three)
+    single, threaded = (transform(x.copy(), threads=threads) for threads in (1, 3))
+    assert np.array_equal(single, threaded)

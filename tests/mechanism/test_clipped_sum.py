@@ -10,7 +10,8 @@ from fl_epe.seeding import generator
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 9, 1000, 32_768, 32_769, 70_001, 300_000])
 def test_a_clipped_sum_has_the_bits_of_clip(dim: int):
-    total, expected = ClippedSum(dim, 0.3), np.zeros(dim)
+    total = ClippedSum(dim, 0.3)
+    expected = np.zeros(dim)
     for i, scale in enumerate((1e-4, 1.0, 50.0)):
         update = (generator(4, i).standard_normal(dim) * scale).astype(np.float32)
         clipped, unclipped = clip(update, 0.3)
@@ -28,7 +29,8 @@ def test_a_clipped_sum_takes_any_floating_point_update():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_clipped_sum_leaves_out_what_is_not_finite(bad: float):
-    total, update = ClippedSum(40_000, 1.0), np.ones(40_000, np.float32)
+    total = ClippedSum(40_000, 1.0)
+    update = np.ones(40_000, np.float32)
     update[-1] = bad
     assert total.add(update) is None
     assert total.add(np.ones(40_000, np.int64)) is None

@@ -15,8 +15,8 @@ dtypes = st.sampled_from([np.float16, np.float32, np.float64])
 
 
 def entries(dtype):
-    most = 6e4 if dtype is np.float16 else 1e8
-    return st.floats(-most, most, width=np.dtype(dtype).itemsize * 8)
+    largest = 6e4 if dtype is np.float16 else 1e8
+    return st.floats(-largest, largest, width=np.dtype(dtype).itemsize * 8)
 
 
 @st.composite
@@ -64,9 +64,9 @@ def test_clipping_keeps_the_direction(update, clip_norm):
 @given(many, clip_norms)
 def test_the_sum_is_that_of_the_clipped_updates_to_the_last_bit(several, clip_norm):
     total = ClippedSum(len(several[0]), clip_norm)
-    said = [total.add(update) for update in several]
+    unclipped_flags = [total.add(update) for update in several]
     clipped = [clip(update, clip_norm) for update in several]
-    assert said == [unclipped for _, unclipped in clipped]
+    assert unclipped_flags == [unclipped for _, unclipped in clipped]
     assert np.array_equal(
         total.total(), np.sum([vector for vector, _ in clipped], axis=0)
     )
@@ -89,11 +89,11 @@ def test_the_sum_does_not_depend_on_who_adds_up_what(several, clip_norm, data):
     """Shared out among up to three workers, as the server adds their sums."""
     dim = len(several[0])
     workers = [ClippedSum(dim, clip_norm) for _ in range(3)]
-    alone = ClippedSum(dim, clip_norm)
+    single = ClippedSum(dim, clip_norm)
     for update in several:
-        alone.add(update)
+        single.add(update)
         data.draw(st.sampled_from(workers)).add(update)
-    assert np.array_equal(sum(worker.total() for worker in workers), alone.total())
+    assert np.array_equal(sum(worker.total() for worker in workers), single.total())
 
 
 @given(

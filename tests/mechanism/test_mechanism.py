@@ -36,11 +36,11 @@ ODD_UPDATES = {
 def test_replacing_one_client_by_nothing_moves_the_sum_by_at_most_the_clip_norm(
     name, clip_norm
 ):
-    others = np.random.default_rng(1).standard_normal(50)
+    rest_of_sum = np.random.default_rng(1).standard_normal(50)
     clipped, _ = clip(ODD_UPDATES[name], clip_norm)
-    with_it = others + (0 if clipped is None else clipped)
-    # rounding of the float64 sum itself: 50 coordinates of ulp 2^-52 × |others| or × clip_norm
-    assert np.linalg.norm(with_it - others) <= clip_norm * (1 + 1e-14) + 1e-14
+    with_it = rest_of_sum + (0 if clipped is None else clipped)
+    # rounding of the float64 sum itself: 50 coordinates of ulp 2^-52 × |rest_of_sum| or × clip_norm
+    assert np.linalg.norm(with_it - rest_of_sum) <= clip_norm * (1 + 1e-14) + 1e-14
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,8 @@ def test_budget_is_split_as_published():
 def test_sgd_is_linear_with_the_stated_weights(momentum):
     optimizer = ServerSGD(0.3, momentum)
     means = np.random.default_rng(0).standard_normal((12, 4))
-    state, moved = optimizer.init(4), np.zeros(4)
+    state = optimizer.init(4)
+    moved = np.zeros(4)
     for t, mean in enumerate(means):
         state, step = optimizer.update(state, mean, t)
         moved = moved + step

@@ -49,18 +49,17 @@ def test_a_single_round_has_fresh_noise(spec):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_noise_of_each_round_is_that_of_the_inverse(spec):
-    strategy, fresh = (
-        parse_strategy(spec, ROUNDS),
-        np.random.default_rng(0).standard_normal((ROUNDS, 3)),
-    )
-    state, found = (np.zeros(3, np.float32),) * strategy.buffers, []
+    strategy = parse_strategy(spec, ROUNDS)
+    fresh = np.random.default_rng(0).standard_normal((ROUNDS, 3))
+    state = (np.zeros(3, np.float32),) * strategy.buffers
+    noises = []
     for t, row in enumerate(fresh):
         noise = strategy.correlate(t, state, row)
         state = strategy.keep(state, noise)
         assert [vector.shape for vector in state] == [(3,)] * strategy.buffers
-        found.append(noise)
+        noises.append(noise)
     np.testing.assert_allclose(
-        found, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6
+        noises, np.linalg.solve(strategy.matrix(), fresh), atol=1e-6
     )
 
 
@@ -70,7 +69,8 @@ def test_the_tree_has_the_products_of_its_nodes():
         for level in range(5)
         for start in range(0, 11, 2**level)
     ]
-    sums, matrix = np.array(nodes, float), tree(11).matrix()
+    sums = np.array(nodes, float)
+    matrix = tree(11).matrix()
     np.testing.assert_allclose(5 * matrix.T @ matrix, sums.T @ sums, atol=1e-12)
 
 
@@ -101,9 +101,9 @@ def test_a_buffered_strategy_is_nearly_the_best_of_its_kind():
 def test_a_file_is_scaled_and_used_as_it_is(tmp_path):
     path = tmp_path / "strategy.npy"
     np.save(path, 4 * banded(6, 3).matrix())
-    found = parse_strategy(str(path), 6)
-    assert found.buffers == 2
-    np.testing.assert_allclose(found.matrix(), banded(6, 3).matrix())
+    strategy = parse_strategy(str(path), 6)
+    assert strategy.buffers == 2
+    np.testing.assert_allclose(strategy.matrix(), banded(6, 3).matrix())
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,17 @@ def test_the_means_of_a_run_have_that_noise():
         "canary_participations": 1,
         "clipping": "fixed",
     }
-    found = []
+    means_by_mechanism = []
     for mechanism in ("independent", "banded:bands=3"):
-        config, seeds = RunConfig(mechanism=mechanism, **common), Seeds.derive(1)
-        state, means = initial_state(config, np.zeros(4, np.float32)), []
+        config = RunConfig(mechanism=mechanism, **common)
+        seeds = Seeds.derive(1)
+        state = initial_state(config, np.zeros(4, np.float32))
+        means = []
         for _ in range(6):
             state, released = next_round(config, seeds, state, ClippedSums(np.zeros(4)))
             means.append(released["mean"])
-        found.append(np.array(means))
-    fresh, correlated = found
+        means_by_mechanism.append(np.array(means))
+    fresh, correlated = means_by_mechanism
     np.testing.assert_allclose(
         correlated, np.linalg.solve(banded(6, 3).matrix(), fresh), rtol=1e-5
     )

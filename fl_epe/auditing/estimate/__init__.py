@@ -1,18 +1,19 @@
 """An ε against an adversary: what the adversary sees and knows, and the interval of the estimate.
 
-Everything else in `fl_epe.auditing` speaks of an `Adversary` and returns an `EpsilonEstimate`.
+All of `fl_epe.auditing` states an `Adversary` and returns an `EpsilonEstimate`.
 """
 
-from fl_epe.auditing.estimate.confidence_sequence import PLAN_MARGIN, boundary, widening
-from fl_epe.auditing.estimate.epsilon_estimate import (
+from fl_epe.auditing.estimate.adversary import (
     EVERY_ROUND,
     FINAL_MODEL,
     Adversary,
-    EpsilonDifference,
+    Sees,
+)
+from fl_epe.auditing.estimate.confidence_sequence import PLAN_MARGIN, boundary, widening
+from fl_epe.auditing.estimate.difference import EpsilonDifference, epsilon_difference
+from fl_epe.auditing.estimate.epsilon_estimate import (
     EpsilonEstimate,
     FittedGaussian,
-    Sees,
-    epsilon_difference,
     epsilon_metrics,
     estimate_between,
     fit_gaussian,

@@ -1,6 +1,6 @@
-"""The audit record: what a run leaves behind, its parts, its file and its faults.
+"""The audit record of a run: its parts, its file and its faults.
 
-`NotMeasured` says why a record measures nothing.
+`NotMeasured` is the error, with its reason, of a record from which no ε follows.
 """
 
 from fl_epe.auditing.record.audit_record import AuditRecord

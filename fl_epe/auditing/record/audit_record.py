@@ -1,12 +1,12 @@
-"""`AuditRecord`: all that an audited run leaves behind, enough for any later statistic.
+"""`AuditRecord`: all that is kept of an audited run, enough for any later statistic.
 
 A run in which nothing was measured has a record too: its estimates raise `NotMeasured`.
 
 Every value has one name, its path: ``record.norms.means`` is "norms.means" in a record's file and
 in the text of an error.
 
-Read one with ``AuditRecord.load("record.npz")`` and hand it to `epsilon_from_record`, or look into
-it: ``record.observed.means`` are the cosines of the observed canaries with each round's mean.
+Read one with ``AuditRecord.load("record.npz")`` and pass it to `epsilon_from_record`, or read its
+values: ``record.observed.means`` are the cosines of the observed canaries with each round's mean.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ from fl_epe.checks import (
 from fl_epe.mechanism import sgd_weights
 
 _SIDES = ("observed", "unobserved")
-_SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W rounds
+
+# Names of arrays by their axes: T rounds, k observed and u unobserved canaries, correlated over W
+# rounds.
+_SHAPES = {
     "Tk": "presence mechanism.canary_weights running.scores running.signals observed.means "
     "observed.deltas observed.residuals observed.sums",
     "Tu": "unobserved.means unobserved.deltas unobserved.residuals unobserved.sums",
@@ -55,7 +58,9 @@ _SHAPES = {  # T rounds, k observed and u unobserved canaries, correlated over W
     "TW": "correlation.factor",
     "TT": "mechanism.strategy",
 }
-_SERIES = (  # of one length
+
+# Metrics that have one length.
+_SERIES = (
     ("eval_round", "eval_loss", "eval_accuracy", "eval_auc"),
     ("train_loss", "train_accuracy", "unclipped", "cohort"),
 )
@@ -77,10 +82,10 @@ class AuditRecord:
         metrics: series by name, such as "train_loss" ``(T,)`` or "eval_round" and
             "eval_accuracy", of equal length.
         design: what was decided before the run.
-        findings: what showed during the run, of the run itself.
+        findings: what was observed during the run.
         provenance: seeds, versions and faults.
         correlation: of the residuals of the rounds.
-        running: the scores so far after each round, of which ε was said during the run.
+        running: the scores after each round, from which ε was estimated during the run.
 
     Raises:
         ArgumentError: for a value out of range or of another shape, by its name.
@@ -109,25 +114,27 @@ class AuditRecord:
             if len(shape) != 2:
                 raise_invalid(f"{name}.means.shape", shape, "to be (rounds, canaries)")
         values = self.by_name()
-        sizes = {"T": self.rounds, "k": self.num_canaries, "u": self.unobserved.count}
-        sizes["W"] = self.correlation.window
+        sizes = {
+            "T": self.rounds,
+            "k": self.num_canaries,
+            "u": self.unobserved.count,
+            "W": self.correlation.window,
+        }
         for axes, names in _SHAPES.items():
-            shape = tuple(sizes[axis] for axis in axes)
+            expected = tuple(sizes[axis] for axis in axes)
             for name in names.split():
-                if values[name] is not None and np.shape(values[name]) != shape:
-                    raise_invalid(
-                        f"{name}.shape", np.shape(values[name]), f"to be {shape}"
-                    )
-        finite = ["observed.means", "unobserved.means"]
-        if np.isfinite(self.norms.final):  # else the model diverged, and has no cosines
-            finite += [
-                f"{side}.{name}"
-                for side in _SIDES
-                for name in ("final", "displacement")
-            ]
-        for name in finite:
-            if not np.all(np.isfinite(values[name])):
-                raise ArgumentError(f"Expected {name} to be finite.")
+                shape = np.shape(values[name])
+                if values[name] is not None and shape != expected:
+                    raise_invalid(f"{name}.shape", shape, f"to be {expected}")
+        finite = ["means"]
+        if np.isfinite(
+            self.norms.final
+        ):  # otherwise there are no cosines with the model
+            finite += ["final", "displacement"]
+        for side in _SIDES:
+            for name in finite:
+                if not np.all(np.isfinite(values[f"{side}.{name}"])):
+                    raise ArgumentError(f"Expected {side}.{name} to be finite.")
 
     @property
     def rounds(self) -> int:
@@ -136,9 +143,11 @@ class AuditRecord:
 
     @property
     def share_done(self) -> float:
-        """Share of the planned rounds; 1 if nobody said how many those are."""
-        planned = self.design.num_rounds or self.rounds
-        return min(1.0, self.rounds / planned) if self.rounds else 1.0
+        """Share of the planned rounds that are done; 1 if their number is not known."""
+        planned = self.design.num_rounds
+        if not planned or not self.rounds:
+            return 1.0
+        return min(1.0, self.rounds / planned)
 
     @property
     def num_canaries(self) -> int:
@@ -148,13 +157,14 @@ class AuditRecord:
     def shares(self) -> np.ndarray:
         """`presence` times the weights of the canaries, ``(T, k)``."""
         weights = self.mechanism.canary_weights
-        return self.presence if weights is None else self.presence * weights
+        if weights is None:
+            return self.presence
+        return self.presence * weights
 
     def signal_known(self) -> bool:
         """Whether it is known how much the canaries added in each of their rounds."""
-        return bool(
-            np.all(np.isfinite(self.mechanism.added[self.presence.any(axis=1)]))
-        )
+        has_canaries = self.presence.any(axis=1)
+        return bool(np.all(np.isfinite(self.mechanism.added[has_canaries])))
 
     def round_weights(self) -> Floats:
         """Weight of each round's mean in θ_T − θ_0, ``(T,)``.
@@ -178,32 +188,32 @@ class AuditRecord:
         """
         if self.observed.deltas is not None and self.unobserved.deltas is not None:
             return self.observed.deltas, self.unobserved.deltas
-        if not (server := self.mechanism.server).linear:
+        server = self.mechanism.server
+        if not server.linear:
             raise_invalid("server", server.name, "to be sgd, or cosines with deltas")
-        norms = self.norms.deltas[:, None]
-        found = []
+        rates = np.asarray(server.learning_rates)[:, None]
+        cosines = []
         for side in (self.observed, self.unobserved):
-            step = side.means * self.norms.means[:, None]
-            for t in range(1, len(step)):
-                step[t] += server.momentum * step[t - 1]
-            step *= np.asarray(server.learning_rates)[:, None]  # SGD has them
-            found.append(quotients(step, norms))
-        return found[0], found[1]
+            steps = side.means * self.norms.means[:, None]
+            for t in range(1, len(steps)):
+                steps[t] += server.momentum * steps[t - 1]
+            cosines.append(quotients(steps * rates, self.norms.deltas[:, None]))
+        return cosines[0], cosines[1]
 
     def by_name(self) -> dict[str, Any]:
         """Every value by its name, such as "dim" or "norms.means"."""
         return {
-            n: value
-            for n, value in _values(self)
+            name: value
+            for name, value in _named_fields(self)
             if not dataclasses.is_dataclass(value)
         }
 
     def with_values(self, **values: Any) -> AuditRecord:
         """The record with other values.
 
-        Canaries were projected out of the final model by what they should have added to it. Who
-        changes that (the server's steps, contributions, weights) has no ε of the final model, but
-        from `RunAuditor.record`, which is told in time.
+        Canaries were projected out of the final model by what they should have added to it. After
+        a change of that (the server's steps, contributions, weights) the record has no ε of the
+        final model; pass such values to `RunAuditor.record` instead.
 
         Args:
             values: by name, or by the end of a name that no other value has: ``delta``,
@@ -212,31 +222,30 @@ class AuditRecord:
         Raises:
             ArgumentError: for what is not the name of one value.
         """
-        known = [name for name, _ in _values(self)]
-        given = {}
-        for name, value in values.items():
-            found = (
-                [name]
-                if name in known
-                else [n for n in known if n.endswith(f".{name}")]
-            )
-            if len(found) != 1:
+        names = [name for name, _ in _named_fields(self)]
+        full_names = {}
+        for name in values:
+            matches = [name]
+            if name not in names:
+                matches = [full for full in names if full.endswith(f".{name}")]
+            if len(matches) != 1:
                 raise_invalid(
-                    "name", name, f"to be that of one value of a record, found {found}"
+                    "name",
+                    name,
+                    f"to be that of one value of a record, found {matches}",
                 )
-            given[found[0]] = value
-        changed: AuditRecord = _with_values(self, given)
+            full_names[matches[0]] = values[name]
+        changed: AuditRecord = _with_values(self, full_names)
         if self.running.signals is None or changed.running is not self.running:
             return changed
-        added = self.mechanism.added, changed.mechanism.added
-        if np.allclose(*added, atol=0.0, equal_nan=True) and np.array_equal(
-            self.shares(), changed.shares()
-        ):
-            return changed
-        # They were of what canaries added by the values before.
-        return dataclasses.replace(
-            changed, running=dataclasses.replace(self.running, signals=None)
+        same_contributions = np.allclose(
+            self.mechanism.added, changed.mechanism.added, atol=0.0, equal_nan=True
         )
+        if same_contributions and np.array_equal(self.shares(), changed.shares()):
+            return changed
+        # The signals during the run were of what canaries added by the values before.
+        running = dataclasses.replace(self.running, signals=None)
+        return dataclasses.replace(changed, running=running)
 
     def save(self, path: str | os.PathLike[str], *, private: bool = True) -> Path:
         """Write the record to ``path`` (a NumPy archive without pickles); replaces atomically.
@@ -267,63 +276,70 @@ class AuditRecord:
 
 
 def _check_lengths(record: AuditRecord) -> None:
+    """What `AuditRecord` does not check itself, as only an edited file can violate it."""
     for name, series in record.metrics.items():
         if series.ndim != 1:
             raise_invalid(
                 f"metrics.{name[:40]}.shape", series.shape, "to have one axis"
             )
     for names in _SERIES:
-        found = {len(record.metrics[name]) for name in names if name in record.metrics}
-        if len(found) > 1:
-            listed = ", ".join(names)
+        series_lengths = {
+            len(record.metrics[name]) for name in names if name in record.metrics
+        }
+        if len(series_lengths) > 1:
             raise ArgumentError(
-                f"Expected metrics {listed} of one length, found {found}."
+                f"Expected metrics {', '.join(names)} of one length, found {series_lengths}."
             )
-    mechanism = record.mechanism
-    clients = record.clients
-    if mechanism.server.linear and mechanism.server.learning_rates is None:
+    server = record.mechanism.server
+    if server.linear and server.learning_rates is None:
         raise ArgumentError(
             "Expected mechanism.server.learning_rates, as the server is sgd."
         )
     factor = record.correlation.factor
     if factor is not None and not np.all(factor[:, 0] > 0):
         raise ArgumentError("Expected correlation.factor[:, 0] to be > 0.")
-    ids, offsets, weights = clients.ids, clients.offsets, clients.weights
+    ids = record.clients.ids
+    offsets = record.clients.offsets
+    weights = record.clients.weights
     if weights is not None and (ids is None or weights.shape != ids.shape):
         raise_invalid(
             "clients.weights.shape", weights.shape, "to be that of clients.ids"
         )
-    if ids is not None and offsets is not None:
-        fits = np.shape(offsets) == (record.rounds + 1,) and np.ndim(ids) == 1
-        if (
-            not fits
-            or offsets[0]
-            or offsets[-1] != len(ids)
-            or np.any(np.diff(offsets) < 0)
-        ):
-            raise ArgumentError(
-                f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} "
-                "steps."
-            )
+    if ids is None or offsets is None:
+        return
+    if (
+        np.shape(offsets) != (record.rounds + 1,)
+        or np.ndim(ids) != 1
+        or offsets[0] != 0
+        or offsets[-1] != len(ids)
+        or np.any(np.diff(offsets) < 0)
+    ):
+        raise ArgumentError(
+            f"Expected clients.offsets to rise from 0 to {len(ids)} in {record.rounds + 1} steps."
+        )
 
 
-def _values(part: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def _named_fields(part: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of a part and of its parts, by name."""
     for field in dataclasses.fields(part):
-        name, value = f"{above}{field.name}", getattr(part, field.name)
+        name = f"{prefix}{field.name}"
+        value = getattr(part, field.name)
         yield name, value
         if dataclasses.is_dataclass(value):
-            yield from _values(value, f"{name}.")
+            yield from _named_fields(value, f"{name}.")
 
 
 def _with_values(part: Any, values: Mapping[str, Any]) -> Any:
-    own: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
+    """A part of a record with other values, by their names in it."""
+    fields: dict[str, Any] = {}
+    inner_values: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
-        field, _, rest = name.partition(".")
-        if rest:
-            inner.setdefault(field, {})[rest] = value
+        field, _, inner_name = name.partition(".")
+        if inner_name:
+            inner_values.setdefault(field, {})[inner_name] = value
         else:
-            own[field] = value
-    for field, changed in inner.items():
-        own[field] = _with_values(own.get(field, getattr(part, field)), changed)
-    return dataclasses.replace(part, **own)
+            fields[field] = value
+    for field, inner in inner_values.items():
+        before = fields.get(field, getattr(part, field))
+        fields[field] = _with_values(before, inner)
+    return dataclasses.replace(part, **fields)

@@ -1,6 +1,6 @@
 """What can go wrong in a run: the kinds of faults, and the one book in which they are counted.
 
-No fault ends a run, and none weakens its DP: what is lost counts as zero in a sum whose
+No fault ends a run, and none weakens its DP: a lost update counts as zero in a mean whose
 denominator is fixed before the run.
 
 Examples:
@@ -23,12 +23,12 @@ import numpy as np
 from fl_epe.archive import one_line
 from fl_epe.checks import NamedArrays
 
-_KEPT = 100  # messages
+_MESSAGES = 100  # that are kept
 _LONGEST = 400  # characters of a message
 
 
 class FaultKind(enum.StrEnum):
-    """A kind of fault; its value is what reports say. `meaning` says what was done about it."""
+    """A kind of fault; its value is the text of reports. `meaning` says what was done about it."""
 
     CLIENT_FAILED = "client failed"
     CLIENT_NOT_FINITE = "client's update not finite"
@@ -60,7 +60,7 @@ class FaultKind(enum.StrEnum):
 
 _ABSENT = "A client whose update is lost counts as absent in that round."
 _MEANINGS = {
-    FaultKind.DOMINANT_UPDATE: "It hides all others, but not from a client who can subtract it.",
+    FaultKind.DOMINANT_UPDATE: "One client's update has most of the round's energy.",
     FaultKind.NODE_LEFT: "Its clients are absent until they are reached again.",
     FaultKind.ANSWERED_TWICE: "The first good answer counts, once.",
     FaultKind.ANSWER_OF_ANOTHER_ROUND: "It is left out: its round is over.",
@@ -90,10 +90,10 @@ class Fault(NamedTuple):
 class FaultBook:
     """How often each kind of fault happened in a run, and the first messages.
 
-    These are a hundred; after them only the first of a kind is kept.
+    A hundred messages are kept; after them only the first of each kind is added.
 
     Args:
-        unit: what the messages call a round.
+        unit: the name of a round in messages.
     """
 
     def __init__(self, unit: str = "round") -> None:
@@ -108,23 +108,22 @@ class FaultBook:
             Whether it is the first of its kind.
         """
         is_first = self.first(kind) is None
-        self._counts[index, str(kind)] += times
-        self._keep(
-            index, str(kind), f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}"
-        )
+        message = f"{self._unit} {index + 1}, {one_line(text, _LONGEST)}"
+        self._count(index, str(kind), message, times)
         return is_first
 
-    def _keep(self, index: int, kind: str, message: str) -> None:
-        if len(self._first) < _KEPT or self.first(kind) is None:
+    def _count(self, index: int, kind: str, message: str, times: int = 1) -> None:
+        self._counts[index, kind] += times
+        if len(self._first) < _MESSAGES or self.first(kind) is None:
             self._first.append((index, kind, message))
 
     @property
     def counts(self) -> dict[str, int]:
         """How often each kind of fault happened."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for (_, kind), times in self._counts.items():
-            found[kind] += times
-        return dict(found)
+            counts[kind] += times
+        return dict(counts)
 
     @property
     def total(self) -> int:
@@ -138,9 +137,10 @@ class FaultBook:
 
     def first(self, *kinds: str) -> str | None:
         """The first message about one of these kinds; ``None`` without any."""
-        return next(
-            (message for _, kind, message in self._first if kind in kinds), None
-        )
+        for _, kind, message in self._first:
+            if kind in kinds:
+                return message
+        return None
 
     def values(self) -> dict[str, Any]:
         """The book under the names that a record's `Provenance` has for it."""
@@ -151,14 +151,14 @@ class FaultBook:
         return {"faults": np.array(json.dumps([[*self._counts.items()], self._first]))}
 
     def restore(self, state: NamedArrays, rounds: int) -> None:
-        """Take up the first ``rounds`` of a `state`; what is here and not in it comes after."""
+        """Take up the first ``rounds`` of a `state`; new faults of this book come after them."""
         counts, first = json.loads(str(state["faults"]))
         saved = [tuple(entry) for entry in first]
         new = [entry for entry in self._first if entry not in saved]
-        self._counts = Counter(
-            {tuple(key): times for key, times in counts if key[0] < rounds}
-        )
+        self._counts = Counter()
+        for (index, kind), times in counts:
+            if index < rounds:
+                self._counts[index, kind] = times
         self._first = [entry for entry in saved if entry[0] < rounds]
-        for index, kind, message in new:
-            self._counts[index, kind] += 1
-            self._keep(index, kind, message)
+        for entry in new:
+            self._count(*entry)

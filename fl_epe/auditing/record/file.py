@@ -1,9 +1,8 @@
 """The file of a record: a NumPy archive without pickles, which any tool can read.
 
-Arrays are stored under their names in `AuditRecord.by_name`. All that is no array is in ``meta``, a
+Arrays are stored under their names in `AuditRecord.by_name`. All other values are in ``meta``, a
 JSON text as bytes. Every member has a checksum, see `fl_epe.archive`. Each value that is read is
-checked for its field's type and range, so that an edited file is refused by the name of the value
-and not by an error somewhere in a report.
+checked for its field's type and range, so that the error about an edited file names the value.
 """
 
 import dataclasses
@@ -23,51 +22,48 @@ SCHEMA = 1  # version of the file format; a file with another one is refused
 WHAT = "a record written by AuditRecord.save"
 
 _METRICS = "metrics."
-_LONGEST = 2000
-_SEEDS = 2**128
+_LONGEST = 2000  # characters of a text
+_DEPTH = 8  # of lists and tables in each other
+_LARGEST_INTEGER = 2**128  # of a seed
 
 
 def write_values(
     path: Path, values: Mapping[str, Any], *, private: bool = True
 ) -> None:
-    """Write a record's values by name; replaces ``path`` in one step, so that it is never half.
+    """Write a record's values by name; replaces ``path`` atomically.
 
     Args:
-        path: where to; its folder is made if it is missing.
+        path: where to; its folder is created if it is missing.
         values: as `AuditRecord.by_name` gives them.
         private: for its owner alone (mode 0600).
     """
-    metrics = {
-        f"{_METRICS}{name}": np.asarray(v) for name, v in values["metrics"].items()
-    }
-    arrays = {
-        name: value for name, value in values.items() if isinstance(value, np.ndarray)
-    }
-    meta = {
-        name: value
-        for name, value in values.items()
-        if name not in {*arrays, "metrics"}
-    }
-    write_archive(
-        path, arrays | metrics, {"meta": meta}, schema=SCHEMA, private=private
-    )
+    arrays = {}
+    meta = {}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = value
+        elif name != "metrics":
+            meta[name] = value
+    for name, series in values["metrics"].items():
+        arrays[f"{_METRICS}{name}"] = np.asarray(series)
+    write_archive(path, arrays, {"meta": meta}, schema=SCHEMA, private=private)
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """What `write_values` wrote; no value is checked yet.
+    """Read what `write_values` wrote; no value is checked yet.
 
     Raises:
         FileNotFoundError: if there is no such file.
         UnreadableFileError: if it is not a record, is damaged, or has another schema.
     """
     (meta,), arrays = read_archive(path, WHAT, schema=SCHEMA, texts=("meta",))
-    given = [name for name in arrays if name.startswith(_METRICS)]
-    metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in given}
+    names = [name for name in arrays if name.startswith(_METRICS)]
+    metrics = {name.removeprefix(_METRICS): arrays.pop(name) for name in names}
     return {**_short(meta), **arrays, "metrics": metrics}
 
 
-def _short(value: Any, depth: int = 8) -> Any:
-    """A JSON value whose texts are cut off where they are long: anybody may have written them."""
+def _short(value: Any, depth: int = _DEPTH) -> Any:
+    """A JSON value with its long texts cut off, as a file from elsewhere may hold any."""
     if isinstance(value, str):
         return value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
     if isinstance(value, list) and depth:
@@ -77,32 +73,41 @@ def _short(value: Any, depth: int = 8) -> Any:
     return value
 
 
-def part_of(kind: Any, values: Mapping[str, Any], above: str = "") -> Any:
+def part_of(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     """A part of a record from values by name, each of the type of its field and in its range.
 
-    Names that the part does not have are left out.
+    Values whose names the part does not have are ignored.
+
+    Args:
+        kind: the part's dataclass.
+        values: of the whole record, by their full names.
+        prefix: of the names of the part's fields.
 
     Raises:
         ArgumentError: for a value of another type or out of range, or one that is missing.
     """
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     hints = typing.get_type_hints(kind)
-    fields = dataclasses.fields(kind)
-    for name in [field.name for field in fields]:
-        full = f"{above}{name}"
-        hint = hints[name]
-        part = next((k for k in parts_of(hint) if dataclasses.is_dataclass(k)), None)
-        if part is not None and values.get(full, ...) is not None:
-            if hint is part or any(other.startswith(f"{full}.") for other in values):
-                given[name] = part_of(part, values, f"{full}.")
-        elif full in values:
-            given[name] = _checked(full, values[full], hint)
-            if full not in _ANY:
-                _check_range(full, given[name])
-    needed = [f.name for f in fields if f.default is f.default_factory]
-    if missing := [f"{above}{name}" for name in needed if name not in given]:
-        raise ArgumentError(f"Expected it to hold {missing[0]}: not a whole record.")
-    return kind(**given)
+    for field in dataclasses.fields(kind):
+        name = f"{prefix}{field.name}"
+        hint = hints[field.name]
+        inner_kinds = [k for k in parts_of(hint) if dataclasses.is_dataclass(k)]
+        is_none = name in values and values[name] is None
+        if inner_kinds and not is_none:
+            inner_kind = inner_kinds[0]
+            has_values = any(full_name.startswith(f"{name}.") for full_name in values)
+            if has_values or hint is inner_kind:
+                arguments[field.name] = part_of(inner_kind, values, f"{name}.")
+        elif name in values:
+            arguments[field.name] = _checked(name, values[name], hint)
+            if name not in _ANY_RANGE:
+                _check_range(name, arguments[field.name])
+    for field in dataclasses.fields(kind):
+        is_required = field.default is field.default_factory  # both are missing
+        if is_required and field.name not in arguments:
+            name = f"{prefix}{field.name}"
+            raise ArgumentError(f"Expected it to hold {name}: not a whole record.")
+    return kind(**arguments)
 
 
 _WORDS = {
@@ -114,95 +119,93 @@ _WORDS = {
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` if it is of this type; a list as a tuple, where that is the type."""
-    kind, *others = parts_of(hint)
+    """``value`` if it is of this type; a list becomes a tuple if that is the type."""
+    kind, *alternatives = parts_of(hint)
     arguments = typing.get_args(kind)
+    if kind is Any or (value is None and types.NoneType in alternatives):
+        return value
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        return value  # of a model that diverged, or not known
     origin = typing.get_origin(kind)
-    if kind is Any or (value is None and types.NoneType in others):
-        return value
     if origin is np.ndarray:
-        (scalar,) = typing.get_args(arguments[1])
-        kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
-            found = (
-                value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-            )
-            raise ArgumentError(
-                f"Expected {name} to be an array of {_WORDS[kinds]}, found {found}."
-            )
-        return value
+        return _checked_array(name, value, typing.get_args(arguments[1])[0])
     if origin is tuple:
         if not isinstance(value, list):
             raise_invalid(name, value, "to be a list")
-        return tuple(_checked(name, each, arguments[0]) for each in value)
+        return tuple(_checked(name, item, arguments[0]) for item in value)
     if origin is dict:
         if not isinstance(value, dict):
             raise_invalid(name, value, "to be a table")
         return {
-            key: _checked(f"{name}.{key[:40]}", v, arguments[1])
-            for key, v in value.items()
+            key: _checked(f"{name}.{key[:40]}", item, arguments[1])
+            for key, item in value.items()
         }
-    if kind is float and isinstance(value, float) and not math.isfinite(value):
-        return value  # of a model that diverged, or not known
-    return checked_type(name, value, hint, largest=_SEEDS)
+    return checked_type(name, value, hint, largest=_LARGEST_INTEGER)
 
 
-_LARGEST = 1e100  # of what is squared
-_LENGTH = 1e-46, 1e46  # of float32, if it is not 0
-_COSINE = (
-    -1.001,
-    1.001,
-    math.nan,
-)  # computed in float32; of a model that diverged, unknown
+def _checked_array(name: str, value: Any, scalar: Any) -> np.ndarray:
+    kinds = "biuf" if scalar is Any else np.dtype(scalar).kind
+    if not isinstance(value, np.ndarray):
+        actual = type(value).__name__
+    elif value.dtype.kind not in kinds:
+        actual = str(value.dtype)
+    else:
+        return value
+    raise ArgumentError(
+        f"Expected {name} to be an array of {_WORDS[kinds]}, found {actual}."
+    )
 
-# By how names begin, the first that fits: the ends of a range, and numbers besides.
-_RANGES: dict[str, tuple[float, ...]] = {
-    "dim": (1, 2**53 - 1),
-    "observed.ids unobserved.ids": (0, 2**53),
-    "observed. unobserved.": _COSINE,
-    "norms.means norms.residuals norms.sums": (*_LENGTH, 0),
-    "norms. mechanism.clip_norms mechanism.contributions": (
+
+_LARGEST = 1e100  # whose square is a float, too
+_LENGTH = (1e-46, 1e46)  # of float32, if it is not 0
+
+# By how names begin, the first that fits: the ends of a range, and further values.
+_RANGES: dict[tuple[str, ...], tuple[float, ...]] = {
+    ("dim",): (1, 2**53 - 1),
+    ("observed.ids", "unobserved.ids"): (0, 2**53),
+    # Cosines are computed in float32; of a model that diverged they are unknown.
+    ("observed.", "unobserved."): (-1.001, 1.001, math.nan),
+    ("norms.means", "norms.residuals", "norms.sums"): (*_LENGTH, 0),
+    ("norms.", "mechanism.clip_norms", "mechanism.contributions"): (
         *_LENGTH,
         0,
         math.inf,
         math.nan,
     ),
-    "mechanism.canary_participations": (0, 1e6),  # each of them may be an epoch
-    "mechanism.cohort_size": (*_LENGTH, math.nan),  # of a deployment nobody may know it
-    # Its square is a number, too.
-    "mechanism.noise_multiplier mechanism.sum_noise_multiplier": (
+    ("mechanism.canary_participations",): (0, 1e6),  # each of them may be an epoch
+    ("mechanism.cohort_size",): (*_LENGTH, math.nan),  # a deployment may not know it
+    ("mechanism.noise_multiplier", "mechanism.sum_noise_multiplier"): (
         1 / _LARGEST,
         _LARGEST,
         0,
     ),
-    "mechanism.server.learning_rates running.scores running.signals": (
+    ("mechanism.server.learning_rates", "running.scores", "running.signals"): (
         -_LARGEST,
         _LARGEST,
     ),
-    "mechanism.server.momentum": (0, math.nextafter(1, 0)),
-    "mechanism.strategy": (-1.001, 1.001),  # no column is longer than 1
-    "correlation.factor": (-1.1, 1.1),  # rows of length 1 but for the error of sketches
-    "running.planned": (1 / _LARGEST, _LARGEST),
-    "": (0, _LARGEST),
+    ("mechanism.server.momentum",): (0, math.nextafter(1, 0)),
+    ("mechanism.strategy",): (-1.001, 1.001),  # no column is longer than 1
+    ("correlation.factor",): (-1.1, 1.1),  # rows of length 1, but for a sketch's error
+    ("running.planned",): (1 / _LARGEST, _LARGEST),
+    ("",): (0, _LARGEST),
 }
 
-_ANY = ("metrics", "design.settings", "clients.ids")
+_ANY_RANGE = ("metrics", "design.settings", "clients.ids")
 
 
 def _check_range(name: str, value: Any) -> None:
     if isinstance(value, dict):
-        value = [each for each in value.values() if isinstance(each, int)]
+        value = [item for item in value.values() if isinstance(item, int)]
     elif not isinstance(value, int | float | np.ndarray) or value is True:
         return
     numbers = np.asarray(value, np.float64)
-    low, high, *others = next(
-        ends
-        for starts, ends in _RANGES.items()
-        if name.startswith(tuple(starts.split(" ")))
-    )
-    fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, others)
-    if any(math.isnan(other) for other in others):
+    limits = [
+        limits for prefixes, limits in _RANGES.items() if name.startswith(prefixes)
+    ]
+    low, high, *further = limits[0]
+    fits = ((numbers >= low) & (numbers <= high)) | np.isin(numbers, further)
+    if np.isnan(further).any():
         fits |= np.isnan(numbers)
     if not fits.all():
-        besides = "".join(f" or {other}" for other in others)
+        besides = "".join(f" or {number}" for number in further)
         raise_invalid(name, numbers[~fits].flat[0], f"in [{low}, {high}]{besides}")

@@ -32,7 +32,7 @@ class CanaryCosines:
             known.
         sums: ``(T, k)`` with the sum of the directions of the round's canaries; 0 for observed
             canaries in rounds without them, and in rounds of which ``Norms.sums`` is 0.
-        part: ``(k,)`` with the canaries' expected part of θ_T − θ_0, all canaries together.
+        part: ``(k,)`` with the expected sum of all canaries' parts of θ_T − θ_0.
         ids: ``(k,)`` numbers of the canaries in their `CanarySet`.
     """
 
@@ -62,8 +62,8 @@ class Norms:
         displacement: of θ_T − θ_0.
         residuals: ``(T,)`` of the released means less the real clients' part.
         sums: ``(T,)`` of the sum of the directions of each round's canaries; 0 where the other
-            canaries are too small a part of the mean to hide one, and ``residuals`` unknown.
-        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to hide one.
+            canaries are too small a part of the mean to mask one, and ``residuals`` unknown.
+        part: of the canaries' expected part of θ_T − θ_0; 0 where it is too small to mask one.
     """
 
     means: Floats
@@ -136,13 +136,14 @@ class Mechanism:
     @property
     def added(self) -> Floats:
         """``contributions``, or their default, ``(T,)``."""
-        known = self.contributions
-        return self.clip_norms / self.cohort_size if known is None else known
+        if self.contributions is None:
+            return self.clip_norms / self.cohort_size
+        return self.contributions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Design:
-    """What was decided before the run; ``None`` where nobody said.
+    """What was decided before the run; ``None`` if it is not known.
 
     Attributes:
         task: what was trained.
@@ -181,22 +182,25 @@ class Design:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """From settings by the names that they have where they are set."""
-        others = {_AS_SET.get(name, name): value for name, value in settings.items()}
+        further = {_FIELDS.get(name, name): value for name, value in settings.items()}
         names = {field.name for field in dataclasses.fields(cls)} - {"settings"}
-        known = {name: others.pop(name) for name in names & others.keys()}
-        return cls(**known, settings=others)
+        fields = {name: further.pop(name) for name in names & further.keys()}
+        return cls(**fields, settings=further)
 
     def to_settings(self) -> dict[str, Any]:
         """The inverse of `of`, without what is not known."""
-        names = {field: name for name, field in _AS_SET.items()}
-        known = {
-            names.get(name, name): v for name, v in vars(self).items() if v is not None
+        names = {field: name for name, field in _FIELDS.items()}
+        settings = {
+            names.get(field, field): value
+            for field, value in vars(self).items()
+            if value is not None
         }
-        others: dict[str, Any] = known.pop("settings")
-        return known | others
+        further: dict[str, Any] = settings.pop("settings")
+        return settings | further
 
 
-_AS_SET = {
+# Names of fields where settings have other ones.
+_FIELDS = {
     "clients": "num_clients",
     "rounds": "num_rounds",
     "participation": "schedule",
@@ -205,11 +209,11 @@ _AS_SET = {
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStop:
-    """Where a rule ended the run.
+    """The end of a run by a stopping rule.
 
     Attributes:
         after: rounds done.
-        estimate: the ε that was shown then.
+        estimate: ε after them.
     """
 
     after: int
@@ -218,20 +222,20 @@ class EarlyStop:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Findings:
-    """What showed during the run, of the run itself.
+    """What was observed during the run.
 
     Attributes:
-        plan: what the canaries do to the run, in sentences.
+        plan: how the canaries change the run, in sentences.
         doubts: why its numbers may be wrong, in sentences.
-        not_measured: why fewer canaries took part than were meant to.
+        not_measured: why fewer canaries took part than were planned.
         unbounded: why ε of every round is infinite.
         step_faults: what is wrong with the rounds' clipping, sampling or noise.
-        unseen: what of the rounds was not looked at, though privacy accounting assumes it.
-        noise: what the checks of the noise say, in sentences.
-        last_model_is_finite: whether the last model of the strategy was; the record has the last
-            finite one.
+        unseen: what privacy accounting assumes of the rounds, and was not checked.
+        noise: results of the checks of the noise, in sentences.
+        last_model_is_finite: whether the last model of the strategy was finite; the record has the
+            last finite one.
         last_model_is_final: whether no rounds follow those of the record.
-        clients_add_noise: whether clients do so by themselves, and canaries do not.
+        clients_add_noise: whether clients add noise themselves, and canaries do not.
         client_participations: mean number of rounds of a real client, as counted.
         arrays_left_out: arrays of the model without canaries.
         resumed_after: rounds after which the audit was resumed.
@@ -258,14 +262,14 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClientLog:
-    """Which real clients took part when, as far as it is known.
+    """The participation pattern of the real clients, as far as it is known.
 
     Attributes:
         ids: clients of all rounds, one round after another.
         offsets: ``(T + 1,)``; the clients of round t are ``ids[offsets[t]:offsets[t + 1]]``.
         absent: ``(T,)`` how many clients' and canaries' updates were lost.
         weights: how many times the round's contribution each of ``ids`` added, of the same shape;
-            ``None`` if each added it once, or nobody knows.
+            ``None`` if each added it once, or it is not known.
     """
 
     ids: Integers | None = None
@@ -274,7 +278,7 @@ class ClientLog:
     weights: Floats | None = None
 
     def sums(self, by_round: Floats, power: int) -> Floats:
-        """Of ``(by_round · weight)^power`` over the rounds of each client, by its number.
+        """Sums of ``(by_round · weight)^power`` over the rounds of each client, by its number.
 
         Args:
             by_round: ``(T,)``.
@@ -284,12 +288,11 @@ class ClientLog:
             ValueError: if it is not known which client took part when.
         """
         ids, rounds, weights = self.rows()
-        return np.bincount(ids, (by_round[rounds] * weights) ** power).astype(
-            np.float64
-        )
+        terms = (by_round[rounds] * weights) ** power
+        return np.bincount(ids, terms).astype(np.float64)
 
     def shares_of(self, clients: Integers) -> Floats:
-        """What some clients added in each round, in units of its contribution, ``(T, m)``.
+        """What clients added in each round, in units of its contribution, ``(T, m)``.
 
         Args:
             clients: their numbers, ``(m,)``.
@@ -298,13 +301,13 @@ class ClientLog:
             ValueError: if it is not known which client took part when.
         """
         ids, rounds, weights = self.rows()
-        column = np.full(int(ids.max(initial=-1)) + 1, -1)
-        column[clients] = np.arange(len(clients))
-        place = column[ids]
-        theirs = place >= 0
-        found = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
-        found[rounds[theirs], place[theirs]] = weights[theirs]
-        return found
+        columns_by_id = np.full(int(ids.max(initial=-1)) + 1, -1)
+        columns_by_id[clients] = np.arange(len(clients))
+        columns = columns_by_id[ids]
+        chosen = columns >= 0
+        shares = np.zeros((len(np.asarray(self.offsets)) - 1, len(clients)))
+        shares[rounds[chosen], columns[chosen]] = weights[chosen]
+        return shares
 
     def rows(self) -> tuple[Integers, Integers, Floats]:
         """Client, round and weight of each participation."""
@@ -313,7 +316,9 @@ class ClientLog:
                 "Expected a record that says which client took part in which round."
             )
         rounds = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
-        weights = np.ones(len(self.ids)) if self.weights is None else self.weights
+        weights = self.weights
+        if weights is None:
+            weights = np.ones(len(self.ids))
         return self.ids, rounds, weights
 
 
@@ -330,8 +335,8 @@ class Provenance:
         started: when a command began the run, in UTC, as in "2026-01-31T23:59:59Z".
         ended: when it was done.
         commands: what was typed, without seeds.
-        seconds: that the audit took in a round, on average; ``None`` if nobody measured.
-        canary_bytes: of memory for the canaries of a round, at most.
+        seconds: mean time of the audit in a round; ``None`` if it was not measured.
+        canary_bytes: the largest memory for the canaries of a round.
     """
 
     seeds: dict[str, int | None] = dataclasses.field(default_factory=dict)
@@ -348,14 +353,14 @@ class Provenance:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RunningScores:
-    """What was known after each round of a run that was watched, see `epsilon_by_round`.
+    """Scores after each round of a run whose ε was estimated during it, see `epsilon_by_round`.
 
     Attributes:
         scores: ``(T, k)`` scores of the observed canaries, whitened (`RoundCorrelation.whiten`).
         signals: ``(T, k)`` what each added to them by its rounds, whitened.
         planned: participations of all canaries together that were planned; ``None`` without a plan.
-        of_law: whether the client was one of `Mechanism.participation`, which was known beforehand;
-            else it took part as often as the median canary, in rounds that are known.
+        of_law: whether the client takes part by `Mechanism.participation`, which was known before
+            the run; otherwise it takes part as often as the median canary, in known rounds.
     """
 
     scores: Floats | None = None
@@ -364,19 +369,17 @@ class RunningScores:
     of_law: bool = False
 
 
-_version = functools.cache(importlib.metadata.version)  # read from files
+_version = functools.cache(importlib.metadata.version)  # it reads files
 
 
 def installed_versions() -> dict[str, str]:
     """Versions of the packages that decide a run's result, as far as they are installed."""
     names = ("fl-epe", "flwr", "torch", "numpy", "scipy", "dp-accounting", "opacus")
-    found = {}
+    versions = {}
     for name in names:
-        with contextlib.suppress(
-            importlib.metadata.PackageNotFoundError
-        ):  # some are optional
-            found[name] = _version(name)
-    return found
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = _version(name)
+    return versions
 
 
 def quotients(parts: Floats, wholes: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Rounds of a `RunAuditor`: what is known about each, its canaries' scores, and the record of all.
 
-Each canary is scored against noise and clients, with the other canaries out, as `View.round_scores`
-does for a record, while the round's vectors are at hand.
+Each canary is scored against noise and clients, with the other canaries projected out, as
+`View.round_scores` does for a record, while the round's vectors are in memory.
 """
 
 import dataclasses
@@ -34,9 +34,10 @@ from fl_epe.schedules import ParticipationLaw
 
 OTHERS = "others"  # name of released means without canaries, in the place of "mean"
 
-_LARGEST = (
-    1e30  # a model beyond overflows in float32 where it is scored: as good as infinite
-)
+# Norm of a model that counts as infinite: a larger one overflows in float32 when it is scored.
+_LARGEST = 1e30
+_FEW_PARAMETERS = 100_000  # more rounds than a hundredth of that are not followed
+_FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +63,10 @@ class RoundFacts:
     weights: Sequence[float] = ()
 
     def canary_weights(self) -> Floats:
-        """One number for each that is present."""
-        return np.asarray(
-            self.weights if len(self.weights) else [1.0] * len(self.present)
-        )
+        """One number for each canary that is present."""
+        if len(self.weights):
+            return np.asarray(self.weights)
+        return np.ones(len(self.present))
 
 
 def score_round(
@@ -78,7 +79,7 @@ def score_round(
     has_canaries: bool = True,
     everybody: bool = True,
 ) -> tuple[Floats, Floats, Residual | None]:
-    """Score the canaries of a round against what others left in it, and their own part.
+    """Score the canaries of a round against the residual and their own part.
 
     Args:
         canaries: all of them.
@@ -86,8 +87,8 @@ def score_round(
         mean: released in the round, shape ``(dim,)``.
         facts: of the round.
         dots: inner products of all canaries with the mean, if they are known.
-        vectors: the canaries that are present, shape ``(K, dim)``, if they are at hand; else they
-            are made again.
+        vectors: the canaries that are present, shape ``(K, dim)``, if they are in memory; otherwise
+            they are regenerated.
         has_canaries: whether they are in the mean; otherwise each is scored as if it were.
         everybody: whether to score those that are not present, too, as rounds are whitened. Then
             canaries are projected out however little they added, in a model of few parameters:
@@ -96,53 +97,64 @@ def score_round(
 
     Returns:
         Scores of the canaries that may take part, N(0, 1) without their own part, and their means:
-        what each added, or in proportion where that is not known. Both have the shape ``(count,)``.
+        what each added, or in proportion if that is not known. Both have the shape ``(count,)``.
         Then the residual; ``None`` if nothing was released.
     """
-    square = norm(mean) ** 2
-    present = sorted(facts.present)
-    scores, own, signals = np.zeros((3, count))
-    residual = Residual(mean)
+    length = norm(mean)
+    square = length**2
+    scores = np.zeros(count)
+    weights = np.zeros(count)
     if not square > 0:
-        return scores, signals, None
-    own[list(facts.present)] = facts.canary_weights()
-    weights = own[present]
-    known = math.isfinite(facts.contribution)
-    numbers = list(range(count)) if everybody else present
-    scores[numbers] = (
-        canaries.dot(mean, numbers=numbers) if dots is None else dots[numbers]
-    )
+        return scores, weights, None
     dim = len(mean)
-    part = facts.contribution if known else 0.0
-    along = float(weights @ scores[present])  # the sum of the canaries
-    energy = along**2 / float(weights @ weights) if present else 0.0
-    least = 0.0 if everybody and dim <= _FEW_PARAMETERS else SMALLEST_SHARE * square
-    if has_canaries and energy > 0 and energy >= least:
+    root = math.sqrt(dim)
+    present = sorted(facts.present)
+    weights[list(facts.present)] = facts.canary_weights()
+    present_weights = weights[present]
+    numbers = present
+    if everybody:
+        numbers = list(range(count))
+    if dots is None:
+        scores[numbers] = canaries.dot(mean, numbers=numbers)
+    else:
+        scores[numbers] = dots[numbers]
+    is_known = math.isfinite(facts.contribution)
+    contribution = facts.contribution if is_known else 0.0
+    residual = Residual(mean)
+    sum_dot = float(present_weights @ scores[present])
+    energy = 0.0  # of the canaries in the mean
+    if has_canaries and present:
+        energy = sum_dot**2 / float(present_weights @ present_weights)
+    least = SMALLEST_SHARE * square
+    if everybody and dim <= _FEW_PARAMETERS:
+        least = 0.0
+    if energy > 0 and energy >= least:
         if vectors is None:
-            total = canaries.combine(weights[None], numbers=present)[0]
+            total = canaries.combine(present_weights[None], numbers=present)[0]
         else:
             total = facts.canary_weights().astype(vectors.dtype) @ vectors
-        with_sum = canaries.dot(total, numbers=numbers)
-        left, rest, share = leave_others_out(
-            scores[numbers], with_sum, own[numbers], square, along, norm(total) ** 2
+        own_dots, residual_norm, share = leave_others_out(
+            scores[numbers],
+            canaries.dot(total, numbers=numbers),
+            weights[numbers],
+            square,
+            sum_dot,
+            norm(total) ** 2,
         )
         residual = Residual(mean, total, float(share))
-        length = float(rest)
-        scores[numbers] = math.sqrt(dim) / length * left
+        length = float(residual_norm)
+        scores[numbers] = root / length * own_dots
     elif has_canaries:
-        length = float(hidden_norm(math.sqrt(square), part if present else 0.0))
-        scores = shift_scores(scores / math.sqrt(square), dim)
+        scores = shift_scores(scores / length, dim)
+        if present:
+            length = float(hidden_norm(length, contribution))
     else:
-        length = math.sqrt(square)
-        parts = own * part
-        whole = np.sqrt(square + 2 * parts * scores + parts**2)
-        scores = shift_scores((scores + parts) / whole, dim)
-    signals = math.sqrt(dim) * part / length * own if known else own
-    return scores, signals, residual
-
-
-_FEW_PARAMETERS = 100_000  # more rounds than a hundredth of that are not followed
-_FACTS = ("contribution", "clip_norm", "replies", "absent")  # of `RoundFacts`
+        added = weights * contribution
+        lengths_with_canary = np.sqrt(square + 2 * added * scores + added**2)
+        scores = shift_scores((scores + added) / lengths_with_canary, dim)
+    if not is_known:
+        return scores, weights, residual
+    return scores, root * contribution / length * weights, residual
 
 
 class SeenRounds:
@@ -183,8 +195,8 @@ class SeenRounds:
         """
         present = list(facts.present)
         presence = np.zeros(len(scores), bool)
-        weights = np.ones(len(scores))
         presence[present] = True
+        weights = np.ones(len(scores))
         weights[present] = facts.canary_weights()
         values = {
             **{name: getattr(facts, name) for name in _FACTS},
@@ -200,7 +212,7 @@ class SeenRounds:
             self._rows[name].append(value)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """What `add` was told of each round, ``(T, …)``; the factor's rows one after the other."""
+        """The values of all rounds by the name in `add`, ``(T, …)``; the factor's rows joined."""
         if name == "factor":
             return np.concatenate([np.empty(0), *self._rows[name]])
         kinds = {"presence": np.bool_, "window": np.int64}
@@ -222,19 +234,19 @@ class SeenRounds:
     ) -> Mechanism:
         """As far as rounds show it; the canaries ``ids`` are the observed ones."""
         if isinstance(server, ServerSGD):
-            step = ServerStep(
-                "sgd", np.full(len(self), server.learning_rate), server.momentum
-            )
+            rates = np.full(len(self), server.learning_rate)
+            step = ServerStep("sgd", rates, server.momentum)
         else:
             step = ServerStep(server)
-        replies, presence, weights = self["replies"], self["presence"], self["weights"]
+        replies = self["replies"]
         replies = replies[np.isfinite(replies)]
+        weights = self["weights"]
         return Mechanism(
             cohort_size=float(replies.mean()) if len(replies) else math.nan,
             noise_multiplier=None,
             sum_noise_multiplier=None,
             participation=(client or ParticipationLaw(len(self))).in_record(),
-            canary_participations=float(presence.sum() / max(1, len(ids))),
+            canary_participations=float(self["presence"].sum() / max(1, len(ids))),
             server=step,
             clip_norms=self["clip_norm"],
             contributions=self["contribution"],
@@ -251,23 +263,24 @@ class SeenRounds:
         Raises:
             ValueError: if it does not fit.
         """
-        seen = len(state["presence"])
-        if not 0 <= rounds <= seen:
-            raise_invalid(
-                "rounds", rounds, f"to be from 0 to {seen}, the rounds of the state"
-            )
+        saved = len(state["presence"])
+        if not 0 <= rounds <= saved:
+            wanted = f"to be from 0 to {saved}, the rounds of the state"
+            raise_invalid("rounds", rounds, wanted)
         for name, shape in self._shapes.items():
             value = state[name]
-            if value.shape != (seen, *shape) or value.dtype.kind not in "bif":
-                raise_invalid(
-                    f"{name}.shape", value.shape, f"to be {(seen, *shape)}, of numbers"
-                )
+            expected = (saved, *shape)
+            if value.shape != expected or value.dtype.kind not in "bif":
+                wanted = f"to be {expected}, of numbers"
+                raise_invalid(f"{name}.shape", value.shape, wanted)
             self._rows[name] = list(value[:rounds])
-        each = state["window"].astype(np.int64)
+        windows = state["window"].astype(np.int64)
         factor = state["factor"]
-        if factor.shape != (int(each.sum()),) or np.any(each < 0):
-            raise_invalid("factor.shape", factor.shape, f"to be {(int(each.sum()),)}")
-        ends = np.cumsum(each, dtype=np.int64)[:-1]
+        if factor.shape != (int(windows.sum()),) or np.any(windows < 0):
+            raise_invalid(
+                "factor.shape", factor.shape, f"to be {(int(windows.sum()),)}"
+            )
+        ends = np.cumsum(windows, dtype=np.int64)[:-1]
         self._rows["factor"] = np.split(factor.astype(np.float64), ends)[:rounds]
         for name in ("scores", "signals", "factor", "weights"):
             if not np.all(np.isfinite(state[name])):
@@ -288,43 +301,53 @@ def record_from_scorer(
 ) -> AuditRecord:
     """Score the final model, and collect all cosines and norms.
 
-    The ``scorer`` has scored what was ``released``, means or (`OTHERS`) means without canaries, and
-    where they are known "residual" and the model updates, whose series is ``delta_series`` and
-    whose norms are ``delta_norms``. Of its canaries those of ``observed_ids`` took part; the others
-    are unobserved. ``start`` and ``final`` are the initial and the final model; ``fields`` are the
-    other fields of `AuditRecord`, and ``values`` those that are known better, by name
-    (`AuditRecord.with_values`): canaries are projected out by them.
-
     A run without rounds, without canaries that took part, or with a final model that is not finite
     has a record too. Norms of such a model, and cosines with it, are NaN.
+
+    Args:
+        scorer: has scored what was ``released``, and if they are known "residual" and the model
+            updates.
+        observed_ids: those of its canaries that took part; the others are unobserved.
+        start: the initial model.
+        final: the final model.
+        delta_norms: norms of the model updates.
+        delta_series: name of the series of the model updates.
+        released: name of the series of means, or (`OTHERS`) means without canaries.
+        values: those that are known more precisely, by name (`AuditRecord.with_values`): canaries
+            are projected out by them.
+        fields: the other fields of `AuditRecord`.
     """
-    known = norm(final) < _LARGEST
     count = scorer.canaries.count
-    if known:
+    series = ["residual", delta_series]
+    is_finite = norm(final) < _LARGEST
+    if is_finite:
         scorer.add("final", final)
         scorer.add("displacement", final, start)
-    series = ("final", "displacement", delta_series, "residual")
+        series += ["final", "displacement"]
     cosines = {name: scorer.cosines(name) for name in series if len(scorer.norms(name))}
     cosines["mean"] = scorer.cosines(released)  # of no rows without a round
-    lengths = {name: float(scorer.norms(name)[-1]) for name in series[:2] if known}
-    if not known:
-        cosines |= dict.fromkeys(series[:2], np.full((1, count), np.nan))
-        lengths = dict.fromkeys(series[:2], math.nan)
-    residuals = scorer.norms("residual")
+    if is_finite:
+        # The last row: a record during the run has scored earlier models.
+        final_norm = float(scorer.norms("final")[-1])
+        displacement_norm = float(scorer.norms("displacement")[-1])
+    else:
+        final_norm = math.nan
+        displacement_norm = math.nan
+        unknown = np.full((1, count), np.nan)
+        cosines |= {"final": unknown, "displacement": unknown}
 
     def side(ids: Integers) -> CanaryCosines:
-        mine = {name: values[..., ids] for name, values in cosines.items()}
+        of_side = {name: values[..., ids] for name, values in cosines.items()}
         return CanaryCosines(
-            means=mine["mean"],
-            final=mine["final"][
-                -1
-            ],  # a record in the middle of the run scored others before
-            displacement=mine["displacement"][-1],
-            deltas=mine.get(delta_series),
-            residuals=mine.get("residual"),
+            means=of_side["mean"],
+            final=of_side["final"][-1],
+            displacement=of_side["displacement"][-1],
+            deltas=of_side.get(delta_series),
+            residuals=of_side.get("residual"),
             ids=ids,
         )
 
+    residual_norms = scorer.norms("residual")
     record = AuditRecord(
         dim=scorer.canaries.dim,
         observed=side(observed_ids),
@@ -332,17 +355,19 @@ def record_from_scorer(
         norms=Norms(
             means=scorer.norms(released),
             deltas=delta_norms,
-            final=lengths["final"],
-            displacement=lengths["displacement"],
-            residuals=residuals if len(residuals) else None,
+            final=final_norm,
+            displacement=displacement_norm,
+            residuals=residual_norms if len(residual_norms) else None,
         ),
         **fields,
     )
     record = measure_others(record.with_values(**(values or {})), scorer.canaries)
-    return _with_own(record) if released == OTHERS else record
+    if released == OTHERS:
+        return _with_own_parts(record)
+    return record
 
 
-def _with_own(record: AuditRecord) -> AuditRecord:
+def _with_own_parts(record: AuditRecord) -> AuditRecord:
     """The record of means without canaries, with each canary's own part in its rounds.
 
     All other canaries are known, so that nothing of them is left: `Norms.sums` is 0.
@@ -350,18 +375,18 @@ def _with_own(record: AuditRecord) -> AuditRecord:
     norms = record.norms.means
     added = record.mechanism.added
     dots = record.observed.means * norms[:, None]
-    own = record.presence * added[:, None]
-    lengths = np.sqrt(norms[:, None] ** 2 + 2 * own * dots + own**2)
-    means = quotients(dots + own, lengths)
-    here = (norms > 0) | record.presence.any(axis=1)
-    alone = np.where(here, np.hypot(norms, added), 0.0)
+    parts = record.presence * added[:, None]
+    lengths = np.sqrt(norms[:, None] ** 2 + 2 * parts * dots + parts**2)
+    means = quotients(dots + parts, lengths)
+    is_released = (norms > 0) | record.presence.any(axis=1)
+    alone_norms = np.where(is_released, np.hypot(norms, added), 0.0)
     values = {
         "observed.means": means,
         "observed.deltas": means,
-        "norms.means": alone,
-        "norms.deltas": quotients(record.norms.deltas, norms) * alone,
+        "observed.sums": None,
+        "unobserved.sums": None,
+        "norms.means": alone_norms,
+        "norms.deltas": quotients(record.norms.deltas, norms) * alone_norms,
         "norms.sums": np.zeros(record.rounds),
     }
-    return record.with_values(
-        **values, **dict.fromkeys(("observed.sums", "unobserved.sums"))
-    )
+    return record.with_values(**values)

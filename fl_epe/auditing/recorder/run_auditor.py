@@ -1,4 +1,4 @@
-"""`RunAuditor`: the recorder of every audited run, whatever trains.
+"""`RunAuditor`: the recorder of every audited run, for any training loop.
 
 Call `begin` with the initial model, `observe` after every round, `epsilon_so_far` at any time, and
 `record` at the end. No framework is needed.
@@ -57,7 +57,7 @@ from fl_epe.schedules import ParticipationLaw
 
 
 class RunAuditor:
-    """Scores canaries against what every round released, and keeps what an `AuditRecord` needs.
+    """Scores canaries against what every round released, and collects an `AuditRecord`.
 
     Canaries 0 … ``num_canaries`` − 1 may take part, the ``unobserved`` ones after them never do.
     Models are flat vectors of shape ``(dim,)``; the first one's length is the canaries' dimension.
@@ -70,20 +70,20 @@ class RunAuditor:
         server: what it does with the mean of the updates: SGD with a learning rate and momentum,
             which the audit undoes, or the name of an optimizer that it cannot undo.
         planned: as in `EpsilonSoFar`.
-        client: as in `EpsilonSoFar`, where it is known before the run how often clients take part.
+        client: as in `EpsilonSoFar`, if it is known before the run how often clients take part.
         kind: of the canaries, see `CanarySet`.
-        series: names of the vectors that `observe` is told, where more is known than the models:
-            "mean", what a round released, or "others", that without the canaries; "residual",
-            without real clients; last "delta", the update by an optimizer that is not linear.
-        follow: whether to know ε during the run. Where canaries are independent, those of a round
-            are then made again in it.
-        window: over how many rounds to follow how rounds are correlated: 1 if they are known to be
+        series: names of the vectors that `observe` gets, if more is known than the models: "mean",
+            what a round released, or "others", that without the canaries; "residual", without real
+            clients; last "delta", the update by an optimizer that is not linear.
+        follow: whether to estimate ε during the run. Independent canaries of a round are then
+            regenerated in it.
+        window: over how many rounds correlations of rounds are followed: 1 if they are known to be
             independent, more than `WINDOW` if noise is known to be correlated over more.
             Independent canaries are scored as if rounds were.
         faults: what went wrong so far; by default nothing.
 
     Attributes:
-        faults: the book of what goes wrong in the run, which the record has.
+        faults: the book of faults of the run, which the record has.
 
     Raises:
         ValueError: for an argument out of range.
@@ -112,24 +112,24 @@ class RunAuditor:
         check_not_negative("unobserved", unobserved)
         check_probability("delta", delta)
         check_count("window", window)
-        self.delta, self._seed, self._kind = delta, seed, kind
+        self.delta = delta
         self.faults = faults or FaultBook()
         self._count = num_canaries
         self._unobserved = unobserved
+        self._seed = seed
+        self._kind = kind
         self._server = server
-        self._told = tuple(series)
-        self._planned, self._client, self._follow, self._window = (
-            planned,
-            client,
-            follow,
-            window,
-        )
+        self._given_series = tuple(series)
+        self._planned = planned
+        self._client = client
+        self._follow = follow
+        self._window = window
         self._scorer: CanaryScorer | None = None
         self._rounds = SeenRounds(num_canaries)
 
     @property
     def rounds(self) -> int:
-        """Rounds seen so far."""
+        """Rounds observed so far."""
         return len(self._rounds)
 
     @property
@@ -142,14 +142,14 @@ class RunAuditor:
         return self._started().canaries
 
     def learn_server(self, server: ServerSGD) -> None:
-        """Note what the server turned out to do with each mean, where it was not known before.
+        """Note what the server does with each mean, if it was not known before.
 
         Raises:
             ValueError: if it makes another mean of the model updates that were seen.
         """
-        known = self._server if isinstance(self._server, ServerSGD) else ServerSGD()
-        if server != known:  # else model updates were scored as means
-            raise_invalid("server", server, f"to be {known}")
+        assumed = self._server if isinstance(self._server, ServerSGD) else ServerSGD()
+        if server != assumed:  # model updates were scored as means
+            raise_invalid("server", server, f"to be {assumed}")
         self._server = server
 
     def begin(self, theta: Vector) -> None:
@@ -168,14 +168,15 @@ class RunAuditor:
             )
         dim = len(theta)
         count = self._count + self._unobserved
-        self._scorer = CanaryScorer(CanarySet(dim, count, self._seed, self._kind))
-        whitener = Whitener(
-            dim, self._window if self.canaries.fast and self._follow else 1
-        )
+        canaries = CanarySet(dim, count, self._seed, self._kind)
+        self._scorer = CanaryScorer(canaries)
+        if canaries.fast and self._follow:
+            self._whitener = Whitener(dim, self._window)
+        else:
+            self._whitener = Whitener(dim, window=1)
         self._so_far = EpsilonSoFar(
-            dim, self._count, self._planned, whitener.window, self._client
+            dim, self._count, self._planned, self._whitener.window, self._client
         )
-        self._whitener = whitener
         self._rounds = SeenRounds(self._count)
         self._velocity: Vector = np.zeros(1, np.float32)  # of all numbers
         self._start = self._last = theta
@@ -192,17 +193,17 @@ class RunAuditor:
 
         Args:
             theta: the model after the round; ``None`` if it is not known, or if the round was lost
-                and the model stayed, in which case nobody counts as present.
+                and the model did not change. Then no canary counts as present.
             facts: who took part, and how much each canary added.
-            vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are at hand;
-                else they are made again.
-            released: the vectors that the auditor's ``series`` names.
+            vectors: the canaries of ``facts.present``, shape ``(K, dim)``, if they are in memory;
+                otherwise they are regenerated.
+            released: the vectors named in the auditor's ``series``.
 
         Raises:
             ValueError: before `begin`, or for a model of another shape or that is not finite.
             IndexError: if a canary id is not in the set.
         """
-        scorer = self._whole_rounds()
+        scorer = self._scorer_of_rounds()
         names = self._series
         after = self._last if theta is None else theta
         if after.shape != self._last.shape:
@@ -212,19 +213,22 @@ class RunAuditor:
         if theta is None and released is None:
             facts = dataclasses.replace(facts, present=(), contribution=0.0, weights=())
             released = dict.fromkeys(names, np.zeros_like(self._last))
-        if bad := [i for i in facts.present if not 0 <= i < self._count]:
-            raise IndexError(
-                f"Expected present={bad[0]} in [0, num_canaries={self._count})."
-            )
+        for canary in facts.present:
+            if not 0 <= canary < self._count:
+                raise IndexError(
+                    f"Expected present={canary} in [0, num_canaries={self._count})."
+                )
         velocity = self._velocity
         if released is None:
             released, velocity = self._derived(after - self._last)
         if tuple(released) != names:
             raise_invalid("released", tuple(released), f"to be {names}")
         dots = [scorer.add(name, vector) for name, vector in released.items()]
-        scores, signals, hidden = np.zeros(self._count), np.zeros(self._count), None
+        scores = np.zeros(self._count)
+        signals = np.zeros(self._count)
+        residual = None
         if self._follow:
-            scores, signals, hidden = score_round(
+            scores, signals, residual = score_round(
                 scorer.canaries,
                 self._count,
                 released[names[0]],
@@ -234,18 +238,17 @@ class RunAuditor:
                 has_canaries=names[0] != OTHERS,
                 everybody=self._whitener.window > 1,
             )
-        row = self._whitener.add(hidden)
-        scores, signals = (
-            whitened_row(row, value, self._rounds.last(name, len(row) - 1))
-            for name, value in (("scores", scores), ("signals", signals))
-        )
+        row = self._whitener.add(residual)
+        back = len(row) - 1
+        scores = whitened_row(row, scores, self._rounds.last("scores", back))
+        signals = whitened_row(row, signals, self._rounds.last("signals", back))
         self._so_far.add(facts.present, scores, signals)
         self._rounds.add(facts, norm(after, self._last), scores, signals, row)
         self._last = after
         self._velocity = velocity
 
     def _derived(self, update: Vector) -> tuple[dict[str, Vector], Vector]:
-        """The mean behind a model update, as far as that can be undone, and the next velocity."""
+        """The mean of a model update, if the server's step can be undone, and the next velocity."""
         if not isinstance(self._server, ServerSGD):
             return {"mean": update}, self._velocity
         velocity, mean = self._server.undo(self._velocity, update)
@@ -256,11 +259,14 @@ class RunAuditor:
     @property
     def _series(self) -> tuple[str, ...]:
         """Names of the vectors that are scored; what a round released comes first."""
-        momentum = isinstance(self._server, ServerSGD) and self._server.momentum > 0
-        return self._told or (("mean", "delta") if momentum else ("mean",))
+        if self._given_series:
+            return self._given_series
+        if isinstance(self._server, ServerSGD) and self._server.momentum > 0:
+            return ("mean", "delta")
+        return ("mean",)
 
-    def _whole_rounds(self) -> CanaryScorer:
-        """The scorer, without what it knows of a round whose `observe` raised an error."""
+    def _scorer_of_rounds(self) -> CanaryScorer:
+        """The scorer, without the vectors of a round whose `observe` raised an error."""
         scorer = self._started()
         if len(scorer.norms(self._series[0])) > self.rounds:
             scorer.restore(scorer.state(self._series), self.rounds)
@@ -270,10 +276,12 @@ class RunAuditor:
         """ε of a client at the target δ after the rounds so far, see `EpsilonSoFar`.
 
         ``None`` before two canaries took part, and without ``follow``. The interval holds after
-        every round at once, so that a run may stop by it. What a finished run says of ε is in
-        `fl_epe.auditing.answers`.
+        every round at once, so that a run may stop by it. The results of a finished run are those
+        of `fl_epe.auditing.answers`.
         """
-        return None if self._scorer is None else self._so_far.estimate(self.delta)
+        if self._scorer is None:
+            return None
+        return self._so_far.estimate(self.delta)
 
     @property
     def canaries_seen(self) -> int:
@@ -283,42 +291,53 @@ class RunAuditor:
     def metrics_so_far(
         self, z: float | None = None, noise_is_for: float | None = None
     ) -> dict[str, float]:
-        """`epsilon_so_far`, and what independent noise of multiplier z allows at known rounds.
+        """`epsilon_so_far`, and the analytical ε of independent noise at known rounds, by name.
 
-        By name; NaN if not known. ``noise_is_for`` is as in `Mechanism`. Without noise ε so far is
-        not known where canaries take part much less often than a client.
+        They are NaN if not known. Without noise ε so far is not known if canaries take part much
+        less often than a client.
+
+        Args:
+            z: noise multiplier; ``None`` if it is not known.
+            noise_is_for: as in `Mechanism`.
         """
-        allowed = math.nan
-        hidden = self._client is not None and self._client.hidden
-        if self.canaries_seen and z is not None and not hidden:
-            mechanism = self._rounds.mechanism(
-                self._server, np.arange(self._count), self._client
-            )
-            client = AuditedClient(
-                self._so_far.participations, np.empty((self.rounds, 0))
-            )
+        theory: float | None = None
+        is_hidden = self._client is not None and self._client.hidden
+        if self.canaries_seen and z is not None and not is_hidden:
             mechanism = dataclasses.replace(
-                mechanism, noise_multiplier=z, noise_is_for=noise_is_for
+                self._rounds.mechanism(
+                    self._server, np.arange(self._count), self._client
+                ),
+                noise_multiplier=z,
+                noise_is_for=noise_is_for,
             )
-            theory = analytical(mechanism, client, self.delta)
-            allowed = math.nan if theory.epsilon is None else theory.epsilon
-        unknown = self._scorer is None or (not z and self._so_far.extrapolates)
-        estimate = None if unknown else self.epsilon_so_far()
-        return {"epsilon-analytical": allowed, **epsilon_metrics("all", estimate)}
+            patterns = np.empty((self.rounds, 0))
+            client = AuditedClient(self._so_far.participations, patterns)
+            theory = analytical(mechanism, client, self.delta).epsilon
+        estimate = None
+        if self._scorer is not None and (z or not self._so_far.extrapolates):
+            estimate = self.epsilon_so_far()
+        return {
+            "epsilon-analytical": math.nan if theory is None else theory,
+            **epsilon_metrics("all", estimate),
+        }
 
     def state(self, *, keep_waiting: bool = False) -> dict[str, np.ndarray]:
         """Named arrays from which `restore` goes on; the models are not among them.
 
         Args:
-            keep_waiting: keep vectors that wait to be scored as they are, so that not even last
-                bits differ after a `restore`; otherwise they are scored first.
+            keep_waiting: store vectors that wait to be scored, so that not even last bits differ
+                after a `restore`; otherwise they are scored first.
 
         Raises:
             ValueError: before `begin`.
         """
-        scored = self._started().state(None if keep_waiting else self._series)
-        sketches = {"sketches": self._whitener.state()}
-        return {**self._rounds.state(), **scored, **sketches, **self.faults.state()}
+        series = None if keep_waiting else self._series
+        return {
+            **self._rounds.state(),
+            **self._started().state(series),
+            "sketches": self._whitener.state(),
+            **self.faults.state(),
+        }
 
     def restore(
         self,
@@ -331,7 +350,7 @@ class RunAuditor:
     ) -> None:
         """Go on from the first ``rounds`` of the rounds in a `state`; takes the place of `begin`.
 
-        What was shown of rounds that are forgotten is not among the intervals that hold together.
+        Intervals of rounds that are forgotten are not among those that hold together.
 
         Args:
             state: what `state` returned, of an auditor with the same arguments.
@@ -343,17 +362,23 @@ class RunAuditor:
         Raises:
             ValueError: if it has begun already, or the state does not fit.
         """
-        seen = SeenRounds(self._count)
-        seen.restore(state, rounds)
+        restored = SeenRounds(self._count)
+        restored.restore(state, rounds)
         self.begin(start)
-        self._rounds = seen
-        self._started().restore(state, None if "waiting.names" in state else rounds)
+        self._rounds = restored
+        if "waiting.names" in state:
+            self._started().restore(state)
+        else:
+            self._started().restore(state, rounds)
         self._whitener.restore(state["sketches"], len(state["presence"]) - rounds)
-        scored = (seen[name] for name in ("presence", "scores", "signals"))
-        for present, scores, signals in zip(*scored, strict=True):
-            self._so_far.add(np.flatnonzero(present), scores, signals)
+        presence = restored["presence"]
+        scores = restored["scores"]
+        signals = restored["signals"]
+        for t in range(rounds):
+            self._so_far.add(np.flatnonzero(presence[t]), scores[t], signals[t])
         self._last = last
-        self._velocity = self._velocity if velocity is None else velocity
+        if velocity is not None:
+            self._velocity = velocity
         self.faults.restore(state, rounds)
 
     def record(
@@ -362,44 +387,45 @@ class RunAuditor:
         final: Vector | None = None,
         **facts: Any,
     ) -> AuditRecord:
-        """What the run leaves behind so far; every canary is scored against every round.
+        """The record of the run so far; every canary is scored against every round.
 
         A canary that has never taken part counts as unobserved. A record of fewer than two that
         have is valid, and has no ε: see `fl_epe.auditing.NotMeasured`.
 
         Args:
-            observed: numbers of the canaries that count as observed, if that is known better.
-            final: the final model, if it is known better.
-            facts: fields of a record that the models do not show, such as ``noise_multiplier``
+            observed: numbers of the observed canaries; by default those that took part.
+            final: the final model; by default the last one that was observed.
+            facts: fields of a record that do not follow from models, such as ``noise_multiplier``
                 (see `AuditRecord.with_values`), or its parts such as ``mechanism``.
 
         Raises:
             ValueError: before `begin`.
         """
-        scorer, rounds, presence = (
-            self._whole_rounds(),
-            self._rounds,
-            self._rounds["presence"],
-        )
+        scorer = self._scorer_of_rounds()
         scorer.flush()  # so that a second record of the same rounds is the same to the last bit
-        ids = np.flatnonzero(presence.any(axis=0)) if observed is None else observed
+        rounds = self._rounds
+        presence = rounds["presence"]
+        ids = observed
+        if ids is None:
+            ids = np.flatnonzero(presence.any(axis=0))
         running = RunningScores()
         if self._follow:
-            scores, signals = (
-                rounds[name].take(ids, axis=1) for name in ("scores", "signals")
-            )
             running = RunningScores(
-                scores, signals, self._planned, self._client is not None
+                rounds["scores"].take(ids, axis=1),
+                rounds["signals"].take(ids, axis=1),
+                self._planned,
+                of_law=self._client is not None,
             )
+        if final is None:
+            final = self._last
+        is_sgd = isinstance(self._server, ServerSGD)
         return record_from_scorer(
             scorer,
             ids,
             start=self._start,
-            final=self._last if final is None else final,
+            final=final,
             delta_norms=rounds["update_norms"],
-            delta_series="delta"
-            if isinstance(self._server, ServerSGD)
-            else self._series[-1],
+            delta_series="delta" if is_sgd else self._series[-1],
             released=self._series[0],
             values=facts,
             presence=presence[:, ids],

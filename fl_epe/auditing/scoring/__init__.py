@@ -1,6 +1,6 @@
 """Scores of canaries: what an adversary computes from a record, in a `View`.
 
-`null_misfit` and its kind say whether scores follow the law that estimates assume.
+`null_misfit` and similar functions test whether scores follow the law that estimates assume.
 """
 
 from fl_epe.auditing.scoring.assumptions import (
@@ -33,7 +33,6 @@ from fl_epe.auditing.scoring.scores import (
 )
 from fl_epe.auditing.scoring.statistics import (
     STATISTICS,
-    checked_statistic,
     mixture_ratios,
     scores_of,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "check_cosines",
     "check_known_variance",
     "check_sign",
-    "checked_statistic",
     "cosines_of",
     "fitted_reaction",
     "gaussian_test",

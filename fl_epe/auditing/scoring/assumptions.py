@@ -19,16 +19,13 @@ from fl_epe.auditing.scoring.scores import Scores, in_moderate_units
 from fl_epe.checks import Floats, all_equal, any_infinite
 
 LEAST_FOR_NULL = 20
-"""Unobserved canaries whose scores find a null that is 1.5 times too wide."""
+"""Number of unobserved canaries with which a null that is 1.5 times too wide is detected."""
 
 _LEAST_FOR_TEST = 8
 _LEAST_DIM = 10  # below it `normal_deviates` are not accurate enough for an interval
-_LEAST_CERTAINTY = (
-    0.999  # one-sided, that scores are wider than their law; else they stay
-)
-_WRONG_SIGN = (
-    1e-6  # probability of observed scores so far below unobserved ones by chance
-)
+_LEVEL = 1 - 0.999  # of tests of an assumption; a score that passes is used as it is
+# Probability of observed scores so far below unobserved ones by chance.
+_WRONG_SIGN = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +53,10 @@ def gaussian_test(scores: Floats) -> GaussianFit | None:
     count = len(scores)
     if count < _LEAST_FOR_TEST or any_infinite(scores) or all_equal(scores):
         return None
-    statistic = anderson_darling(*in_moderate_units(scores))
-    return GaussianFit(
-        statistic, _p_value(statistic * (1 + 0.75 / count + 2.25 / count**2))
-    )
+    (moderate,) = in_moderate_units(scores)
+    statistic = anderson_darling(moderate)
+    corrected = statistic * (1 + 0.75 / count + 2.25 / count**2)
+    return GaussianFit(statistic, _p_value(corrected))
 
 
 def anderson_darling(scores: Floats) -> float:
@@ -74,13 +71,12 @@ def anderson_darling(scores: Floats) -> float:
 
 
 def _p_value(a: float) -> float:
+    if a >= 10:
+        return 0.0
+    if a >= 0.6:
+        return math.exp(1.2937 - 5.709 * a + 0.0186 * a**2)
     if a >= 0.34:
-        tail = (
-            1.2937 - 5.709 * a + 0.0186 * a**2
-            if a >= 0.6
-            else 0.9177 - 4.279 * a - 1.38 * a**2
-        )
-        return math.exp(tail) if a < 10 else 0.0
+        return math.exp(0.9177 - 4.279 * a - 1.38 * a**2)
     if a >= 0.2:
         return 1 - math.exp(-8.318 + 42.796 * a - 59.938 * a**2)
     return 1 - math.exp(-13.436 + 101.14 * a - 223.73 * a**2)
@@ -89,24 +85,25 @@ def _p_value(a: float) -> float:
 def wider_than_known(scores: Scores) -> str | None:
     """How wide scores are, in words, if they are certainly wider than N(μ, 1).
 
-    Their mean then does not tell ε: canaries with different expected scores are a mixture, and the
-    largest of them decide ε. Where these are known up to a factor (`Scores.expected`), either they
-    or equal ones may explain the scores. The χ² test has the level 1 − 0.999. What it
-    finds: ``benchmarks/estimators.py --dims``.
+    Their mean then does not determine ε: canaries with different expected scores are a mixture,
+    and the largest of them decide ε. If these are known up to a factor (`Scores.expected`), either
+    they or equal ones may explain the scores. The χ² test has the level 1 − 0.999. Its power:
+    ``benchmarks/estimators.py --dims``.
     """
     models = [np.ones_like(scores.observed)]
     if scores.expected is not None and np.square(scores.expected).any():
         models.append(scores.expected)
+    variances = []
+    for sizes in models:
+        deviates = scores.deviates(scores.shift(0.0, sizes) * sizes)
+        variances.append(float(np.var(deviates, ddof=1)))
+    variance = min(variances)
     freedom = len(scores.observed) - 1
-    square = min(
-        float(np.var(scores.deviates(scores.shift(0.0, sizes) * sizes), ddof=1))
-        for sizes in models
-    )
-    p = scipy.stats.chi2.sf(square * freedom, freedom)
-    if p >= 1 - _LEAST_CERTAINTY:
+    p = scipy.stats.chi2.sf(variance * freedom, freedom)
+    if p >= _LEVEL:
         return None
     return (
-        f"observed {scores.statistic} are {np.sqrt(square):.2f} times as wide as known variance "
+        f"observed {scores.statistic} are {np.sqrt(variance):.2f} times as wide as known variance "
         f"allows (χ² test, p = {p:.1g}), as where canaries take part unequally: ε of their mean is "
         "smaller than that of the worst case"
     )
@@ -115,21 +112,23 @@ def wider_than_known(scores: Scores) -> str | None:
 def null_misfit(scores: Scores) -> str | None:
     """How unobserved scores differ from N(0, 1), in words, if that is their law and they do.
 
-    Only scores that are wider or shifted are judged, by a χ² and a z test of 0.999
-    together: with narrower ones, bounds still hold.
+    A χ² test finds wider scores and a z test shifted ones, with the level 1 − 0.999 together.
+    Narrower scores pass: with them, bounds still hold.
     """
     if not scores.standard_null or scores.unobserved is None:
         return None
-    found = scores.unobserved
-    count = len(scores.unobserved)
-    mean, width = float(found.mean()), float(np.sqrt(np.mean(found**2)))
-    shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
-    p = min(scipy.stats.chi2.sf(count * width**2, count), shifted)
-    if 2 * p >= 1 - _LEAST_CERTAINTY:
+    null = scores.unobserved
+    count = len(null)
+    mean = float(null.mean())
+    width = float(np.sqrt(np.mean(null**2)))
+    p_wider = scipy.stats.chi2.sf(count * width**2, count)
+    p_shifted = 2 * scipy.special.ndtr(-abs(mean) * np.sqrt(count))
+    p = 2 * min(p_wider, p_shifted)
+    if p >= _LEVEL:
         return None
     return (
         f"{scores.statistic} of the {count} unobserved canaries have the mean {mean:.3f} and "
-        f"spread {width:.3g}, where 0 and 1 are expected (p = {2 * p:.1g})"
+        f"spread {width:.3g}, where 0 and 1 are expected (p = {p:.1g})"
     )
 
 
@@ -143,12 +142,13 @@ def check_known_variance(scores: Scores) -> None:
         raise NotMeasured(
             f"the cosines are in {scores.dim} dimensions; an estimate needs at least {_LEAST_DIM}"
         )
-    if reason := wider_than_known(scores):
+    reason = wider_than_known(scores)
+    if reason is not None:
         raise NotMeasured(reason)
 
 
 def not_gaussian(scores: Scores) -> str | None:
-    """That scores are certainly not Gaussian, in words, where an estimate takes them to be.
+    """That scores are certainly not Gaussian, in words, where an estimate assumes that they are.
 
     Anderson–Darling tests of each side, and of both together, in units of their deviations, have
     the level 1 − 0.999 together. Unobserved scores that are N(0, 1) by design are not tested, and
@@ -157,19 +157,19 @@ def not_gaussian(scores: Scores) -> str | None:
     """
     if scores.infinite:
         return "these scores are not Gaussian (some are infinite)"
-    sides = (
-        [scores.deviates(scores.shift())]
-        if scores.standard_null
-        else list(scores.both())
-    )
-    sides = [side for side in in_moderate_units(*sides) if len(side) >= _LEAST_FOR_TEST]
+    if scores.standard_null:
+        tested: tuple[Floats, ...] = (scores.deviates(scores.shift()),)
+    else:
+        tested = scores.both()
+    moderate = in_moderate_units(*tested)
+    sides = [side for side in moderate if len(side) >= _LEAST_FOR_TEST]
     if any(map(all_equal, sides)):
         return "these scores are not Gaussian (all of a side are equal)"
     standard = [(side - side.mean()) / side.std(ddof=1) for side in sides]
     if len(sides) > 1:
         standard.append(np.concatenate(standard))
     tests = [test for test in map(gaussian_test, standard) if test is not None]
-    if all(test.p_value >= (1 - _LEAST_CERTAINTY) / len(tests) for test in tests):
+    if all(test.p_value >= _LEVEL / len(tests) for test in tests):
         return None
     statistic = max(test.statistic for test in tests)
     return f"these scores are not Gaussian (Anderson–Darling A² = {statistic:.3g})"
@@ -181,21 +181,20 @@ def check_sign(scores: Scores) -> None:
     Raises:
         NotMeasured: with both medians.
     """
-    null = 0.0
     if scores.standard_null:
+        null_median = 0.0
         z = float(scores.deviates(0.0).mean()) * np.sqrt(len(scores.observed))
         p = scipy.special.ndtr(z / max(scores.spread, 1.0))
     else:
         observed, unobserved = scores.both()
-        null = float(np.median(unobserved))
+        null_median = float(np.median(unobserved))
         p = 1.0
         if not all_equal(np.concatenate([observed, unobserved])):
-            p = scipy.stats.mannwhitneyu(
-                observed, unobserved, alternative="less"
-            ).pvalue
+            test = scipy.stats.mannwhitneyu(observed, unobserved, alternative="less")
+            p = test.pvalue
     if p < _WRONG_SIGN:
         raise NotMeasured(
             f"observed {scores.statistic} are far below unobserved ones (median "
-            f"{np.median(scores.observed):.4g} against {null:.4g}), and larger scores must mean "
-            "that a canary took part; negate them, or swap the two sides"
+            f"{np.median(scores.observed):.4g} against {null_median:.4g}), and larger scores must "
+            "mean that a canary took part; negate them, or swap the two sides"
         )

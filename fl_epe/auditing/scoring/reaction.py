@@ -1,17 +1,17 @@
 """How training reacts to a client, where canaries take part in fewer rounds than it does.
 
-What a client adds to a round is partly taken back in later ones: the others train towards their own
-optima, from wherever the model stands. A canary that takes part as often as a client shows that in
-its own score. Where canaries take part less often, a client's score follows from theirs only if
-that is known. Two cases can be told:
+What a client adds to a round is partly undone in later ones: the other clients train towards their
+own optima, from wherever the model stands. The score of a canary that takes part as often as a
+client includes that. Where canaries take part less often, a client's score follows from theirs only
+if the reaction is known. There are two cases:
 
-- The noise is most of the residual. Then the others react to the noise of earlier rounds as
-  they react to the client, and that is seen: the part of each round that does not follow from
-  earlier ones has the client's contribution whole.
-- Otherwise the reaction is fitted. In each round a share ρ of how far the model has been moved
-  along a canary is taken back: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary
-  and ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all
-  rounds, also those after their own. For quadratic losses that is exact.
+- The noise is most of the residual. Then the other clients react to the noise of earlier rounds as
+  they react to the client, and whitening measures it: the part of each round that does not follow
+  from earlier ones has the client's whole contribution.
+- Otherwise the reaction is fitted. In each round clients undo a share ρ of how far the model has
+  been moved along a canary: ``f_t = c_t − ρ·p_{t−1}``, with ``p`` the position along the canary and
+  ``c_t`` its contribution. ρ and κ are fitted to the whitened scores of all canaries in all rounds,
+  also those after their own. For quadratic losses that is exact.
 
 Derivation and coverage: docs/notes/few-nodes.md, simulations/studies/few_nodes.py.
 
@@ -29,7 +29,7 @@ import numpy as np
 from fl_epe.auditing.record import ServerStep
 from fl_epe.checks import Floats
 
-RATES = -0.1, 0.9
+RATES = (-0.1, 0.9)
 """The range of ρ."""
 
 
@@ -38,7 +38,7 @@ class Reaction:
     """How the rounds after a client's contribution react to it.
 
     Attributes:
-        rate: ρ; ``None`` where they react as to the noise.
+        rate: ρ; ``None`` if they react to it as they react to the noise.
         error: standard error of ρ.
     """
 
@@ -48,7 +48,7 @@ class Reaction:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Moved:
-    """What contributions came to.
+    """How far contributions moved the rounds' means and the final model.
 
     Attributes:
         updates: part of each round's mean along each direction, ``(T, m)``.
@@ -60,7 +60,7 @@ class Moved:
 
 
 def pulled_back(contributions: Floats, rates: Floats, server: ServerStep) -> Moved:
-    """The parts of the rounds' means, where a share of the position is taken back in each.
+    """The parts of the rounds' means, if clients undo a share of the position in each round.
 
     Args:
         contributions: to each round's mean, ``(T, m)``.
@@ -69,7 +69,8 @@ def pulled_back(contributions: Floats, rates: Floats, server: ServerStep) -> Mov
     """
     steps = np.asarray(server.learning_rates)
     updates = np.empty_like(contributions)
-    velocity, position = np.zeros((2, contributions.shape[1]))
+    velocity = np.zeros(contributions.shape[1])
+    position = np.zeros(contributions.shape[1])
     for t, contribution in enumerate(contributions):
         updates[t] = contribution - rates[t] * position
         velocity = server.momentum * velocity + updates[t]

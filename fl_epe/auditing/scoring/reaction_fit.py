@@ -11,17 +11,16 @@ from fl_epe.auditing.scoring.reaction import RATES, Reaction
 from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import Floats
 
-_MOST = 64  # canaries
-# Of ρ, as losses are not quadratic and canaries hide a part of themselves.
+_MOST_CANARIES = 64
+# Relative error of ρ, as losses are not quadratic and canaries hide a part of themselves.
 _MODEL_ERROR = 0.1
 _STEP = 1e-3  # of ρ, for derivatives
-
 
 _FITTED: weakref.WeakKeyDictionary[View, Reaction] = weakref.WeakKeyDictionary()
 
 
 def fitted_reaction(view: View) -> Reaction:
-    """The reaction of `fit_reaction`, which a view computes once."""
+    """The reaction of `fit_reaction`, which is computed once for a view."""
     if view not in _FITTED:
         _FITTED[view] = fit_reaction(view)
     return _FITTED[view]
@@ -30,7 +29,7 @@ def fitted_reaction(view: View) -> Reaction:
 def fit_reaction(view: View) -> Reaction:
     """ρ by least squares, with κ, of canaries' scores in all rounds.
 
-    Of many canaries those that took part most often are read.
+    If there are many canaries, those that took part most often are used.
 
     Args:
         view: of an adversary who sees every round's model.
@@ -45,21 +44,21 @@ def fit_reaction(view: View) -> Reaction:
             " not known: that needs rotated canaries and a model of more than"
             f" {record.dim} parameters"
         )
-    often = np.argsort(-record.presence.sum(axis=0), kind="stable")[:_MOST]
-    scores = view.whitened_scores[:, often]
-    shares = record.shares()[:, often] * 1.0
+    participations = record.presence.sum(axis=0)
+    canaries = np.argsort(-participations, kind="stable")[:_MOST_CANARIES]
+    scores = view.whitened_scores[:, canaries]
+    shares = record.shares()[:, canaries] * 1.0
     # The residuals of other rounds have a part along the canary, which would hide it from itself.
-    own = record.correlation.whiten(
-        np.where(shares > 0, 0.0, view.round_scores[:, often])
-    )
-    rest = np.maximum(record.dim - np.sum(own**2, axis=0), 1.0)
+    absent_scores = np.where(shares > 0, 0.0, view.round_scores[:, canaries])
+    along = record.correlation.whiten(absent_scores)
+    remaining = np.maximum(record.dim - np.sum(along**2, axis=0), 1.0)
 
     def product(first: Floats, second: Floats) -> float:
-        along = np.sum(own * first, axis=0) * np.sum(own * second, axis=0)
-        return float(np.sum(first * second) + np.sum(along / rest))
+        parts = np.sum(along * first, axis=0) * np.sum(along * second, axis=0)
+        return float(np.sum(first * second) + np.sum(parts / remaining))
 
     def means_at(rate: float) -> Floats:
-        return view.signals(shares, Reaction(rate))
+        return view.signals.of(shares, Reaction(rate))
 
     def scale(means: Floats) -> float:
         return product(means, scores) / product(means, means)
@@ -69,11 +68,11 @@ def fit_reaction(view: View) -> Reaction:
         residual = scores - scale(means) * means
         return product(residual, residual)
 
-    found = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
-    rate = float(found.x)
-    means = means_at(float(found.x))
+    fit = scipy.optimize.minimize_scalar(misfit, bounds=RATES, method="bounded")
+    rate = float(fit.x)
+    means = means_at(rate)
     slope = (means_at(rate + _STEP) - means_at(rate - _STEP)) / (2 * _STEP)
     slope -= product(means, slope) / product(means, means) * means  # what κ explains
     information = scale(means) ** 2 * product(slope, slope)
-    chance = information**-0.5 if information > 0 else math.inf
-    return Reaction(rate, math.hypot(chance, _MODEL_ERROR * rate))
+    error = information**-0.5 if information > 0 else math.inf
+    return Reaction(rate, math.hypot(error, _MODEL_ERROR * rate))

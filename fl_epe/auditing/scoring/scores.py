@@ -1,6 +1,6 @@
 """`Scores`: one score for each canary, with what is known about unobserved canaries.
 
-`mean_spread` says how far the mean of overlapping canaries' scores varies, as all of them share the
+`mean_spread` is the deviation of the mean of overlapping canaries' scores, as all of them share the
 random norm of the residual. Derivations: docs/notes/other-canaries.md.
 
 Cosines of canaries that are part of a release show a shift μ, in any dimension: let a canary c add
@@ -12,8 +12,8 @@ Derivation and coverage: docs/notes/estimates.md.
 Examples:
     >>> round(fitted_shift(np.array([0.3, 0.4, 0.5]), 100), 2)
     4.37
-    >>> found = mean_spread(count=1000, dim=10_000, shifts=np.array([3.0]), noise=np.array([1.0]))
-    >>> round(found**2, 6)
+    >>> spread = mean_spread(count=1000, dim=10_000, shifts=np.array([3.0]), noise=np.array([1.0]))
+    >>> round(spread**2, 6)
     1.45
 """
 
@@ -30,7 +30,8 @@ from fl_epe.checks import Floats, any_infinite, check_scores, raise_invalid
 # A statistic that is not Gaussian, as methods that assume a Gaussian mechanism want it.
 UNKNOWN_ROUNDS = "likelihood ratios at unknown rounds"
 
-_SQUARES_FIT = 1e-120, 1e120
+_SMALLEST = 1e-120  # scores between these have squares that neither vanish nor overflow
+_LARGEST = 1e120
 _FAR = 4.0  # deviations, beyond which the correction for skewness stays as it is
 
 
@@ -39,11 +40,12 @@ def in_moderate_units(*groups: Floats) -> tuple[Floats, ...]:
 
     Only scores that are not so already are changed, by a power of 2. Infinite ones stay so.
     """
-    finite = (np.abs(group[np.isfinite(group)]) for group in groups)
-    largest = max(float(np.max(group, initial=0.0)) for group in finite)
-    if largest == 0 or _SQUARES_FIT[0] < largest < _SQUARES_FIT[1]:
+    scores = np.abs(np.concatenate(groups))
+    largest = np.max(scores, where=np.isfinite(scores), initial=0.0)
+    if largest == 0 or _SMALLEST < largest < _LARGEST:
         return groups
-    return tuple(np.ldexp(group, -int(np.frexp(largest)[1])) for group in groups)
+    _, exponent = np.frexp(largest)
+    return tuple(np.ldexp(group, -int(exponent)) for group in groups)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,14 +97,14 @@ class Scores:
     adversary: Adversary | None = None
 
     def __post_init__(self) -> None:
+        are_ranks = (
+            self.dim is None and self.adversary is None and not self.standard_null
+        )
         for name in ("observed", "unobserved"):
-            if (scores := getattr(self, name)) is not None:
-                bare = (
-                    self.dim is None
-                    and self.adversary is None
-                    and not self.standard_null
-                )
-                object.__setattr__(self, name, check_scores(name, scores, ranks=bare))
+            scores = getattr(self, name)
+            if scores is not None:
+                scores = check_scores(name, scores, ranks=are_ranks)
+                object.__setattr__(self, name, scores)
         if self.dim is not None:
             object.__setattr__(self, "standard_null", True)
 
@@ -122,12 +124,12 @@ class Scores:
         """
         if dim < 1:
             raise_invalid("dim", dim, ">= 1")
-        members = check_cosines("cosines", cosines)
-        others = None if unobserved is None else check_cosines("unobserved", unobserved)
         scale = np.sqrt(dim)
-        return cls(
-            members * scale, None if others is None else others * scale, dim, "cosines"
-        )
+        scores = check_cosines("cosines", cosines) * scale
+        null = None
+        if unobserved is not None:
+            null = check_cosines("unobserved", unobserved) * scale
+        return cls(scores, null, dim, "cosines")
 
     @property
     def cosines(self) -> Floats:
@@ -152,8 +154,8 @@ class Scores:
         """The shift, or scale of the shifts ``sizes``, at which `deviates` have that mean."""
         if self.dim is not None and not self.linear:
             return fitted_shift(self.cosines, self.dim, mean, sizes)
-        each = np.broadcast_to(sizes, self.observed.shape)
-        return float(np.sum(self.observed * each) / np.sum(each**2)) - mean
+        weights = np.broadcast_to(sizes, self.observed.shape)
+        return float(np.sum(self.observed * weights) / np.sum(weights**2)) - mean
 
     @property
     def infinite(self) -> bool:
@@ -183,12 +185,9 @@ class Scores:
 def check_cosines(name: str, values: ArrayLike) -> Floats:
     """`check_scores` of values that must also be in [−1, 1], to within rounding."""
     cosines = check_scores(name, values)
-    if np.any(np.abs(cosines) > 1 + 1e-6):
-        raise_invalid(
-            name,
-            cosines[np.argmax(np.abs(cosines))],
-            "in [-1, 1]: with dim, scores are cosines",
-        )
+    largest = cosines[np.argmax(np.abs(cosines))]
+    if np.abs(largest) > 1 + 1e-6:
+        raise_invalid(name, largest, "in [-1, 1]: with dim, scores are cosines")
     return cosines
 
 
@@ -205,10 +204,9 @@ def mean_spread(count: int, dim: int, shifts: Floats, noise: Floats) -> float:
         shifts: ``(T,)``, what each released vector contributes to the mean shift.
         noise: ``(T,)``, the noise's share of the energy of each of their residuals.
     """
-    lengths = (1 - (1 - noise) ** 2) / (
-        2 * dim
-    )  # relative variance, for noise and a fixed vector
-    return float(np.sqrt(1 + count * np.sum(shifts**2 * lengths)))
+    # Relative variance of the length of a sum of noise and a fixed vector.
+    variances = (1 - (1 - noise) ** 2) / (2 * dim)
+    return float(np.sqrt(1 + count * np.sum(shifts**2 * variances)))
 
 
 def shift_scores(cosines: ArrayLike, dim: int) -> Floats:
@@ -224,14 +222,15 @@ def cosines_of(scores: Floats, dim: int) -> Floats:
     return scores / np.sqrt(max(dim - 3, 1) + scores**2)
 
 
-def hidden_norm(norm: ArrayLike, own: ArrayLike) -> Floats:
-    """Norm of the residual of a vector of norm ``norm`` that holds a canary of norm ``own``.
+def hidden_norm(norm: ArrayLike, canary_norm: ArrayLike) -> Floats:
+    """Norm of the residual of a vector that holds a canary.
 
     The residual is orthogonal to the canary. The result is at least 10⁻⁶ of ``norm``, also where
     the canary is the whole vector.
     """
     square = np.square(norm)
-    return np.asarray(np.sqrt(np.maximum(square - np.square(own), 1e-12 * square)))
+    residual = square - np.square(canary_norm)
+    return np.asarray(np.sqrt(np.maximum(residual, 1e-12 * square)))
 
 
 def normal_deviates(cosines: ArrayLike, dim: int, shift: float | Floats) -> Floats:
@@ -265,7 +264,7 @@ def fitted_shift(
     energy = float(np.sum(sizes**2))
     slope = float(np.sum(sizes**2 / np.sqrt(1 + _ratio(cosines) ** 2 / 2))) / energy
     shift = 0.0
-    for _ in range(100):  # the mean is nearly linear in μ
+    for _ in range(100):  # few suffice, as the mean is nearly linear in μ
         deviates = normal_deviates(cosines, dim, shift * sizes)
         step = (float(np.sum(sizes * deviates)) / energy - mean) / slope
         shift += step

@@ -13,6 +13,7 @@ Examples:
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +25,18 @@ from fl_epe.auditing.scoring.view import View
 from fl_epe.checks import ArgumentError, Floats, Vector, raise_invalid
 from fl_epe.schedules import Event, Events
 
+_UNLIKELY = 1e-7  # probability that a unit is so many times in a round
+_LARGEST_EXPONENT = 80.0  # float32 has no larger exponentials
+
 
 def _displacement(view: View) -> Scores:
     """``√d·cos(c_i, θ_T − θ_0)``, as the initial model is public. Null N(0, 1)."""
-    sides = view.alone.observed.displacement, view.alone.unobserved.displacement
-    return _scaled_cosines(view, *sides, "displacement")
+    return _scaled_cosines(
+        view,
+        view.alone.observed.displacement,
+        view.alone.unobserved.displacement,
+        "displacement",
+    )
 
 
 def _model(view: View) -> Scores:
@@ -56,39 +64,33 @@ def _matched_filter(view: View) -> Scores:
     """``fᵀG⁻¹s / √(fᵀG⁻¹f)``, over all rounds. Null N(0, 1).
 
     Canaries that never took part are left out. Each unobserved canary is scored at the rounds of an
-    observed one. If the ``a_t`` are not known, all rounds weigh the same. Where the correlation of
-    the rounds is known, or nobody took part twice, a score is √d times the cosine with one vector,
-    a sum of the rounds' means, once a canary's own part is left in it.
+    observed one. If the ``a_t`` are not known, all rounds weigh the same. If the correlation of
+    the rounds is known, or no canary took part twice, a score is √d times the cosine with one
+    vector, a sum of the rounds' means in which the canary's own part stays.
     """
     record = view.record
+    correlation = record.correlation
     precision = view.precision
-    here = record.presence.any(axis=0)
-    exact = (
-        record.correlation.factor is not None or record.presence.sum(axis=0).max() <= 1
-    )
-    own = view.whitened_signals[:, here]
-    observed = _filter(own, view.whitened_scores[:, here])
-    unobserved = _filter(_borrowed(record, own), view.whitened_null)
+    participations = record.presence.sum(axis=0)
+    signals = view.whitened_signals[:, participations > 0]
+    observed = _filter(signals, view.whitened_scores[:, participations > 0])
+    unobserved = _filter(_borrowed(record, signals), view.whitened_null)
+    is_cosine = correlation.factor is not None or participations.max() <= 1
+    followed = None
+    if correlation.factor is not None and record.mechanism.strategy is not None:
+        farther = np.tril(record.mechanism.strategy, -correlation.window)
+        followed = correlation.window if np.any(farther) else None
     return Scores(
         observed / precision.own,
         _if_enough(unobserved / precision.width),
-        record.dim if exact else None,
+        record.dim if is_cosine else None,
         "matched-filter",
         standard_null=True,
         linear=True,
         unit=precision.unit * precision.own,
         unit_error=view.unit_error,
-        followed=_followed(record),
+        followed=followed,
     )
-
-
-def _followed(record: AuditRecord) -> int | None:
-    """See `Scores.followed`."""
-    strategy = record.mechanism.strategy
-    window = record.correlation.window
-    if strategy is None or record.correlation.factor is None:
-        return None
-    return window if np.any(np.tril(strategy, -window)) else None
 
 
 def _full_knowledge(view: View) -> Scores:
@@ -112,15 +114,15 @@ def _full_knowledge(view: View) -> Scores:
     z = mechanism.sum_noise_multiplier
     if not z:
         raise_invalid("sum_noise_multiplier", z, "> 0")
-    here = record.presence.any(axis=0)
-    presence = record.presence[:, here]
     noise = (z * mechanism.clip_norms / mechanism.cohort_size)[:, None]
-    others = known_others(record)
-    mine = (norms[:, None] * observed - others[0]) / noise
-    null = (norms[:, None] * unobserved - others[1]) / noise
+    of_observed, of_unobserved = known_others(record)
+    round_scores = (norms[:, None] * observed - of_observed) / noise
+    null_scores = (norms[:, None] * unobserved - of_unobserved) / noise
+    took_part = record.presence.any(axis=0)
+    presence = record.presence[:, took_part]
     return Scores(
-        _filter(presence, mine[:, here]),
-        _if_enough(_filter(_borrowed(record, presence), null)),
+        _filter(presence, round_scores[:, took_part]),
+        _if_enough(_filter(_borrowed(record, presence), null_scores)),
         statistic="full-knowledge",
         standard_null=True,
         expected=np.sqrt(presence.sum(axis=0)),
@@ -141,37 +143,38 @@ def mixture_ratios(scores: Vector, events: Events, signal: Vector) -> Floats:
     if coins:
         rate = np.minimum([event.chance for event in coins], 1 - 1e-12)[:, None]
         tossed = terms[[event.rounds[0] for event in coins]]
-        most = 80.0  # float32 has no larger exponentials
         present = rate.astype(terms.dtype)
         absent = (1 - rate).astype(terms.dtype)
-        logs = np.log(absent + present * np.exp(np.minimum(tossed, most)))
-        total += np.sum(logs + np.maximum(tossed - most, 0), axis=0, dtype=np.float64)
+        ratios = np.exp(np.minimum(tossed, _LARGEST_EXPONENT))
+        logs = np.log(absent + present * ratios)
+        logs += np.maximum(tossed - _LARGEST_EXPONENT, 0)
+        total += np.sum(logs, axis=0, dtype=np.float64)
     for event in events.independent:
         if not event.is_coin:
-            total += _ratio_of(event, scores[event.rounds], signal[event.rounds])
+            total += _event_ratio(event, scores[event.rounds], signal[event.rounds])
     return total
 
 
-def _ratio_of(event: Event, scores: Vector, signal: Vector) -> Floats:
+def _event_ratio(event: Event, scores: Vector, signal: Vector) -> Floats:
     """Logarithm of the likelihood ratio of one event, by its rows: ``(rows, k)``, ``(rows, 1)``.
 
-    Where the round is known, a unit that is hardly ever so often in it is left out: any function of
-    the scores is one to guess by.
+    If the round is known, numbers of participations in it that are very unlikely are left out: any
+    function of the scores is valid to guess by.
     """
-    least = min(_SELDOM, float(event.chances.max())) if event.in_one_round else 0.0
-    kept = event.chances >= least
-    chances = event.chances[kept].astype(scores.dtype)
-    moved = (signal * event.counts[:, None].astype(scores.dtype))[kept]
-    parts = moved * scores[kept] - moved**2 / 2
-    most = np.max(parts, axis=0)
-    ratio = most + np.log(chances @ np.exp(parts - most))
+    least = 0.0
+    if event.in_one_round:
+        least = min(_UNLIKELY, float(event.chances.max()))
+    likely = event.chances >= least
+    chances = event.chances[likely].astype(scores.dtype)
+    means = (signal * event.counts[:, None].astype(scores.dtype))[likely]
+    terms = means * scores[likely] - means**2 / 2
+    largest = np.max(terms, axis=0)
+    ratio = largest + np.log(chances @ np.exp(terms - largest))
     absent = 1 - float(event.chances.sum())
     if event.chance == 1 or absent <= 0:
         return np.asarray(ratio)
     return np.asarray(np.logaddexp(math.log(absent), ratio))
 
-
-_SELDOM = 1e-7  # probability that a unit is so many times in a round
 
 FUNCTIONS: dict[str, Callable[[View], Scores]] = {
     "displacement": _displacement,
@@ -190,63 +193,64 @@ STATISTICS = {
 }
 """Statistics by name, each with the adversary who knows enough for it, and no more.
 
-An adversary's own one is the first of these; one who knows more may choose another of the list.
+By default an adversary uses the first that fits; one who knows more may choose another.
 """
 
 
 def scores_of(view: View, statistic: str | None = None) -> Scores:
     """Scores of observed and unobserved canaries.
 
-    With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary
-    among real clients ("displacement", "matched-filter") are of the record `alone`;
-    all canaries stay in for the others.
+    With fewer than two unobserved canaries ``unobserved`` is ``None``. Scores of one canary among
+    real clients ("displacement", "matched-filter") are of the record `View.alone`; for the other
+    statistics all canaries stay in.
 
     Args:
         view: what the adversary sees.
-        statistic: one of `STATISTICS` that the adversary can compute; its own by default.
+        statistic: one of `STATISTICS` that the adversary can compute, see `checked_statistic`.
 
     Raises:
         ValueError: if it is another, or the record lacks its data.
         NotMeasured: a `ValueError`, if too few canaries took part, or there is no model.
     """
     statistic = checked_statistic(view.adversary, statistic)
-    if statistic not in view.computed_scores:
-        check_measured(view.record, view.adversary, statistic)
-        scores = FUNCTIONS[statistic](view)
-        if scores.standard_null and statistic != "full-knowledge":
-            if statistic != "model" and view.record.norms.sums is not None:
-                scores = dataclasses.replace(scores, spread=view.overlap_spread(scores))
-            if view.sizes.known:
-                scores = dataclasses.replace(scores, expected=view.sizes.observed)
-        view.computed_scores[statistic] = dataclasses.replace(
-            scores, adversary=STATISTICS[statistic]
-        )
-    return view.computed_scores[statistic]
+    if statistic in view.computed_scores:
+        return view.computed_scores[statistic]
+    check_measured(view.record, view.adversary, statistic)
+    scores = FUNCTIONS[statistic](view)
+    changes: dict[str, Any] = {"adversary": STATISTICS[statistic]}
+    is_alone = statistic in ("displacement", "matched-filter")
+    if is_alone and view.record.norms.sums is not None:
+        changes["spread"] = view.overlap_spread(scores)
+    if (is_alone or statistic == "model") and view.sizes.known:
+        changes["expected"] = view.sizes.observed
+    scores = dataclasses.replace(scores, **changes)
+    view.computed_scores[statistic] = scores
+    return scores
 
 
 def checked_statistic(adversary: Adversary, statistic: str | None = None) -> str:
-    """The statistic, or by default the adversary's own one.
+    """The statistic, or by default the one that needs what the adversary knows.
 
     Raises:
         ValueError: if the adversary does not know enough to compute it.
     """
-    known = [
+    computable = [
         name
         for name, needs in STATISTICS.items()
         if needs.sees == adversary.sees
         and needs.knows_rounds <= adversary.knows_rounds
         and needs.knows_others <= adversary.knows_others
     ]
-    if not known:
+    if not computable:
         raise_invalid(
             "adversary", adversary, "to know the rounds, for scores of the final model"
         )
     if statistic is None:
-        return next((name for name in known if STATISTICS[name] == adversary), known[0])
-    if statistic not in known:
-        raise_invalid(
-            "statistic", statistic, f"to be one of {', '.join(known)}, for {adversary}"
-        )
+        designed = [name for name in computable if STATISTICS[name] == adversary]
+        return designed[0] if designed else computable[0]
+    if statistic not in computable:
+        names = ", ".join(computable)
+        raise_invalid("statistic", statistic, f"to be one of {names}, for {adversary}")
     return statistic
 
 
@@ -254,8 +258,8 @@ def _scaled_cosines(
     view: View, observed: Floats, unobserved: Floats, statistic: str
 ) -> Scores:
     """Scores that are cosines with one vector each, which rounding may lift above 1."""
-    scale = np.sqrt(view.record.dim)
     dim = view.record.dim
+    scale = np.sqrt(dim)
     return Scores(observed * scale, _if_enough(unobserved * scale), dim, statistic)
 
 
@@ -268,6 +272,7 @@ def _borrowed(record: AuditRecord, signals: np.ndarray) -> np.ndarray:
     return signals[:, np.resize(np.arange(signals.shape[1]), record.unobserved.count)]
 
 
-def _filter(weights: np.ndarray, cosines: Floats) -> Floats:
-    energy = np.sqrt(np.sum(weights**2, axis=0))
-    return quotients(np.sum(weights * cosines, axis=0), energy)
+def _filter(weights: np.ndarray, scores: Floats) -> Floats:
+    """Weighted sums of scores over the rounds, each of variance 1."""
+    lengths = np.sqrt(np.sum(weights**2, axis=0))
+    return quotients(np.sum(weights * scores, axis=0), lengths)

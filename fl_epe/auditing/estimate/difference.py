@@ -1,0 +1,90 @@
+"""`EpsilonDifference`: whether two runs' ε differ by more than chance.
+
+How often its interval holds: simulations/studies/differences.py.
+
+Examples:
+    >>> first = EpsilonEstimate(5.0, 4.0, 6.0, 1e-5, 0.95, "displacement")
+    >>> second = EpsilonEstimate(2.0, 2.0, 2.0, 1e-5, 0.95, "displacement")
+    >>> difference = epsilon_difference(first, second)
+    >>> difference.value, difference.low, difference.high, difference.larger_than_chance
+    (3.0, 2.0, 4.0, True)
+"""
+
+import dataclasses
+import math
+
+from fl_epe.auditing.estimate.epsilon_estimate import EpsilonEstimate
+from fl_epe.checks import raise_invalid
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonDifference:
+    """ε of one run minus ε of another, with a two-sided confidence interval.
+
+    Attributes:
+        value: the difference; NaN if both are infinite.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        confidence: coverage of the interval.
+        independent: whether the interval is for independent runs; otherwise it holds for any.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+    independent: bool
+
+    @property
+    def larger_than_chance(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.low > 0 or self.high < 0
+
+
+def epsilon_difference(
+    first: EpsilonEstimate, second: EpsilonEstimate, *, independent: bool = True
+) -> EpsilonDifference:
+    """ε of ``first`` minus ε of ``second``, with an interval: is it larger than chance?
+
+    For independent runs the distances from the estimates to the ends of their intervals are added
+    as squares (Zou and Donner 2008), which keeps the skewness of each. An interval that ends at 0
+    because no ε is smaller counts as reaching at least as far below as above. For runs that may
+    depend on each other, the interval reaches from one run's lower end to the other's upper end.
+
+    Args:
+        first: of one run.
+        second: of another, at the same δ and confidence.
+        independent: whether the runs share no randomness: canaries, noise and participation have
+            different seeds. If they do, the confidence of the result is lower: 90% from two 95%
+            intervals.
+
+    Raises:
+        ValueError: if δ or the confidence of the two differ.
+    """
+    for name in ("delta", "confidence"):
+        expected = getattr(first, name)
+        actual = getattr(second, name)
+        if actual != expected:
+            raise_invalid(f"second.{name}", actual, f"to be that of first, {expected}")
+    value = _minus(first.epsilon, second.epsilon, math.nan)
+    ends = (first.low, first.high, second.low, second.high)
+    if independent and math.isfinite(value) and all(map(math.isfinite, ends)):
+        low = value - math.hypot(_below(first), second.high - second.epsilon)
+        high = value + math.hypot(first.high - first.epsilon, _below(second))
+    else:
+        low = _minus(first.low, second.high, -math.inf)
+        high = _minus(first.high, second.low, math.inf)
+    confidence = first.confidence
+    if not independent:
+        confidence = 1 - 2 * (1 - confidence)
+    return EpsilonDifference(value, low, high, confidence, independent)
+
+
+def _below(estimate: EpsilonEstimate) -> float:
+    """How far the interval reaches below the estimate; at least as far as above if it ends at 0."""
+    below = estimate.epsilon - estimate.low
+    return below if estimate.low > 0 else max(below, estimate.high - estimate.epsilon)
+
+
+def _minus(first: float, second: float, both_infinite: float) -> float:
+    return both_infinite if math.isinf(first) and math.isinf(second) else first - second
