@@ -30,6 +30,7 @@ import lzma
 import os
 import struct
 import tokenize
+import traceback
 import warnings
 import zipfile
 import zlib
@@ -85,6 +86,14 @@ def error_text(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - whatever its author did
         return type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised, in brackets after a space."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
+        return ""
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
 
 
 def check_size(unpacked: int, size: int, free: int = _FREE) -> None:

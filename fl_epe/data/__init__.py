@@ -17,9 +17,9 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
 from fl_epe.data.examples import absolute
 from fl_epe.data.leaf import LEAF, read_leaf
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import ClientStore, convert, open_data

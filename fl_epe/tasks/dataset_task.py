@@ -166,7 +166,7 @@ class DatasetTask(Task):
 
     def options(self) -> dict[str, Any]:
         """The arguments in words, unless the task was found by name."""
-        if "_found_by" in self.__dict__:
+        if self._loader is not None:
             return super().options()
         given = {name: _words(value) for name, value in vars(self.given).items()}
         del given["defaults"]
