@@ -333,9 +333,9 @@ def unpacked_json(packed: NDArray[np.uint8]) -> Any:
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by what follows it."""
     return {
-        n.removeprefix(prefix): each
-        for n, each in arrays.items()
-        if n.startswith(prefix)
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
     }
 
 
