@@ -16,7 +16,7 @@ LEAF = re.compile(rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s
 
 
 def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
-    """Of each client, by their id, the examples by column; some clients may have none.
+    """The examples of each client by column; some clients may have none.
 
     Raises:
         ValueError: if it is no such file, or has a client twice.
