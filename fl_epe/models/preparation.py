@@ -160,10 +160,10 @@ def one_thread() -> Iterator[None]:
 
 
 def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:
-    """The model that ``build`` makes, with whatever it draws drawn from ``seed``.
+    """The model that ``build`` makes, with its random numbers drawn from ``seed``.
 
     Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks come from the client's own
-    generator. torch's generator is afterwards as it was before.
+    generator. The state of torch's generator does not change.
 
     Raises:
         ValueError: if ``build`` makes no `torch.nn.Module`.
@@ -180,7 +180,7 @@ def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Mo
 
 
 def _seed_dropouts(module: torch.nn.Module) -> None:
-    for name, child in module._modules.items():  # also one that has two names
+    for name, child in module._modules.items():  # also a module that has two names
         if child is None:
             continue
         if type(child) is torch.nn.Dropout and child.p < 1:
