@@ -223,11 +223,11 @@ class RunConfig:
             count = int(self.load.taken / participations)
             if count == 1:
                 count = 0  # one canary has no spread
-        if count is not None:
-            one_is_enough = self.on_ladder and not self.load.secret
-            if count < 0 or (count == 1 and not one_is_enough):
-                wanted = "to be 0 or an integer >= 2"
-                checks.raise_invalid("num_canaries", count, wanted)
+        is_invalid = count is not None and count < 0
+        if count == 1:
+            is_invalid = not self.on_ladder or self.load.secret
+        if is_invalid:
+            checks.raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
         unobserved = self.unobserved
         if unobserved is None and self.by_coin:
             unobserved = count or 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,8 +50,9 @@ class Seeds:
             ValueError: if ``seed`` is negative.
         """
         if seed is None:
-            drawn = {name: secrets.randbits(128) for name in _STREAMS}
-            return cls(**drawn | {"noise": None})
+            drawn: dict[str, Any] = {n: secrets.randbits(128) for n in _STREAMS}
+            drawn["noise"] = None
+            return cls(**drawn)
         check_not_negative("seed", seed)
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
         seeds = []

@@ -196,8 +196,9 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        metrics = {name: values[-1] for name, values in self.log.history.items()}
-        return self.model(), MetricRecord(metrics)
+        history = self.log.history.items()
+        metrics = MetricRecord({name: values[-1] for name, values in history})
+        return self.model(), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
