@@ -146,7 +146,7 @@ def write_archive(
     """Write arrays and JSON values as members of a ``.npz`` with checksums, in one step.
 
     Args:
-        path: where to; replaced if it exists.
+        path: of the file; replaced if it exists.
         arrays: by name; of numbers or texts, never objects.
         texts: JSON values by name, each in a separate member.
         schema: version of the members' meaning, see `read_archive`.

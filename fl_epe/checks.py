@@ -113,8 +113,8 @@ def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
         raise ArgumentError(text, **values) from error
 
 
-def did_you_mean(text: str, known: Collection[str]) -> str:
-    """A question with the known words that were probably meant, or an empty text.
+def did_you_mean(text: str, words: Collection[str]) -> str:
+    """A question with those of the words that were probably meant, or an empty text.
 
     Examples:
         >>> did_you_mean("--noise", ["--unobserved", "--noise-multiplier"])
@@ -122,8 +122,8 @@ def did_you_mean(text: str, known: Collection[str]) -> str:
         >>> did_you_mean("x", ["--unobserved"])
         ''
     """
-    longer = sorted(name for name in known if name.startswith(text))
-    close = longer[:3] or difflib.get_close_matches(text, known, n=1)
+    longer = sorted(name for name in words if name.startswith(text))
+    close = longer[:3] or difflib.get_close_matches(text, words, n=1)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 

@@ -197,7 +197,7 @@ def whole_file(
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> Path:
-    """Write a file in one step, for everybody or its owner alone to read; returns ``path``."""
+    """Write a file in one step, readable by all users or its owner alone; returns ``path``."""
     with whole_file(path, private=private) as file:
         file.write(content)
     return path

@@ -56,9 +56,9 @@ class ClientStore:
             ValueError: if it is no such data set or incomplete, naming the file.
             FileNotFoundError: if a file is missing.
         """
-        what = "the index of a converted data set"
+        description = "the index of a converted data set"
         file = inside(path, path / _INDEX)
-        texts, index = read_archive(file, what, schema=_SCHEMA, texts=("about",))
+        texts, index = read_archive(file, description, schema=_SCHEMA, texts=("about",))
         self.about = texts[0]
         self.names = index["client"]
         self._start = index["start"]

@@ -1,4 +1,4 @@
-"""How rows of the three published data sets become examples: vectors of whole numbers.
+"""Encodes rows of the published data sets as examples: vectors of whole numbers.
 
 An encoder names the columns that it reads, and encodes a batch of rows with these names.
 """

@@ -81,10 +81,10 @@ class Job:
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
         """Names of the values in which another job's `to_dict` differs from this job."""
-        theirs = _flat(values)
-        ours = _flat(self.to_dict())
-        names = sorted(theirs | ours)
-        return [name for name in names if theirs.get(name) != ours.get(name)]
+        second = _flat(values)
+        first = _flat(self.to_dict())
+        names = sorted(first | second)
+        return [name for name in names if first.get(name) != second.get(name)]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
@@ -188,7 +188,7 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: NamedArrays) -> 
     """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
 
     Args:
-        path: where to; its folder is made if it is missing.
+        path: of the file; its folder is made if it is missing.
         job: JSON values by name.
         state: named arrays; none before the first checkpoint with a model.
     """

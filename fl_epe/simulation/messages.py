@@ -41,7 +41,7 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """What a worker is to do in a round: which clients and canaries take part there, and how.
+    """A worker's instruction for a round: its clients and canaries, and the settings of training.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
@@ -203,7 +203,7 @@ def collect(
 
     Args:
         replies: to the messages of a round.
-        instructions: what each node was to do.
+        instructions: the instruction of each node.
         sent: metadata of the messages.
         round_number: from 1.
         fault: called for each fault.

@@ -1,4 +1,4 @@
-"""`NodeRegistry`: which node holds which clients, while nodes leave and return under other ids."""
+"""`NodeRegistry`: the clients of each node, while nodes leave and return under other ids."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 # Refreshes until a node is asked again that did not say which clients it holds.
 _REFRESHES_TO_WAIT = 10
 _FOR_EVER = 10**9
-_NO_CLIENTS = 2**62  # a node without clients stands after all others
+_NO_CLIENTS = 2**62  # sorts a node without clients after all others
 
 
 class NodeRegistry:

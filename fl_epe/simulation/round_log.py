@@ -51,7 +51,7 @@ class RoundLog:
         return np.asarray(self.observed_ids[self.presence[t]])
 
     def canaries_seen(self) -> Booleans:
-        """Which observed canaries have taken part so far."""
+        """Whether each observed canary has taken part so far, ``(k,)``."""
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:

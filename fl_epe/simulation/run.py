@@ -252,7 +252,7 @@ def run_on_grid(
 
     Args:
         grid: in process, Ray or SuperLink.
-        job: what to do.
+        job: the definition of the run.
         checkpoint: the file for the state of an unfinished run, from before the first round on; the
             state before that is beside it. If the file exists, the run goes on from there, or
             from the one before if it is broken. Both hold the canary seed and are readable by their
@@ -317,7 +317,7 @@ def simulate(
     """Run a job on this machine.
 
     Args:
-        job: what to do.
+        job: the definition of the run.
         backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker, on the
             cluster that the environment's ``RAY_ADDRESS`` names, if it names one).
         workers: nodes, among which the clients are partitioned. Clipped sums are exact: on a CPU

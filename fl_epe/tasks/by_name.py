@@ -46,7 +46,7 @@ _HOW = "'module:name', e.g. mypackage.tasks:MyTask"
 
 @dataclasses.dataclass(frozen=True)
 class FoundTask:
-    """What a reference refers to, before a task is made of it.
+    """The object that a reference names, before a task is made of it.
 
     Attributes:
         reference: the reference as the caller wrote it.
@@ -145,7 +145,7 @@ def load_task(name: str, **options: object) -> Task:
 
 
 def find_task(reference: str) -> FoundTask:
-    """What ``reference`` refers to; see `load_task`, also for the errors."""
+    """The object that ``reference`` names; see `load_task`, also for the errors."""
     if not is_reference(reference):
         choices = list(BUILT_IN)
         if Path(f"{reference}.py").is_file():

@@ -1,4 +1,4 @@
-"""`Task`, what every task promises: the clients' data, a model, a loss and a metric."""
+"""`Task`, the interface of every task: the clients' data, a model, a loss and a metric."""
 
 import abc
 import dataclasses
@@ -30,13 +30,13 @@ class Task(abc.ABC):
     """A federated learning problem.
 
     The fields of a subclass are its options, cheap and hashable. Data is loaded when it is first
-    asked for and cached by module-level functions, never in the object: it pickles as a few bytes.
+    needed and cached by module-level functions, never in the object: it pickles as a few bytes.
 
     Attributes:
-        name: what `load_task` calls it; by default ``"module:Class"``.
+        name: its name for `load_task`; by default ``"module:Class"``.
         defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
-        metric: what `LossSum.correct` adds up; "" if a task has no metric beside its loss.
-        unit: what one client is, in a word, such as "hospital"; reports say whose privacy it is.
+        metric: the metric that `LossSum.correct` adds up; "" if a task only has a loss.
+        unit: a word for one client in reports, such as "hospital".
     """
 
     name: ClassVar[str] = ""
@@ -54,17 +54,17 @@ class Task(abc.ABC):
 
     @property
     def reference(self) -> str:
-        """What `load_task` finds it by: the name of its class, or where it was found."""
+        """The reference for `load_task`: the name of its class, or ``"module:name"``."""
         return self.name if self._loader is None else str(self._loader.args[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a task that was found by name as that name: the other process loads its own."""
+        """Pickle a task that was found by name as that name: the other process loads it anew."""
         if self._loader is None:
             return super().__reduce_ex__(protocol)
         return self._loader, ()
 
     def options(self) -> dict[str, Any]:
-        """What `load_task` makes it of, beside the reference, as JSON values."""
+        """The options by which `load_task` makes it from the reference, as JSON values."""
         if self._loader is not None:
             return dict(self._loader.keywords)
         names = [field.name for field in dataclasses.fields(self)]
@@ -73,13 +73,13 @@ class Task(abc.ABC):
     @property
     @abc.abstractmethod
     def num_clients(self) -> int:
-        """How many clients have data; their ids are ``0 … num_clients − 1``."""
+        """The number of clients with data; their ids are ``0 … num_clients − 1``."""
 
     @abc.abstractmethod
     def model(self) -> torch.nn.Module:
         """A fresh model on the CPU.
 
-        The values of its parameters count if it has no ``initial_values``, see `initial`.
+        The values of its parameters are used if it has no ``initial_values``, see `initial`.
         """
 
     @abc.abstractmethod
@@ -91,9 +91,9 @@ class Task(abc.ABC):
         """
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """How many examples each of these clients has, shape as ``client_ids``.
+        """The number of examples of each of these clients, shape as ``client_ids``.
 
-        All alike, unless a task knows better without reading the examples.
+        Equal numbers, unless a task knows them without reading the examples.
         """
         return np.ones_like(client_ids)
 
@@ -119,10 +119,10 @@ class Task(abc.ABC):
     def by_example(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> ByExample | None:
-        """What `batch_loss` adds up, example by example, given the model's outputs for a batch.
+        """The summands of `batch_loss` by example, given the model's outputs for a batch.
 
-        With it one call serves all clients that are trained at once. ``None``, the default, if only
-        `loss` knows.
+        With it one call serves all clients that are trained at once. ``None``, the default, if the
+        task only has `loss`.
         """
         return None
 
@@ -133,9 +133,10 @@ class Task(abc.ABC):
         return sum(parameter.numel() for parameter in parameters)
 
     def initial(self, seed: int) -> np.ndarray:
-        """The initial model: the values that `model` comes with, drawn from ``seed``.
+        """The initial model: the values of a fresh `model`, drawn from ``seed``.
 
-        Or what the model's own ``initial_values(random)`` yields, an array for each parameter.
+        If the model has a method ``initial_values(random)``, it yields the array of each parameter
+        instead.
 
         Returns:
             float32 of shape (dim,), the trainable parameters in the order of
@@ -150,7 +151,7 @@ class Task(abc.ABC):
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
-        """What of the model is not trained or not audited, in sentences; empty for most models.
+        """Sentences about the parts of the model that are not trained or not audited, if any.
 
         Raises:
             ValueError: if the parameters cannot be one float32 vector, or the model or the loss
@@ -183,8 +184,8 @@ class Task(abc.ABC):
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
         """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
 
-        With two classes also "ROC AUC", see `losses.area_under_curve`. The same bits whatever the
-        number of threads. BatchNorm uses averages over these examples.
+        With two classes also "ROC AUC", see `losses.area_under_curve`. The result has the same bits
+        with any number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -233,28 +234,28 @@ class Task(abc.ABC):
     def save_model(self, theta: np.ndarray, path: Path) -> None:
         """Write a file for `torch.load`, in one step.
 
-        It holds what the model's own ``load_state_dict`` takes to become the model ``theta``.
+        The file has the ``state_dict`` of the model ``theta``.
 
         Args:
             theta: float32 of shape (dim,).
-            path: where to; replaced if it exists.
+            path: of the file; replaced if it exists.
 
         Raises:
             ValueError: for another shape.
-            OSError: if there is no room, say; a file that was there is left as it was.
+            OSError: for example if the disk is full; an existing file is not changed.
         """
         with whole_file(path, private=False) as file:
             try:
                 state = self._trained(theta).state_dict()
                 torch.save({name: part.clone() for name, part in state.items()}, file)
-            except RuntimeError as error:  # what torch's writer makes of a full disk
+            except RuntimeError as error:  # torch's error for a full disk
                 raise OSError(str(error).partition("\n")[0]) from error
 
     def chance_accuracy(self) -> float | None:
-        """Accuracy on the held-out examples without learning: always their most frequent class.
+        """Accuracy on the held-out examples of predicting always their most frequent class.
 
-        ``None`` where an example has more than one target, or one that is no class, or the metric
-        is another.
+        ``None`` if an example has more than one target, or one that is no class, or the metric is
+        another.
         """
         targets = self.held_out().targets
         is_one_each = targets.dim() == 1 and not targets.is_floating_point()
@@ -263,11 +264,11 @@ class Task(abc.ABC):
         return float(torch.bincount(targets).max()) / len(targets)
 
     def chance_loss(self) -> float | None:
-        """Loss on the held-out examples of the best outputs that are the same for all of them.
+        """The least loss on the held-out examples with the same outputs for all of them.
 
         For the mean square, that is the variance of the targets; for cross-entropy, the entropy of
-        the shares of the classes. ``None`` where an example has more than one class, or where it
-        cannot be found.
+        the shares of the classes. ``None`` if an example has more than one class, or the search
+        fails.
         """
         data = self.held_out()
         is_one_each = data.targets.dim() == 1 or data.targets.is_floating_point()

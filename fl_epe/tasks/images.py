@@ -63,7 +63,7 @@ class SplitImages(Classes, Task, abc.ABC):
         """Images of shape (n, 1, 28, 28) and labels of shape (n,).
 
         Raises:
-            FileNotFoundError: if a file is missing; the message says where to get it.
+            FileNotFoundError: if a file is missing; the message names a source.
             ValueError: for a ``client_id`` that does not exist, or a file that is broken.
         """
         self.check_client(client_id)
@@ -183,7 +183,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     each axis as a big-endian 32-bit integer, then the entries (LeCun et al., the MNIST page).
 
     Raises:
-        ValueError: if it is something else, or shorter or longer than it says.
+        ValueError: for another format, or a size that differs from the header.
     """
     try:
         raw = path.read_bytes()

@@ -1,7 +1,7 @@
 """Rows of a data set: their sources, their partition, and their columns as tensors for a model.
 
 Whole numbers become int64, real numbers float32, and images float32 of shape (channels, height,
-width) in [0, 1]. Rows must be alike: what differs in length has to be padded first.
+width) in [0, 1]. All rows must have one shape: sequences have to be padded first.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class CohortTrainer:
 
     Args:
         task: the task whose clients are trained.
-        execution: where and how they train; from the environment variables by default.
+        execution: the device and the precision; from the environment variables by default.
 
     Attributes:
         chunk: number of clients that are trained at once.
