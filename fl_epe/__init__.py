@@ -12,10 +12,9 @@ Examples:
     True
 """
 
-import importlib
-import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.accounting import delta_two_gaussians, epsilon_two_gaussians
@@ -62,30 +61,6 @@ __all__ = [
     "epsilon_two_gaussians",
     "find_evidence",
 ]
-
-
-def lazy_names(
-    room: str, modules: Mapping[str, Collection[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The ``__getattr__`` and ``__dir__`` of a room whose names are imported when first used.
-
-    Args:
-        room: the ``__name__`` of the room.
-        modules: names by the module that has them, or that is meant itself.
-    """
-    places = {name: module for module, names in modules.items() for name in names}
-
-    def get(name: str) -> Any:
-        if name not in places:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        module = importlib.import_module(places[name])
-        return module if places[name] == f"{room}.{name}" else getattr(module, name)
-
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[room]), *places})
-
-    return get, names
-
 
 __getattr__, __dir__ = lazy_names(
     __name__,

@@ -1,13 +1,13 @@
-"""NumPy archives that can be trusted: written with checksums, read without surprises.
+"""NumPy archives with checksums, and a reader that is safe for files from outside.
 
 Records, checkpoints and scores are ``.npz`` files, which any tool reads: a ZIP of ``.npy`` arrays,
 some of which are JSON texts as bytes. `write_archive` adds a member ``checksums``, a JSON text with
 the schema of the file and the SHA-256 of every other member. `read_archive` is the only reader: a
-file that is damaged, cut off, edited or built to fill the memory is refused in one line, as an
+file that is damaged, cut off, edited or made to fill the memory is refused in one line, as an
 `UnreadableFileError` that names the file and the member.
 
-A reader unpacks no more of a file than 256 MiB, or 32 times its size; the environment variable
-``FL_EPE_READ_LIMIT`` (in MiB) says otherwise.
+A reader unpacks at most 256 MiB of a file, or 32 times its size; the environment variable
+``FL_EPE_READ_LIMIT`` (in MiB) sets another limit.
 
 Examples:
     >>> import tempfile
@@ -30,6 +30,7 @@ import lzma
 import os
 import struct
 import tokenize
+import traceback
 import warnings
 import zipfile
 import zlib
@@ -43,10 +44,10 @@ from numpy.typing import NDArray
 from fl_epe.checks import NamedArrays, Vector, raise_invalid
 from fl_epe.files import printable, whole_file
 
-# Environment variable: most MiB that a file may unpack to.
+# Environment variable: the largest MiB that a file may unpack to.
 LIMIT_VARIABLE = "FL_EPE_READ_LIMIT"
 
-# What reading a file raises if it is something else, or damaged.
+# Errors in reading a file that is damaged, or of another kind.
 UNREADABLE = (
     ArithmeticError,  # an integer of 400 digits as a float, for one
     AttributeError,
@@ -65,38 +66,52 @@ UNREADABLE = (
     zlib.error,
 )
 
-_CHECKSUMS, _FREE, _RATIO, _KINDS = "checksums", 256 << 20, 32, "biufU"
+_CHECKSUMS = "checksums"
+_FREE = 256 << 20  # bytes to which a file of any size may unpack
+_RATIO = 32  # to which multiple of its size a larger file may unpack
+_KINDS = "biufU"  # of NumPy's types: numbers and texts
 _LARGE = 1 << 30
 
 
 class UnreadableFileError(ValueError):
-    """A file that is not what it should be; the text is one line with the file and the reason."""
+    """A file that cannot be used; the text is one line with the file and the reason."""
 
 
 def one_line(error: object, most: int = 300) -> str:
     """The text of an error on one `printable` line of at most ``most`` characters, or its type."""
-    text = printable(" ".join(str(error)[: 4 * most].split())) or type(error).__name__
+    words = str(error)[: 4 * most].split()
+    text = printable(" ".join(words)) or type(error).__name__
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def error_text(error: BaseException) -> str:
-    """An error's type and text; its type alone where the text of somebody else's error raises."""
+    """An error's type and text; its type alone if the error's own code raises."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - whatever its author did
+    except Exception:  # noqa: BLE001 - the error may be a user's class
         return type(error).__name__
 
 
-def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
-    """Raise a `ValueError` if a file of ``size`` bytes unpacks to more than it may.
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised, in brackets after a space."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
+        return ""
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
 
-    That is ``free`` bytes or 32 times its size. Also if ``FL_EPE_READ_LIMIT`` is set to something
-    else than a number.
+
+def check_size(unpacked: int, size: int, free: int = _FREE) -> None:
+    """Check that a file of ``size`` bytes unpacks to at most ``free`` bytes or 32 times its size.
+
+    Raises:
+        ValueError: if it is larger, or if ``FL_EPE_READ_LIMIT`` is no number.
     """
-    asked = os.environ.get(LIMIT_VARIABLE)
-    if asked and not asked.isdecimal():
-        raise_invalid(LIMIT_VARIABLE, asked, "to be a number of MiB")
-    limit = int(asked) << 20 if asked else max(free, _RATIO * size)
+    limit = max(free, _RATIO * size)
+    setting = os.environ.get(LIMIT_VARIABLE)
+    if setting:
+        if not setting.isdecimal():
+            raise_invalid(LIMIT_VARIABLE, setting, "to be a number of MiB")
+        limit = int(setting) << 20
     if unpacked > limit:
         mebibytes = (unpacked >> 20) + 1
         raise ValueError(
@@ -131,23 +146,21 @@ def write_archive(
     """Write arrays and JSON values as members of a ``.npz`` with checksums, in one step.
 
     Args:
-        path: where to; replaced if it exists.
+        path: of the file; replaced if it exists.
         arrays: by name; of numbers or texts, never objects.
-        texts: JSON values by name, each a member of its own.
-        schema: version of what the members mean, see `read_archive`.
+        texts: JSON values by name, each in a separate member.
+        schema: version of the members' meaning, see `read_archive`.
         compress: deflate the members.
         private: for its owner alone (mode 0600).
-        previous: where the file goes whose place is taken, see `whole_file`; it is lost by default.
+        previous: a path for the file that is replaced, see `whole_file`; it is lost by default.
     """
     packing = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with (
         whole_file(path, private=private, previous=previous) as file,
         zipfile.ZipFile(file, "w", packing) as archive,
     ):
-        members = {
-            **arrays,
-            **{name: _as_bytes(value) for name, value in texts.items()},
-        }
+        packed = {name: _as_bytes(value) for name, value in texts.items()}
+        members = arrays | packed
         sums = {name: _write(archive, name, array) for name, array in members.items()}
         _write(archive, _CHECKSUMS, _as_bytes({"schema": schema, "sha256": sums}))
 
@@ -160,10 +173,11 @@ def _write(archive: zipfile.ZipFile, name: str, array: np.ndarray) -> str:
 
 
 class _Hashed:
-    """A file to write to, and the checksum of what was written."""
+    """A file to write to, and the checksum of the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.sha256 = file, hashlib.sha256()
+        self._file = file
+        self.sha256 = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
         self.sha256.update(data)
@@ -175,29 +189,29 @@ def _as_bytes(value: Any) -> NDArray[np.uint8]:
 
 
 def json_object(content: str | bytes, name: str) -> dict[str, Any]:
-    """A JSON object in which no key is twice.
+    """A JSON object without duplicate keys.
 
     Raises:
         ValueError: if it is something else.
     """
     try:
-        found = json.loads(content, object_pairs_hook=_pairs)
+        value = json.loads(content, object_pairs_hook=_dict_of_pairs)
     except UNREADABLE as error:
         raise ValueError(f"{name} is no JSON ({one_line(error, 80)})") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} is a {type(found).__name__}, not a JSON object")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is a {type(value).__name__}, not a JSON object")
+    return value
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _dict_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("duplicate key")
-    return found
+    return values
 
 
 def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
-    """The error for a file that is not ``what`` it should be."""
+    """The error for a file that is not ``what`` is expected."""
     return UnreadableFileError(
         f"Expected path={str(path)!r} to be {what}: {one_line(reason).rstrip('.')}."
     )
@@ -206,43 +220,44 @@ def refusal(path: Path, what: str, reason: object) -> UnreadableFileError:
 def read_archive(
     path: Path, what: str, *, schema: int | None = None, texts: Collection[str] = ()
 ) -> tuple[list[dict[str, Any]], NamedArrays]:
-    """The JSON objects and the arrays in a ``.npz``, all of which is checked.
+    """The JSON objects and the arrays in a ``.npz``, after a check of all its content.
 
     Args:
         path: the file.
-        what: what it should be, for messages: "a record written by …".
-        schema: that of `write_archive`; a file with another one, or without, is refused. By default
-            any file is read, and its checksums are checked if it has some.
-        texts: names of the members that are JSON objects, each of which there must be.
+        what: the expected content, for messages: "a record written by …".
+        schema: that of `write_archive`; a file with another schema, or without, is refused. By
+            default any file is read, and its checksums are checked if it has some.
+        texts: names of the members that are JSON objects, all of which are required.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        UnreadableFileError: for whatever is wrong with it.
+        UnreadableFileError: if the file is not valid.
     """
     require_file(path)
     try:
-        arrays, sums = {}, {}
+        arrays: NamedArrays = {}
+        sums = {}
         for name, content in _members(path):
             arrays[name] = _array(content, name)
             sums[name] = hashlib.sha256(content).hexdigest()
         if _CHECKSUMS in arrays:
             del sums[_CHECKSUMS]
-            _check_sums(
-                json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS), sums, schema
-            )
+            about = json_object(arrays.pop(_CHECKSUMS).tobytes(), _CHECKSUMS)
+            _check_sums(about, sums, schema)
         elif schema is not None:
             raise ValueError("it has no checksums")
-        if missing := [name for name in texts if name not in arrays]:
-            raise ValueError(f"it has no {missing[0]!r}")
-        return [
-            json_object(arrays.pop(name).tobytes(), repr(name)) for name in texts
-        ], arrays
+        objects = []
+        for name in texts:
+            if name not in arrays:
+                raise ValueError(f"it has no {name!r}")
+            objects.append(json_object(arrays.pop(name).tobytes(), repr(name)))
+        return objects, arrays
     except UNREADABLE as error:
         raise refusal(path, what, error) from error
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of all members, which together hold no more than the limit."""
+    """Names and contents of all members, whose total size is within the limit."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         check_size(sum(info.file_size for info in members), path.stat().st_size)
@@ -257,22 +272,24 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 raise ValueError(f"{name!r} is packed in a way that NumPy does not use")
             names.add(name)
             with archive.open(info) as member:
-                yield (
-                    name,
-                    member.read(info.file_size),
-                )  # in these ways never more than it claims
+                # With these compressions it never unpacks to more than it claims.
+                content = member.read(info.file_size)
+            yield name, content
 
 
 def _check_sums(
     about: dict[str, Any], sums: dict[str, str], schema: int | None
 ) -> None:
-    if schema is not None and (found := about.get("schema")) != schema:
+    file_schema = about.get("schema")
+    if schema is not None and file_schema != schema:
         raise ValueError(
-            f"it is of schema={found!r:.40}, and this version of fl_epe reads {schema}"
+            f"it is of schema={file_schema!r:.40}, and this version of fl_epe reads {schema}"
         )
-    if changed := sorted(name for name, _ in about["sha256"].items() ^ sums.items()):
+    differences = about["sha256"].items() ^ sums.items()
+    if differences:
+        name, _ = min(differences)
         raise ValueError(
-            f"{changed[0][:80]!r} is not as it was written: its checksum differs"
+            f"{name[:80]!r} is not as it was written: its checksum differs"
         )
 
 
@@ -290,29 +307,26 @@ def _array(content: bytes, name: str) -> np.ndarray:
     """The array in the bytes of a ``.npy`` file."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of Python and NumPy, on what is in the header
+            warnings.simplefilter("ignore")  # of Python and NumPy, on the header
             array: np.ndarray = np.load(io.BytesIO(content), allow_pickle=False)
-            kind = array.dtype
+            dtype = array.dtype
     except UNREADABLE as error:
         raise ValueError(f"{name!r} is no array ({one_line(error, 80)})") from error
-    if (
-        kind.kind not in _KINDS or not kind.itemsize
-    ):  # without, a header may claim any shape
+    # A header may claim any shape of entries without bytes.
+    if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(
-            f"{name!r} holds {one_line(kind, 40)}, neither numbers nor texts"
+            f"{name!r} holds {one_line(dtype, 40)}, neither numbers nor texts"
         )
-    return np.asarray(array, kind.newbyteorder("="), order="C")
+    return np.asarray(array, dtype.newbyteorder("="), order="C")
 
 
 def digest(theta: Vector) -> str:
-    """The hash by which a model, as a flat vector, is known again."""
+    """The hash that identifies a model, as a flat vector."""
     return hashlib.blake2b(np.ascontiguousarray(theta).data, digest_size=16).hexdigest()
 
 
 def packed_json(values: Any) -> NDArray[np.uint8]:
-    """JSON values as bytes that are an array of a state; small where they repeat themselves."""
+    """JSON values as compressed bytes, for an array of a state."""
     return np.frombuffer(zlib.compress(json.dumps(values).encode()), np.uint8)
 
 
@@ -324,9 +338,9 @@ def unpacked_json(packed: NDArray[np.uint8]) -> Any:
 def under(arrays: NamedArrays, prefix: str) -> NamedArrays:
     """The arrays whose names begin with a prefix, by what follows it."""
     return {
-        n.removeprefix(prefix): each
-        for n, each in arrays.items()
-        if n.startswith(prefix)
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
     }
 
 

@@ -36,10 +36,10 @@ LARGEST = 2**63 - 1
 
 
 class ArgumentError(ValueError):
-    """An argument has a value that it may not have.
+    """An argument has an invalid value.
 
-    Keeps names and values apart from the text, so that the command line can say ``--clip-norm``
-    where Python says ``clip_norm``:
+    The error has names and values apart from the text, so that the command line can write
+    ``--clip-norm`` where Python writes ``clip_norm``:
 
         >>> error = ArgumentError("Expected {low} < {high}.", low=3, high=2)
         >>> str(error)
@@ -48,7 +48,7 @@ class ArgumentError(ValueError):
         'Expected --low=3 < --high=2.'
 
     Attributes:
-        text: the message, with the name of an argument in braces where it and its value stand.
+        text: the message, with the name of an argument in braces in place of the name and value.
         values: the arguments' values by name.
     """
 
@@ -60,24 +60,26 @@ class ArgumentError(ValueError):
     def said(
         self, spelling: Callable[[str], str] = str, but: Collection[str] = ()
     ) -> str:
-        """The message with arguments' names as ``spelling`` writes them, ``but`` some in braces."""
+        """The message with arguments' names as ``spelling`` writes them; ``but`` stay in braces."""
 
-        def filled(place: re.Match[str]) -> str:
-            if place[1] not in self.values or place[1] in but:
-                return place[0]
-            value = self.values[place[1]]
+        def fill(match: re.Match[str]) -> str:
+            name = match[1]
+            if name not in self.values or name in but:
+                return match[0]
+            value = self.values[name]
             if value is None and spelling is not str:  # an option that was not typed
-                return spelling(place[1])
+                return spelling(name)
             text = repr(value) if isinstance(value, str) else str(value)
-            # At most 400 characters: a file may hold anything.
-            return f"{spelling(place[1])}={text[:400]}{'…' * (len(text) > 400)}"
+            if len(text) > 400:  # a value of a file may be of any length
+                text = f"{text[:400]}…"
+            return f"{spelling(name)}={text}"
 
-        return re.sub(r"{([^{}]+)}", filled, self.text)
+        return re.sub(r"{([^{}]+)}", fill, self.text)
 
 
 @contextlib.contextmanager
 def rename_arguments(**names: str) -> Iterator[None]:
-    """Errors about a part's arguments, under the names that its maker's arguments have."""
+    """Rename arguments in errors about a part to the arguments that the part is made from."""
     try:
         yield
     except ArgumentError as error:
@@ -90,26 +92,29 @@ def rename_arguments(**names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def argument_context(name: str, value: str, *outside: str) -> Iterator[None]:
-    """Errors about what the text ``value`` of an argument holds, with that argument in front.
+    """Put an argument in front of errors about the content of its text ``value``.
 
     Args:
         name: of the argument.
         value: its text.
-        outside: names of arguments beside it. All others are part of the text.
+        outside: names of other arguments; all further names are part of the text.
     """
     try:
         yield
     except ArgumentError as error:
         if name in error.values:
             raise
-        left = {n: v for n, v in error.values.items() if n in outside}
-        text = error.said(but=left)
+        values = {name: value}
+        for argument in outside:
+            if argument in error.values:
+                values[argument] = error.values[argument]
+        text = error.said(but=outside)
         text = f"In {{{name}}}: {text[0].lower()}{text[1:]}"
-        raise ArgumentError(text, **{name: value} | left) from error
+        raise ArgumentError(text, **values) from error
 
 
-def did_you_mean(text: str, known: Collection[str]) -> str:
-    """A question with those of these that were probably meant, or nothing.
+def did_you_mean(text: str, words: Collection[str]) -> str:
+    """A question with those of the words that were probably meant, or an empty text.
 
     Examples:
         >>> did_you_mean("--noise", ["--unobserved", "--noise-multiplier"])
@@ -117,13 +122,13 @@ def did_you_mean(text: str, known: Collection[str]) -> str:
         >>> did_you_mean("x", ["--unobserved"])
         ''
     """
-    longer = sorted(name for name in known if name.startswith(text))
-    close = longer[:3] or difflib.get_close_matches(text, known, n=1)
+    longer = sorted(name for name in words if name.startswith(text))
+    close = longer[:3] or difflib.get_close_matches(text, words, n=1)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def raise_invalid(name: str, value: Any, wanted: str) -> NoReturn:
-    """Raise an `ArgumentError`: this argument's value should be another."""
+    """Raise an `ArgumentError`: this argument should be as ``wanted`` says."""
     raise ArgumentError(f"Expected {{{name}}} {wanted}.", **{name: value})
 
 
@@ -139,17 +144,16 @@ def check_types(settings: Any, *, largest: float = LARGEST) -> None:
     hints = typing.get_type_hints(type(settings))
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        most = math.inf if field.name == "seed" else largest
-        new = checked_type(field.name, value, hints[field.name], largest=most)
-        if new is not value:
-            object.__setattr__(settings, field.name, new)
+        limit = math.inf if field.name == "seed" else largest
+        checked = checked_type(field.name, value, hints[field.name], largest=limit)
+        object.__setattr__(settings, field.name, checked)
 
 
 def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) -> Any:
-    """``value`` if it is of this type, or a whole number as ``int`` where that is the type.
+    """``value`` if it is of this type; a whole number becomes an ``int`` where that is the type.
 
-    Checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may stand beside
-    ``float`` or ``None``; values of other types are returned as they are.
+    Checks numbers, ``str``, ``bool`` and the words of a ``Literal``, which may be in a union with
+    ``float`` or ``None``; values of other types are returned unchanged.
 
     Raises:
         ArgumentError: for another type, a number that is not finite, or an integer whose absolute
@@ -157,42 +161,42 @@ def checked_type(name: str, value: Any, kind: Any, *, largest: float = LARGEST) 
     """
     kinds = parts_of(kind)
     words = tuple(part for part in kinds if isinstance(part, str))
-    if (value is None and types.NoneType in kinds) or (
-        isinstance(value, str) and value in words
-    ):
+    if value is None and types.NoneType in kinds:
         return value
-    if words and (float not in kinds or isinstance(value, str)):
-        raise_invalid(
-            name, value, f"to be {'a number or ' * (float in kinds)}one of {words}"
-        )
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = number and abs(value) <= sys.float_info.max
+    if isinstance(value, str) and value in words:
+        return value
+    if words and float not in kinds:
+        raise_invalid(name, value, f"to be one of {words}")
+    if words and isinstance(value, str):
+        raise_invalid(name, value, f"to be a number or one of {words}")
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    is_finite = is_number and abs(value) <= sys.float_info.max
     if int in kinds:
-        if not number or value != int(value):
+        if not is_finite or value != int(value):
             raise_invalid(name, value, "to be an integer")
         if abs(int(value)) > largest:
             raise_invalid(name, value, f"<= {largest}")
         return value if isinstance(value, numbers.Integral) else int(value)
-    if float in kinds and not number:
+    if float in kinds and not is_finite:
         raise_invalid(name, value, "to be a finite number")
-    if kinds[0] in (str, bool) and not isinstance(value, kinds[0]):
-        raise_invalid(
-            name, value, "to be text" if kinds[0] is str else "to be true or false"
-        )
+    if kinds[0] is str and not isinstance(value, str):
+        raise_invalid(name, value, "to be text")
+    if kinds[0] is bool and not isinstance(value, bool):
+        raise_invalid(name, value, "to be true or false")
     return value
 
 
 def parts_of(kind: Any) -> list[Any]:
     """The types of a union, with the words of a ``Literal`` in its place."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union, typing.Literal):
-        return [part for one in typing.get_args(kind) for part in parts_of(one)]
+        return [part for inner in typing.get_args(kind) for part in parts_of(inner)]
     return [kind]
 
 
 def check_scores(name: str, values: ArrayLike, *, ranks: bool = False) -> Floats:
     """``values`` as a float64 array of shape ``(k,)``; at least two scores, all finite.
 
-    Where scores are ``ranks``, only their order counts, and they may be infinite, but not NaN.
+    Of ``ranks`` only the order counts, and they may be infinite, but not NaN.
     """
     scores = np.asarray(values, np.float64)
     if scores.ndim != 1 or scores.size < 2:
@@ -205,12 +209,12 @@ def check_scores(name: str, values: ArrayLike, *, ranks: bool = False) -> Floats
 
 
 def any_infinite(*groups: Floats | None) -> bool:
-    """Whether a value of these is infinite."""
+    """Whether a value of these groups is infinite."""
     return any(bool(np.isinf(group).any()) for group in groups if group is not None)
 
 
 def all_equal(values: Floats) -> bool:
-    """Whether all values, of which there is at least one, are the same; also infinite ones."""
+    """Whether all values, at least one and also infinite ones, are the same."""
     return bool(values.min() == values.max())
 
 
@@ -220,8 +224,9 @@ def check_probability(name: str, value: float) -> None:
         raise_invalid(name, value, "in (0, 1)")
 
 
-# Noise multipliers between which all that is computed from them fits into floating point.
-LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
+# Noise multipliers between which every result computed from them fits into floating point.
+LEAST_NOISE = 1e-6
+MOST_NOISE = 1e6
 
 
 def check_noise_multiplier(name: str, value: float) -> None:
@@ -229,9 +234,8 @@ def check_noise_multiplier(name: str, value: float) -> None:
     if value < 0 or not math.isfinite(value):
         raise_invalid(name, value, "in [0, inf)")
     if value and not LEAST_NOISE <= value <= MOST_NOISE:
-        raise_invalid(
-            name, value, f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise"
-        )
+        wanted = f"in [{LEAST_NOISE:g}, {MOST_NOISE:g}], or 0 for no noise"
+        raise_invalid(name, value, wanted)
 
 
 def check_not_negative(name: str, value: float) -> None:

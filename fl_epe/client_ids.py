@@ -1,8 +1,8 @@
-"""What a client's id is: a text, exactly as it is written.
+"""Clients' ids are texts, exactly as they are written.
 
 Ids that pass through numbers merge clients in silence: 7 and 07 are one number, and so are two ids
-of 20 digits, which no float64 tells apart. How often clients take part, how many there are and
-the default delta would all be wrong.
+of 20 digits that are one float64. The clients' participations, their number and the default delta
+would all be wrong.
 
 Examples:
     >>> import pyarrow
@@ -36,8 +36,8 @@ def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
         or only space.
 
     Raises:
-        ValueError: for ids of any other type, such as real numbers: what was written cannot be
-            told from them.
+        ValueError: for ids of any other type, such as real numbers, which do not determine the text
+            that was written.
     """
     from pyarrow import string, types
 
@@ -51,7 +51,7 @@ def client_ids(column: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
 
 
 def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
-    """A column of texts, null where there is nothing but space."""
+    """A column of texts, null where there is only space."""
     from pyarrow import compute, scalar
 
     blank = compute.equal(compute.utf8_trim_whitespace(texts), "")
@@ -61,12 +61,14 @@ def blank_as_null(texts: pyarrow.ChunkedArray | pyarrow.Array) -> Any:
 def id_order(ids: Sequence[str]) -> Integers:
     """The place of each of these ids in their order.
 
-    That is the order of whole numbers where every id is as Python writes one, so that "7" comes
-    before "10", and else the order of texts.
+    That is the order of whole numbers if every id is written as Python writes one, so that "7"
+    comes before "10", and else the order of texts.
     """
+    keys: list[Any] = list(ids)
     try:
-        numbers = [int(one) for one in ids]
+        numbers = [int(text) for text in ids]
     except ValueError:
         numbers = []
-    ordered = numbers if list(map(str, numbers)) == list(ids) else ids
-    return np.argsort(np.argsort(np.array(ordered, object)))
+    if [str(number) for number in numbers] == keys:
+        keys = numbers
+    return np.argsort(np.argsort(np.array(keys, object)))

@@ -1,4 +1,4 @@
-"""`RunConfig`: everything that decides the result of an audited run, and when it may stop early."""
+"""`RunConfig`: the settings that decide the result of an audited run."""
 
 import dataclasses
 import functools
@@ -23,30 +23,30 @@ from fl_epe.schedules import Schedule, make_schedule, replays_log
 from fl_epe.seeding import NoiseGenerator
 from fl_epe.wording import how_often
 
-_OF_PAPER = 1000  # observed and unobserved canaries (Andrew et al. 2024)
+_PAPER_CANARIES = 1000  # observed, and as many unobserved (Andrew et al. 2024)
 _STOP_RULE = re.compile(r"\s*epsilon-all-(low(?=\s*>)|high(?=\s*<))\s*[<>]\s*(\S+)\s*")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """What an audited DP-FedAvg run does. Every value is checked before anything starts.
+    """Settings of an audited DP-FedAvg run, which are all checked before it starts.
 
     Attributes:
         clients: number m of real clients.
         rounds: number T of training rounds.
         clients_per_round: expected number of real clients in a round.
-        participation: schedule, with options where its kind has some: 'epochs' (freshly shuffled,
-            as in the paper), 'poisson', 'min-separation:separation=5' or another kind, all of which
-            'fl-epe schedules' lists. Canaries follow a schedule of the same kind.
+        participation: schedule, with its options if it has some: 'epochs' (freshly shuffled, as in
+            the paper), 'poisson', 'min-separation:separation=5' or another kind; 'fl-epe schedules'
+            lists them. Canaries follow a schedule of the same kind.
         canary_design: how canaries take part: 'ladder', at places that the clients' schedule gives
             to one more client each, some of which several canaries share, so that they take part
             once, twice, … and as often as a client; or 'paper', 1000 canaries, once each.
-        num_canaries: with the ladder places, else canaries (default: as many as their share allows
-            and as narrow intervals need); 0 for a run without canaries, which measures nothing.
+        num_canaries: number of places with the ladder, else of canaries (default: as many as their
+            share allows and narrow intervals need); 0 for a run that measures no ε.
         canary_participations: rounds in which each of the canaries takes part, on average where the
             schedule is random, instead of the ladder.
-        canary_share: largest expected share of a round that canaries have, if their number is not
-            given.
+        canary_share: largest expected share of a round that canaries have, if their number is
+            derived.
         unobserved: canaries that never take part and are only scored (default: few, as the law of
             their scores is known; 1000 where it is not or in the paper's design).
         inclusion: which canaries take part: 'fixed', or 'coin', each canary, the unobserved
@@ -56,8 +56,8 @@ class RunConfig:
             two fast transforms, or 'sphere', independent normal draws as in the paper.
         noise_multiplier: z, the standard deviation of the DP noise on the sum over the clip norm;
             0 for no noise.
-        noise_generator: what draws the DP noise: 'chacha20', a cipher, whose other numbers do not
-            follow from those that somebody has seen, or 'sfc64', for benchmarks only.
+        noise_generator: the generator of the DP noise: 'chacha20', a cipher, whose numbers cannot
+            be computed from others that it drew, or 'sfc64', for benchmarks only.
         mechanism: how the noise of rounds is correlated: 'independent', or a matrix mechanism,
             'tree', 'banded:bands=8', 'toeplitz', 'blt:buffers=3' or a .npy file with its lower
             triangular strategy matrix. One participation costs the same with each of them.
@@ -79,8 +79,8 @@ class RunConfig:
         full_knowledge: also track an adversary who knows all but one canary: the sum of the real
             clients' updates of every round, and the other canaries.
         stop_when: end the run as soon as ε is shown to be above a limit, 'epsilon-all-low > 8', or
-            below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval for every round
-            so far that holds at all rounds at once, so that one may act on it.
+            below one, 'epsilon-all-high < 2'. These are the ends of a 95% interval after every
+            round that holds for all rounds at once, so that it may be acted on.
     """
 
     clients: int
@@ -125,16 +125,13 @@ class RunConfig:
         self.sum_noise_multiplier()
 
     def _check_values(self) -> None:
-        for name in (
-            "clients",
-            "rounds",
-            "clients_per_round",
-            "local_epochs",
-            "local_batch_size",
-        ):
-            checks.check_count(name, getattr(self, name))
-        for name in ("clip_norm", "local_learning_rate"):
-            checks.check_positive(name, getattr(self, name))
+        checks.check_count("clients", self.clients)
+        checks.check_count("rounds", self.rounds)
+        checks.check_count("clients_per_round", self.clients_per_round)
+        checks.check_count("local_epochs", self.local_epochs)
+        checks.check_count("local_batch_size", self.local_batch_size)
+        checks.check_positive("clip_norm", self.clip_norm)
+        checks.check_positive("local_learning_rate", self.local_learning_rate)
         checks.check_probability("canary_share", self.canary_share)
         if self.unobserved is not None and (
             self.unobserved < 0 or self.unobserved == 1
@@ -192,22 +189,22 @@ class RunConfig:
 
     @functools.cached_property
     def load(self) -> CanaryLoad:
-        """The places of the ladder beside the clients, and what they can show."""
+        """The places of the ladder beside the clients, and the precision that they allow."""
+        schedule = self.client_schedule()
         return canary_load(
             self.clients,
             rounds=self.rounds,
-            participations=self.client_schedule().participations(),
+            participations=schedule.participations(),
             delta=self.target_delta,
             noise_multiplier=self.noise_multiplier,
-            secret=self.client_schedule().law(self.clients).hidden,
+            secret=schedule.law(self.clients).hidden,
             momentum=getattr(self.optimizer(), "momentum", 0.0),
             share=self.canary_share,
             places=self.num_canaries if self.on_ladder else None,
         )
 
     def _set_canaries(self) -> None:
-        """Fill in the numbers that nobody gave."""
-        paper = self.canary_design == "paper"
+        """Derive the numbers that are ``None``."""
         if self.by_coin and self.on_ladder:
             raise checks.ArgumentError(
                 "Expected {canary_design} to be 'paper', or canary_participations, with "
@@ -215,41 +212,41 @@ class RunConfig:
                 canary_design=self.canary_design,
                 inclusion=self.inclusion,
             )
-        count, often = self.num_canaries, self.canary_participations
-        if paper and often is None:
-            often = 1.0
-        if count is None and paper:
-            count = _OF_PAPER
-        elif count is None and often is not None and often > 0:
-            count = int(self.load.taken / often)
-            count *= count > 1
-        if count is not None and (
-            count < 0 or (count == 1 and (not self.on_ladder or self.load.secret))
-        ):
+        is_paper = self.canary_design == "paper"
+        participations = self.canary_participations
+        if is_paper and participations is None:
+            participations = 1.0
+        count = self.num_canaries
+        if count is None and is_paper:
+            count = _PAPER_CANARIES
+        elif count is None and participations is not None and participations > 0:
+            count = int(self.load.taken / participations)
+            if count == 1:
+                count = 0  # one canary has no spread
+        is_invalid = count is not None and count < 0
+        if count == 1:
+            is_invalid = not self.on_ladder or self.load.secret
+        if is_invalid:
             checks.raise_invalid("num_canaries", count, "to be 0 or an integer >= 2")
         unobserved = self.unobserved
-        if unobserved is None:
-            many = paper or self.canary_kind == "sphere"
-            unobserved = (
-                (count or 0) if self.by_coin else _OF_PAPER if many else LEAST_FOR_NULL
-            )
-        values = {
-            "num_canaries": count,
-            "canary_participations": often,
-            "unobserved": unobserved,
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        if unobserved is None and self.by_coin:
+            unobserved = count or 0
+        elif unobserved is None:
+            has_known_law = not is_paper and self.canary_kind == "rotation"
+            unobserved = LEAST_FOR_NULL if has_known_law else _PAPER_CANARIES
+        object.__setattr__(self, "num_canaries", count)
+        object.__setattr__(self, "canary_participations", participations)
+        object.__setattr__(self, "unobserved", unobserved)
 
     @property
     def canaries_per_round(self) -> float:
         """Expected number of canaries in a round."""
         if self.on_ladder:
             return self.load.taken / self.rounds
-        taking_part = float(self.num_canaries or 0)
+        participants = float(self.num_canaries or 0)
         if self.by_coin:
-            taking_part = (taking_part + (self.unobserved or 0)) / 2
-        return taking_part * self.canary_schedule().participations() / self.rounds
+            participants = (participants + (self.unobserved or 0)) / 2
+        return participants * self.canary_schedule().participations() / self.rounds
 
     @property
     def cohort_size(self) -> float:
@@ -261,35 +258,39 @@ class RunConfig:
         return self.client_schedule().cohort_size(self.clients)
 
     def canary_plan(self) -> list[str]:
-        """What the canaries do to the run and can show, in sentences for people."""
+        """The canaries' share of the run and the precision that they allow, in sentences."""
         if self.num_canaries == 0:
             return ["The run has no canaries, and measures no ε."]
         if self.on_ladder:
             return self.load.sentences()
         share = self.canaries_per_round / (self.cohort_size + self.canaries_per_round)
-        often = how_often(self.canary_participations or 0)
+        frequency = how_often(self.canary_participations or 0)
         return [
-            f"{self.num_canaries:,} canaries take part {often} each, "
+            f"{self.num_canaries:,} canaries take part {frequency} each, "
             f"{100 * share:.2g}% of a round beside {self.clients:,} clients."
         ]
 
     def client_schedule(self) -> Schedule:
-        """Who of the real clients takes part when."""
+        """The participation schedule of the real clients."""
         participations = self.rounds * self.clients_per_round / self.clients
         try:
             return _schedule(self.participation, self.rounds, participations)
         except checks.ArgumentError as error:
             if "participations" not in error.values:
                 raise
-            names = ("rounds", "clients_per_round", "clients")
+            values = error.values | {
+                "rounds": self.rounds,
+                "clients_per_round": self.clients_per_round,
+                "clients": self.clients,
+            }
             raise checks.ArgumentError(
                 f"{error.text} A client takes part {{rounds}} * {{clients_per_round}} / {{clients}}"
                 f" = {how_often(participations)}.",
-                **error.values | {name: getattr(self, name) for name in names},
+                **values,
             ) from error
 
     def canary_schedule(self) -> Schedule:
-        """Who of the observed canaries takes part when; the clients' schedule with the ladder.
+        """The participation schedule of the observed canaries; the clients' with the ladder.
 
         Raises:
             ValueError: if the canaries cannot take part so often in so few rounds.
@@ -307,7 +308,7 @@ class RunConfig:
             return _schedule(self.participation, self.rounds, participations)
 
     def clip_rule(self) -> ClipNorm:
-        """How the clip norm of a round is chosen."""
+        """The rule for the clip norm of a round."""
         match self.clipping:
             case "fixed":
                 return FixedClip(self.clip_norm)
@@ -316,7 +317,9 @@ class RunConfig:
         assert_never(self.clipping)
 
     def _adaptive_clip(self) -> AdaptiveClip:
-        voters = self.clients_per_round + self.canaries_vote * self.canaries_per_round
+        voters = float(self.clients_per_round)
+        if self.canaries_vote:
+            voters += self.canaries_per_round
         count_std = self.clip_count_std
         if count_std is None:
             count_std = max(voters / 20, self.noise_multiplier)
@@ -341,9 +344,10 @@ class RunConfig:
 
     def stops_at(self, low: float, high: float) -> bool:
         """Whether `stop_when` ends a run whose ε so far is between these."""
-        if (found := _stop_rule(self.stop_when or "")) is None:
+        rule = _stop_rule(self.stop_when or "")
+        if rule is None:
             return False
-        end, limit = found
+        end, limit = rule
         return low > limit if end == "low" else high < limit
 
     def optimizer(self) -> ServerOptimizer:
@@ -360,22 +364,26 @@ class RunConfig:
 
 
 def _stop_rule(text: str) -> tuple[str, float] | None:
-    """Which end of the interval, and its limit."""
-    found = _STOP_RULE.fullmatch(text)
+    """The end of the interval, and its limit; ``None`` if the text is no rule."""
+    match = _STOP_RULE.fullmatch(text)
+    if match is None:
+        return None
     try:
-        limit = float(found[2]) if found else math.nan
+        limit = float(match[2])
     except ValueError:
         return None
-    return (found[1], limit) if found and 0 <= limit < math.inf else None
+    return (match[1], limit) if 0 <= limit < math.inf else None
 
 
 def chosen_delta(delta: float | None, clients: int) -> float:
-    """``delta``, or the paper's m^-1.1 for m ``clients``, of which there must be two then."""
-    if delta is None and clients < 2:
+    """``delta``, or the paper's m^-1.1 for m ``clients``, which needs at least two."""
+    if delta is not None:
+        return delta
+    if clients < 2:
         raise checks.ArgumentError(
             "Expected {clients} >= 2, or a delta.", clients=clients
         )
-    return float(clients**-1.1) if delta is None else delta
+    return float(clients**-1.1)
 
 
 @functools.lru_cache(maxsize=16)

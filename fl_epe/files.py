@@ -1,8 +1,7 @@
-r"""Files that are written whole and through no link, and text from outside that is harmless.
+r"""Files that are written completely and through no link, and safe printing of foreign text.
 
-A file is first written under a name of its own, ``NAME.0123abcd.fl-epe-part`` with eight random
-digits, and takes the place of ``NAME`` at the end. Nothing else is ever removed: a file that ends
-otherwise is not ours.
+A file is first written as ``NAME.0123abcd.fl-epe-part`` with eight random digits, and replaces
+``NAME`` at the end. Only files with such names are ever removed.
 
 Examples:
     >>> printable("\x1b[2J\x1b[HA client says: ε ≈ 0")
@@ -23,16 +22,16 @@ from typing import Any, BinaryIO
 
 from fl_epe.checks import ArgumentError
 
-# How the name of a file ends while it is being written.
+# The end of a file's name while it is being written.
 PART = ".fl-epe-part"
 
-# The file in a run's folder that says that the run is finished.
+# The file in the folder of a finished run.
 RECORD = "record.npz"
 
-# The file in a run's folder while the run is under way.
+# The file in the folder of an unfinished run.
 CHECKPOINT = "checkpoint.npz"
 
-# In a folder while a process works in it; it holds the number of the process.
+# The file in a folder while a process works in it, with the number of the process.
 LOCK = "fl-epe.lock"
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -40,17 +39,22 @@ _OURS = re.compile(rf".+\.[0-9a-f]{{8}}{re.escape(PART)}")
 
 
 def printable(text: str) -> str:
-    """The text with every character that would move a cursor or turn the text written out.
+    """The text with an escape for every character that would move a cursor or turn the text.
 
-    Lines stay lines. What is written out is so as in JSON, so that JSON stays the same JSON.
+    Line breaks stay. Escapes are those of JSON, so that the values of a JSON text do not change.
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs"
-        else " " if c.isspace() else json.dumps(c)[1:-1]
-        for c in text
-    )  # fmt: skip
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    is_space = unicodedata.category(character) == "Zs"
+    if character.isprintable() or character == "\n" or is_space:
+        return character
+    if character.isspace():
+        return " "
+    return json.dumps(character)[1:-1]
 
 
 def on_one_line(text: str) -> str:
@@ -59,28 +63,28 @@ def on_one_line(text: str) -> str:
 
 
 def run_folder(name: str) -> Path:
-    """``runs/NAME-DATE-TIME``, where a run is kept by default."""
+    """``runs/NAME-DATE-TIME``, the default folder of a run."""
     return Path("runs", time.strftime(f"{name}-%Y%m%d-%H%M%S"))
 
 
 def part_of(path: Path) -> Path:
-    """A new name of ours beside ``path``."""
+    """A new temporary name beside ``path``."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the files in a folder that killed processes of ours left half-written."""
+    """Remove the incomplete files in a folder that killed processes of this package left."""
     for path in folder.glob(f"*{PART}"):
         if _OURS.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
 
 
 def inside(folder: Path, path: Path) -> Path:
-    """``path``, a file or folder that stands in ``folder``.
+    """``path``, a file or folder in ``folder``.
 
     Raises:
-        ValueError: if it leads out of the folder: whoever sent that does not choose what else is
-            read or written.
+        ValueError: if it leads out of the folder: the sender of a folder must not choose other
+            files to read or write.
     """
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(
@@ -96,7 +100,7 @@ def record_in(folder: Path) -> Path:
 
 
 def no_link(path: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file, but neither where a link points nor one to wait for, as a pipe.
+    """Open a file, but follow no link, and do not wait for a pipe.
 
     A file with other names (hard links) is read, but not written to. For ``opener=`` of `open`,
     without a mode that truncates.
@@ -112,7 +116,7 @@ def no_link(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def lock_of(path: Path) -> Any:
-    """A `filelock.FileLock` that is not taken yet, on a file that is made if it is missing.
+    """A `filelock.FileLock` that is not acquired yet, on a file that is made if it is missing.
 
     Raises:
         OSError: if it is a link or has other names, or if it cannot be written.
@@ -127,8 +131,8 @@ def lock_of(path: Path) -> Any:
 def locked(directory: Path) -> Iterator[None]:
     """Be the only process that works in ``directory``, which is made if it is missing.
 
-    The lock is the kernel's and dies with its process, however that ends. File systems without
-    locks keep nobody out.
+    The kernel releases the lock with its process, however that ends. On file systems without
+    locks, other processes are not excluded.
 
     Raises:
         ArgumentError: if another process is in it, with that process's number.
@@ -143,9 +147,9 @@ def locked(directory: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
         path.write_text(str(os.getpid()))
     except filelock.Timeout:
-        other = path.read_text(errors="replace")[:20].strip() or "another one"
+        owner = path.read_text(errors="replace")[:20].strip() or "another one"
         raise ArgumentError(
-            f"Expected {{directory}} to be free: process {other} is at work in it. Wait until it "
+            f"Expected {{directory}} to be free: process {owner} is at work in it. Wait until it "
             "is done, or stop it.",
             directory=str(directory),
         ) from None
@@ -163,22 +167,22 @@ def locked(directory: Path) -> Iterator[None]:
 def whole_file(
     path: Path, *, private: bool, previous: Path | None = None
 ) -> Iterator[BinaryIO]:
-    """A file to write to that takes the place of ``path`` at the end, in one step.
+    """A file to write to that replaces ``path`` at the end, in one step.
 
-    An error leaves what was there. If that is a link, the link is replaced, not what it points to.
-    The content is on the disk before it has its name, so that a loss of power leaves a whole file.
+    After an error the old file is unchanged. A link is replaced, not the file that it points to.
+    The content is on the disk before it has its name, so that a loss of power leaves a complete
+    file.
 
     Args:
-        path: where the file goes; its folder is made if it is missing.
+        path: the final path; its folder is made if it is missing.
         private: for its owner alone (mode 0600).
-        previous: a path for the file whose place is taken, if there is one. At every moment there
-            is a whole file under ``path`` or ``previous``.
+        previous: a path for the file that is replaced, if there is one. At every moment there is a
+            complete file at ``path`` or ``previous``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(path)
-    descriptor = os.open(
-        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
-    )
+    mode = 0o600 if private else 0o666
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -193,7 +197,7 @@ def whole_file(
 
 
 def write_bytes(path: Path, content: bytes, *, private: bool = False) -> Path:
-    """Write a file in one step, for everybody or its owner alone to read; returns ``path``."""
+    """Write a file in one step, readable by all users or its owner alone; returns ``path``."""
     with whole_file(path, private=private) as file:
         file.write(content)
     return path
@@ -206,6 +210,6 @@ def write_json(path: Path, values: Any) -> Path:
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> Path:
-    """Write a text as `printable` does, and else as `write_bytes`; returns ``path``."""
-    content = "\n".join(map(printable, text.split("\n"))).encode()
-    return write_bytes(path, content, private=private)
+    """Write the `printable` form of a text as `write_bytes` does; returns ``path``."""
+    lines = [printable(line) for line in text.split("\n")]
+    return write_bytes(path, "\n".join(lines).encode(), private=private)

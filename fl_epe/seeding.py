@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Seeds:
 
     Attributes:
         canary: the canaries' directions. Anyone who can guess it can subtract the canaries.
-        participation: who takes part in which round.
+        participation: the rounds of clients and canaries.
         noise: the DP noise. With ``None`` every round draws fresh entropy, which is not stored.
         local: batch order and dropout on the clients.
         initial: the initial model.
@@ -50,26 +50,27 @@ class Seeds:
             ValueError: if ``seed`` is negative.
         """
         if seed is None:
-            drawn = {
-                name: secrets.randbits(128) for name in _STREAMS if name != "noise"
-            }
-            return cls(noise=None, **drawn)
+            drawn: dict[str, Any] = {n: secrets.randbits(128) for n in _STREAMS}
+            drawn["noise"] = None
+            return cls(**drawn)
         check_not_negative("seed", seed)
         children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
-        words = [child.generate_state(2, np.uint64) for child in children]
-        return cls(*(int(high) << 64 | int(low) for high, low in words))
+        seeds = []
+        for child in children:
+            high, low = child.generate_state(2, np.uint64)
+            seeds.append(int(high) << 64 | int(low))
+        return cls(*seeds)
 
 
 def generator(seed: int | None, *index: int) -> np.random.Generator:
     """A generator for item ``index`` of the stream with this ``seed``; the same on all machines.
 
-    With ``seed=None`` the generator is seeded with 256 bits from the operating system. Nothing that
-    it draws protects anybody: for DP noise there is `noise_generator`.
+    With ``seed=None`` the generator is seeded with 256 bits from the operating system. It is no
+    cipher: for DP noise there is `noise_generator`.
     """
     entropy = secrets.randbits(256) if seed is None else seed
-    return np.random.Generator(
-        np.random.SFC64(np.random.SeedSequence(entropy, spawn_key=index))
-    )
+    sequence = np.random.SeedSequence(entropy, spawn_key=index)
+    return np.random.Generator(np.random.SFC64(sequence))
 
 
 def noise_generator(
@@ -79,10 +80,10 @@ def noise_generator(
 
     Args:
         seed: the same on all machines for the same seed. ``None``: a key of 256 bits from the
-            operating system, which is kept nowhere.
+            operating system, which is not stored.
         index: of the item, such as the round.
-        kind: 'chacha20', whose other numbers do not follow from those that somebody has seen
-            (RFC 8439, with a counter of 64 bits), or 'sfc64', a third as slow and no cipher: its
+        kind: 'chacha20', whose numbers cannot be computed from others that it drew (RFC 8439, with
+            a counter of 64 bits), or 'sfc64', which takes a third of the time and is no cipher: its
             state follows from five outputs.
     """
     if kind == "sfc64":
@@ -92,8 +93,7 @@ def noise_generator(
     if seed is None:
         key = secrets.randbits(256)
     else:
-        words = np.random.SeedSequence(seed, spawn_key=index).generate_state(
-            4, np.uint64
-        )
+        sequence = np.random.SeedSequence(seed, spawn_key=index)
+        words = sequence.generate_state(4, np.uint64)
         key = int.from_bytes(words.astype("<u8").tobytes(), "little")
     return np.random.Generator(ChaCha(key=key, rounds=20))

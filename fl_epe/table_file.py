@@ -1,17 +1,17 @@
-"""Reads tables from files: the rules that every reader of a table keeps.
+"""Reads tables from files, by the same rules for every reader of a table.
 
-`read_table` chooses a reader by the file's ending, in any case, and says what is wrong in one line.
-A text is opened by `open_table` alone, and `text_layout` says how it is written:
+`read_table` chooses a reader by the file's ending, in any case, and reports an error in one line.
+Only `open_table` opens a text, and `text_layout` detects its format:
 
-- CSV, TSV and JSON lines, each also packed with gzip, of which no more is unpacked than
-  `fl_epe.archive` allows;
+- CSV, TSV and JSON lines, each also packed with gzip, which is unpacked within the limits of
+  `fl_epe.archive`;
 - text is in UTF-8, or in UTF-16 with its byte order mark;
 - a CSV file whose header has no comma may have semicolons, beside which numbers may have decimal
   commas, or tabs;
 - a last line without a line break is refused, as the file may be cut off there. A packed file
-  cannot be: it has a checksum. Neither can a line of JSON: it has brackets;
-- names of columns are without the space around them, and none may be there twice. Those that a
-  reader looks for are found in any case (`find_columns`).
+  shows that by its checksum, and a line of JSON by its brackets;
+- names of columns are stripped of space, and duplicates are refused. The columns that a reader
+  needs are found in any case (`find_columns`).
 """
 
 import codecs
@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import gzip
 import io
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,9 +46,8 @@ TEXT_ENDINGS = (".csv", ".tsv", ".jsonl")
 
 _HEAD = 1 << 16  # bytes, enough for a header and some rows
 _LONGEST_LINE = 1 << 22
-_FREE = (
-    2 << 20
-)  # bytes of a packed text, or numbers in Parquet, where Python reads each row
+# Bytes to which a table of any size may unpack, if Python reads each row.
+_FREE = 2 << 20
 _ROWS = 1 << 14  # of Parquet, at once as Python's objects
 _UTF_16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 _DECIMAL_COMMA = re.compile(
@@ -59,21 +57,21 @@ _SAVE = "save it as UTF-8"
 
 
 def table_ending(path: Path) -> str:
-    """What the end of the name says about the format: in small letters, and without ``.gz``."""
+    """The end of the name that shows the format, in lower case; of a text without ``.gz``."""
     name = path.name.lower()
-    text = Path(name.removesuffix(".gz")).suffix
-    return text if text in TEXT_ENDINGS else Path(name).suffix
+    unpacked = Path(name.removesuffix(".gz")).suffix
+    return unpacked if unpacked in TEXT_ENDINGS else Path(name).suffix
 
 
 def read_table(
     path: Path, readers: Mapping[str, Callable[[Path], Content]], what: str
 ) -> Content:
-    """What the reader for the ending of ``path`` makes of the file.
+    """The result of the reader for the ending of ``path``.
 
     Args:
         path: the file.
         readers: by `table_ending`, such as ".csv".
-        what: what the file should hold, for messages.
+        what: the expected content, for messages.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -81,11 +79,10 @@ def read_table(
             line with the file and the reason.
     """
     require_file(path)
-    if (ending := table_ending(path)) not in readers:
-        known = ", ".join(readers)
-        raise_invalid(
-            "path", str(path), f"to end with one of {known} (of text, also with .gz)"
-        )
+    ending = table_ending(path)
+    if ending not in readers:
+        wanted = f"to end with one of {', '.join(readers)} (of text, also with .gz)"
+        raise_invalid("path", str(path), wanted)
     try:
         return readers[ending](path)
     except (*UNREADABLE, csv.Error) as error:
@@ -101,39 +98,40 @@ def shown(value: object) -> str:
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Raise a `ValueError` for a duplicate column; one without a name may be there twice."""
-    for name, times in collections.Counter(names).most_common(2):
-        if name and times > 1:
+    """Raise a `ValueError` for a duplicate column; several may have no name."""
+    for name, count in collections.Counter(names).items():
+        if name and count > 1:
             raise ValueError(f"duplicate column {shown(name)}")
 
 
 def find_columns(
     header: Sequence[str], wanted: Sequence[str], *, every: bool = False
 ) -> dict[str, int]:
-    """Where the columns of these names are, which are in small letters; the header's in any case.
+    """The positions of the wanted columns in a header, whose names may be in any case.
 
     Args:
         header: the names in the file.
-        wanted: the names to look for.
-        every: whether none may be missing; otherwise one is enough.
+        wanted: the names to look for, in lower case.
+        every: whether all are required; otherwise one is enough.
 
     Raises:
-        ValueError: for a duplicate column, or if not enough are there.
+        ValueError: for a duplicate column, or if a required column is missing.
     """
     names = [name.strip() for name in header]
     check_header(names)
-    small = [name.lower() for name in names]
-    check_header([name for name in small if name in wanted])
-    found = {name: small.index(name) for name in wanted if name in small}
-    missing = [name for name in wanted if name not in found]
-    if missing and (every or not found):
-        reason = f"column {missing[0]!r} is missing, " if every else ""
-        raise ValueError(f"{reason}found {shown(names)}")
-    return found
+    lower = [name.lower() for name in names]
+    check_header([name for name in lower if name in wanted])
+    columns = {name: lower.index(name) for name in wanted if name in lower}
+    missing = [name for name in wanted if name not in columns]
+    if missing and every:
+        raise ValueError(f"column {missing[0]!r} is missing, found {shown(names)}")
+    if missing and not columns:
+        raise ValueError(f"found {shown(names)}")
+    return columns
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes in a file packed with gzip, of which no more are unpacked than may be."""
+    """The bytes in a file packed with gzip, which are unpacked within the limits."""
 
     def __init__(self, path: Path) -> None:
         self._packed_size = path.stat().st_size
@@ -155,8 +153,8 @@ class _Unpacked(io.RawIOBase):
 def open_table(path: Path) -> BinaryIO:
     """The bytes of a table that is text, unpacked if its name ends with ``.gz``.
 
-    Reading them raises a `ValueError` if it would unpack to more than it may, and what `gzip`
-    raises for a file that is damaged or cut off.
+    Reading them raises a `ValueError` beyond the limits of `fl_epe.archive`, and the errors of
+    `gzip` for a file that is damaged or cut off.
     """
     if path.suffix.lower() == ".gz":
         return io.BufferedReader(_Unpacked(path), _HEAD)
@@ -165,7 +163,7 @@ def open_table(path: Path) -> BinaryIO:
 
 @dataclasses.dataclass(frozen=True)
 class TextLayout:
-    """How the text of a table is written.
+    """The format of a table that is text.
 
     Attributes:
         encoding: "utf-8-sig" or "utf-16".
@@ -179,20 +177,24 @@ class TextLayout:
 
 
 def text_layout(path: Path) -> TextLayout:
-    """How a CSV or TSV file is written, by its first 64 KiB and its end.
+    """The format of a CSV or TSV file, from its first 64 KiB and its end.
 
     Raises:
-        ValueError: for what is no text in UTF-8 or UTF-16, or a last line without a line break.
+        ValueError: for a file that is no text in UTF-8 or UTF-16, or a last line without a line
+            break.
     """
     head, encoding = text_head(path)
     _check_end(path, encoding)
     text = head.decode(encoding, "replace").lstrip("\r\n")
     separator = "\t"
     if table_ending(path) == ".csv":
-        header = re.sub('"[^"]*"', "", text.splitlines()[0]) if text else ""
-        separator = next((sign for sign in ",;\t" if sign in header), ",")
-    comma = separator == ";" and _DECIMAL_COMMA.search(text)
-    return TextLayout(encoding, separator, "," if comma else ".")
+        header = text.splitlines()[0] if text else ""
+        unquoted = re.sub('"[^"]*"', "", header)
+        separator = next((sign for sign in ",;\t" if sign in unquoted), ",")
+    decimal = "."
+    if separator == ";" and _DECIMAL_COMMA.search(text):
+        decimal = ","
+    return TextLayout(encoding, separator, decimal)
 
 
 def text_head(path: Path) -> tuple[bytes, str]:
@@ -223,11 +225,10 @@ def _check_end(path: Path, encoding: str) -> None:
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
     """The lines of a text with their ends; the file is read line by line."""
-    number = 0
     try:
         with io.TextIOWrapper(open_table(path), encoding, newline="") as file:
-            while line := file.readline(_LONGEST_LINE):
-                number += 1
+            lines = iter(lambda: file.readline(_LONGEST_LINE), "")
+            for number, line in enumerate(lines, 1):
                 if len(line) == _LONGEST_LINE:
                     raise ValueError(
                         f"line {number} is longer than {_LONGEST_LINE:,} characters"
@@ -245,10 +246,10 @@ class TableRows:
     """Some columns of a table, row by row.
 
     Attributes:
-        names: of the columns that were asked for and are there.
-        rows: their cells in each row: texts, and what JSON or Parquet holds; ``None`` where there
-            is nothing. The number of a row is that of its last line, if it is of a text.
-        unit: what is numbered: "line" or "row".
+        names: of the wanted columns that the table has.
+        rows: their cells in each row: texts, or values of JSON or Parquet; ``None`` for an empty
+            cell. In a text, the number of a row is that of its last line.
+        unit: what the numbers count: "line" or "row".
         decimal: see `TextLayout`.
     """
 
@@ -266,7 +267,7 @@ def table_rows(path: Path, wanted: Sequence[str], *, every: bool = False) -> Tab
     """Some columns of a CSV, TSV, JSON lines or Parquet file; a text need not fit into memory.
 
     Empty lines are left out, and rows of CSV that are too short are filled with empty cells. The
-    first line of JSON says which columns there are.
+    first line of JSON defines the columns.
 
     Args:
         path: the file.
@@ -274,81 +275,86 @@ def table_rows(path: Path, wanted: Sequence[str], *, every: bool = False) -> Tab
         every: see `find_columns`.
 
     Raises:
-        ValueError: for a column that is missing or there twice, a row with more cells than the
-            header, a line that is no JSON object, and what `text_layout` and `parquet_table`
-            refuse; also while the rows are read.
-        csv.Error: for what is no CSV.
+        ValueError: for a column that is missing or duplicate, a row with more cells than the
+            header, a line that is no JSON object, and the errors of `text_layout` and
+            `parquet_table`; also while the rows are read.
+        csv.Error: for a file that is no CSV.
     """
     ending = table_ending(path)
     if ending == ".parquet":
         table = parquet_table(path, wanted, every=every)
         return TableRows(table.column_names, _parquet_rows(table), "row")
+    decimal = "."
     if ending == ".jsonl":
         rows = _json_rows(path, wanted, every)
-        return TableRows(next(rows)[1], rows)
-    layout = text_layout(path)
-    rows = _csv_rows(path, layout, wanted, every)
-    return TableRows(next(rows)[1], rows, decimal=layout.decimal)
+    else:
+        layout = text_layout(path)
+        decimal = layout.decimal
+        rows = _csv_rows(path, layout, wanted, every)
+    _, names = next(rows)
+    return TableRows(names, rows, decimal=decimal)
 
 
 def _parquet_rows(table: Any) -> Iterator[Row]:
-    number = itertools.count(1)
+    number = 0
     for batch in table.to_batches(max_chunksize=_ROWS):
-        for cells in zip(
-            *(column.to_pylist() for column in batch.columns), strict=True
-        ):
-            yield next(number), list(cells)
+        columns = [column.to_pylist() for column in batch.columns]
+        for cells in zip(*columns, strict=True):
+            number += 1
+            yield number, list(cells)
 
 
 def _csv_rows(
     path: Path, layout: TextLayout, wanted: Sequence[str], every: bool
 ) -> Iterator[Row]:
     """The names of the columns, and the rows of their cells."""
-    reader = csv.reader(
-        _lines(path, layout.encoding), delimiter=layout.separator, strict=True
-    )
+    lines = _lines(path, layout.encoding)
+    reader = csv.reader(lines, delimiter=layout.separator, strict=True)
     rows = filter(None, reader)
-    if (header := next(rows, None)) is None:
+    header = next(rows, None)
+    if header is None:
         raise ValueError("the file is empty")
     width = len(header)
-    found = find_columns(header, wanted, every=every)
-    places = list(found.values())
-    yield 0, list(found)
+    columns = find_columns(header, wanted, every=every)
+    positions = list(columns.values())
+    yield 0, list(columns)
     for row in rows:
-        if len(row) != width:
-            if len(row) > width:
-                raise ValueError(
-                    f"line {reader.line_num} has {len(row)} cells, the header {width}"
-                )
-            row += [""] * (width - len(row))
-        yield reader.line_num, [row[at] for at in places]
+        if len(row) > width:
+            raise ValueError(
+                f"line {reader.line_num} has {len(row)} cells, the header {width}"
+            )
+        row += [""] * (width - len(row))
+        yield reader.line_num, [row[position] for position in positions]
 
 
 def _json_rows(path: Path, wanted: Sequence[str], every: bool) -> Iterator[Row]:
     """The names of the columns, and the rows of their cells."""
 
     @functools.lru_cache
-    def columns(keys: tuple[str, ...]) -> dict[str, int]:
+    def columns_of(keys: tuple[str, ...]) -> dict[str, int]:
         return find_columns(keys, wanted, every=every)
 
+    _, encoding = text_head(path)
     names: list[str] = []
-    for number, line in enumerate(_lines(path, text_head(path)[1]), 1):
+    for number, line in enumerate(_lines(path, encoding), 1):
         if not line.strip():
             continue
         values = json_object(line, f"line {number}")
         try:
-            found = columns(tuple(values))
+            columns = columns_of(tuple(values))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         if not names:
-            names = list(found)
+            names = list(columns)
             yield 0, names
-        if new := found.keys() - set(names):
+        new = columns.keys() - set(names)
+        if new:
             raise ValueError(
                 f"line {number} has {min(new)!r}, which the first line has not"
             )
         cells = list(values.values())
-        yield number, [cells[found[name]] if name in found else None for name in names]
+        cell_of = {name: cells[position] for name, position in columns.items()}
+        yield number, [cell_of.get(name) for name in names]
     if not names:
         raise ValueError("the file is empty")
 
@@ -360,8 +366,8 @@ def parquet_table(
 
     Args:
         path: the file.
-        wanted: see `find_columns`; the table has these columns under these names. All columns by
-            default, under their own.
+        wanted: see `find_columns`; the table has these columns under these names. By default all
+            columns, under their names in the file.
         every: see `find_columns`.
 
     Raises:
@@ -379,21 +385,24 @@ def parquet_table(
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             check_header([name.strip() for name in names])
-            found = find_columns(names, wanted, every=every) if wanted else {}
             _check_size(file.metadata, path.stat().st_size)
-            if wanted:
-                check_size(file.metadata.num_rows * 8, path.stat().st_size, _FREE)
-            columns = [names[at] for at in found.values()]
-            table = file.read(columns=columns or None)
+            if not wanted:
+                table = file.read()
+                table.validate(full=True)
+                return table
+            check_size(file.metadata.num_rows * 8, path.stat().st_size, _FREE)
+            positions = find_columns(names, wanted, every=every)
+            columns = [names[position] for position in positions.values()]
+            table = file.read(columns=columns)
             table.validate(full=True)
     except pyarrow.ArrowException as error:
         raise ValueError(one_line(error)) from error
-    return table.select(columns).rename_columns(list(found)) if found else table
+    return table.select(columns).rename_columns(list(positions))
 
 
-def _check_size(about: Any, size: int) -> None:
-    # Not of each column: what PyArrow finds wrong in there it does not raise, it ends the process.
-    groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    rows = max(about.num_rows, sum(abs(group.num_rows) for group in groups))
+def _check_size(metadata: Any, size: int) -> None:
+    # Not of each column: for invalid metadata of a column PyArrow ends the process.
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    rows = max(metadata.num_rows, sum(abs(group.num_rows) for group in groups))
     claimed = sum(abs(group.total_byte_size) for group in groups)
     check_size(max(claimed, rows * 8), size)  # a number has 8 bytes

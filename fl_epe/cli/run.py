@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from fl_epe.archive import place_of
 from fl_epe.checks import (
     ArgumentError,
     Floats32,
@@ -28,7 +29,7 @@ from fl_epe.config import RunConfig
 from fl_epe.files import CHECKPOINT, RECORD, locked, on_one_line, remove_parts
 from fl_epe.loggers import LoggerName, Loggers, check_loggers
 from fl_epe.seeding import Seeds
-from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
+from fl_epe.tasks import find_task, is_reference, look_in_current_folder
 
 if TYPE_CHECKING:
     from fl_epe.simulation import Job, Progress

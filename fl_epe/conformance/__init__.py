@@ -19,7 +19,7 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.conformance.result import ConformanceResult

@@ -1,6 +1,6 @@
 """Real federated data sets by client, EMNIST and StackOverflow, and synthetic ones.
 
-`convert` reads what is published (a hub id, SQLite, HDF5, Parquet, LEAF's JSON or a folder of
+`convert` reads a published data set (a hub id, SQLite, HDF5, Parquet, LEAF's JSON or a folder of
 the `datasets` library) and writes a folder that a `ClientStore` maps into memory; both need the
 extra ``data``. `synthetic_text` and `synthetic_images` draw data of the same shape
 from a seed.
@@ -17,9 +17,9 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
 from fl_epe.data.examples import absolute
 from fl_epe.data.leaf import LEAF, read_leaf
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.data.conversion import ClientStore, convert, open_data

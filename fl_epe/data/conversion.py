@@ -9,7 +9,6 @@ names ascending, where their examples begin and how many there are, and what els
 import contextlib
 import functools
 import hashlib
-import itertools
 import os
 import shutil
 import tempfile
@@ -30,7 +29,7 @@ from fl_epe.files import PART, inside, lock_of
 from fl_epe.seeding import generator
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, how many rows are done, and how many there are if known."""
+"""Called with the step, the number of rows done, and the number of all rows if known."""
 
 MOST_HELD_OUT = 20_000
 _HELD_OUT_SHARE = 0.1
@@ -45,8 +44,8 @@ class ClientStore:
     """Reads what `fl_epe.data.convert` wrote. Opening it reads the index, no examples.
 
     Attributes:
-        about: kind, numbers of clients, of those left out as they have no examples, and of
-            examples, where from.
+        about: kind, source, and the numbers of examples, of clients, and of clients that are left
+            out as they have no examples.
         names: the clients' names in the source, ascending.
     """
 
@@ -54,29 +53,27 @@ class ClientStore:
         """Open the folder ``path``.
 
         Raises:
-            ValueError: if it is no such data set or not a whole one, naming the file.
+            ValueError: if it is no such data set or incomplete, naming the file.
             FileNotFoundError: if a file is missing.
         """
-        what, texts = "the index of a converted data set", ("about",)
-        place = inside(path, path / _INDEX)
-        (self.about,), index = read_archive(place, what, schema=_SCHEMA, texts=texts)
-        self.names, self._start, self._count = (
-            index["client"],
-            index["start"],
-            index["count"],
-        )
+        description = "the index of a converted data set"
+        file = inside(path, path / _INDEX)
+        texts, index = read_archive(file, description, schema=_SCHEMA, texts=("about",))
+        self.about = texts[0]
+        self.names = index["client"]
+        self._start = index["start"]
+        self._count = index["count"]
         self._train = self._mapped(inside(path, path / "train.bin"), "examples")
         self._held_out = self._mapped(inside(path, path / "held_out.bin"), "held_out")
 
     def _mapped(self, path: Path, count: str) -> np.ndarray:
-        shape, dtype = (
-            (self.about[count], self.about["width"]),
-            np.dtype(self.about["dtype"]),
-        )
-        wanted, size = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size
+        shape = (self.about[count], self.about["width"])
+        dtype = np.dtype(self.about["dtype"])
+        wanted = shape[0] * shape[1] * dtype.itemsize
+        size = path.stat().st_size
         if size != wanted:
             raise ValueError(f"Expected {path} to have {wanted} bytes, found {size}.")
-        if not size:  # cannot be mapped
+        if not size:  # an empty file cannot be mapped
             return np.empty(shape, dtype)
         return np.asarray(np.memmap(path, dtype, "r", shape=shape))
 
@@ -84,7 +81,7 @@ class ClientStore:
         return len(self._count)
 
     def sizes(self, clients: np.ndarray, most: int = 0) -> np.ndarray:
-        """How many examples each of these ``clients`` has, at ``most`` so many; 0 for no limit."""
+        """The number of examples of each of ``clients``, at most ``most``; 0 for no limit."""
         sizes = self._count[clients]
         return np.asarray(np.minimum(sizes, most) if most else sizes)
 
@@ -93,10 +90,10 @@ class ClientStore:
         return self._train[self._start[client] :][: self._count[client]]
 
     def shuffled(self, client: int, most: int, seed: int) -> np.ndarray:
-        """The examples of a client in an order that ``seed`` decides, the first ``most`` of them.
+        """The first ``most`` examples of a client in a random order from ``seed``; 0 for all.
 
-        With ``most=0`` all. The reference shuffles, repeats for the local epochs and then takes;
-        here each epoch has the same ``most`` examples.
+        The reference shuffles, repeats for the local epochs and then takes; here each epoch has the
+        same ``most`` examples.
         """
         examples = self.client(client)
         order = generator(seed, client).permutation(len(examples))
@@ -108,27 +105,29 @@ class ClientStore:
 
 
 class Grouper:
-    """Takes examples of any clients in any order, gives them back client by client.
+    """Sorts examples by client, in bounded memory.
 
     An external bucket sort: examples wait in memory; when they take more than 64 MiB they are
-    appended to one of 256 files, all of a client to the same; at the end one file after another is
-    sorted. The examples of a client keep their order.
+    appended to 256 files, those of a client always to the same file; at the end one file after
+    another is sorted. The examples of a client keep their order.
 
     Args:
-        folder: where the bucket files go; they are removed as they are read.
-        encoder: says how large an example is.
+        folder: for the bucket files, which are removed as they are read.
+        encoder: defines the size of an example.
     """
 
     def __init__(self, folder: Path, encoder: Encoder) -> None:
         self._row = np.dtype(
             [("client", "<i4"), ("example", encoder.dtype, (encoder.width,))]
         )
-        self._folder, self._waiting = folder, list[np.ndarray]()
+        self._folder = folder
+        self._waiting: list[np.ndarray] = []
 
     def add(self, clients: NDArray[np.int32], examples: np.ndarray) -> None:
-        """Take examples of shape (rows, width) and the number of the client of each."""
+        """Add examples of shape (rows, width) and the number of the client of each."""
         rows = np.empty(len(clients), self._row)
-        rows["client"], rows["example"] = clients, examples
+        rows["client"] = clients
+        rows["example"] = examples
         self._waiting.append(rows)
         if sum(waiting.nbytes for waiting in self._waiting) > _MEMORY:
             self._spill()
@@ -139,16 +138,15 @@ class Grouper:
         buckets = rows["client"] % _BUCKETS
         order = np.argsort(buckets, kind="stable")
         present, first = np.unique(buckets[order], return_index=True)
-        for bucket, part in zip(
-            present, np.split(rows[order], first[1:]), strict=False
-        ):
+        parts = np.split(rows[order], first[1:])
+        for bucket, part in zip(present, parts, strict=False):
             with (self._folder / f"bucket-{bucket:03}").open("ab") as file:
                 part.tofile(file)
 
     def groups(self) -> Iterator[tuple[NDArray[np.int32], np.ndarray]]:
-        """All examples in blocks of some clients each: the client of each, and the examples.
+        """All examples in blocks of some clients each: the client of each row, and the examples.
 
-        Those of a client are next to each other. Nothing may be added any more.
+        The examples of a client are next to each other. No more examples may be added.
         """
         self._spill()
         for path in sorted(self._folder.glob("bucket-*")):
@@ -159,7 +157,7 @@ class Grouper:
 
 
 class ReservoirSample:
-    """A uniform sample of at most ``size`` of the examples that it was shown, in random order.
+    """A uniform sample of at most ``size`` of the added examples, in random order.
 
     Attributes:
         examples: the sample, shape (at most size, width).
@@ -168,12 +166,13 @@ class ReservoirSample:
     def __init__(
         self, size: int, encoder: Encoder, random: np.random.Generator
     ) -> None:
-        self._size, self._random = size, random
+        self._size = size
+        self._random = random
         self._keys = np.empty(0)
         self.examples = np.empty((0, encoder.width), encoder.dtype)
 
     def add(self, examples: np.ndarray) -> None:
-        """Show examples of shape (rows, width): those with the smallest random keys stay."""
+        """Add examples of shape (rows, width): those with the smallest random keys stay."""
         keys = np.concatenate([self._keys, self._random.random(len(examples))])
         order = np.argsort(keys)[: self._size]
         self._keys = keys[order]
@@ -192,7 +191,7 @@ def convert(
 
     At most 20,000 examples are held out, at random: those of the split "test" (or else "heldout",
     "validation" and such), or else a tenth of each client's. The result depends on the source
-    alone. ``target`` appears when it is complete, whole or not at all.
+    alone. ``target`` only appears when it is complete.
 
     Args:
         kind: "emnist" or "stackoverflow".
@@ -204,23 +203,21 @@ def convert(
 
     Raises:
         FileExistsError: if the target exists.
-        ValueError: for an unknown kind, or a source that is broken or holds
-            something else; the message names the file and the place in it.
+        ValueError: for an unknown kind, or a source that is broken or has other data; the message
+            names the file and the place in it.
         FileNotFoundError: if the source or the vocabulary does not exist.
-        OSError: if the target is made by something else meanwhile.
+        OSError: if another process makes the target meanwhile.
         ConnectionError: if the hub cannot be reached.
     """
-    goal = Path(target)
-    known: DataKind = checked_type("kind", kind, DataKind)
-    report = on_progress or (lambda doing, done, total: None)
-    with (
-        _new_folder(goal) as folder,
-        tempfile.TemporaryDirectory(dir=folder) as scratch,
-    ):
-        parts = find_parts(source, Path(scratch))
-        encoder = encoder_of(known, source, vocabulary)
-        _write(folder, source, parts, encoder, Grouper(Path(scratch), encoder), report)
-    return ClientStore(goal)
+    target = Path(target)
+    checked: DataKind = checked_type("kind", kind, DataKind)
+    report = on_progress or (lambda step, rows, total: None)
+    with _new_folder(target) as folder, tempfile.TemporaryDirectory(dir=folder) as name:
+        scratch = Path(name)
+        parts = find_parts(source, scratch)
+        encoder = encoder_of(checked, source, vocabulary)
+        _write(folder, source, parts, encoder, Grouper(scratch, encoder), report)
+    return ClientStore(target)
 
 
 @functools.lru_cache(maxsize=8)
@@ -229,18 +226,16 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 
     Args:
         kind: as for `convert`.
-        data_dir: a folder that `convert` wrote, or a source; then the result is kept in the folder
-            ``FL_EPE_CACHE`` (by default ``~/.cache/fl_epe``) for the next time,
-            until the size or time of one of the source's files changes.
+        data_dir: a folder that `convert` wrote, or a source, whose conversion is cached in the
+            folder ``FL_EPE_CACHE`` (by default ``~/.cache/fl_epe``) until the size or time of one
+            of the source's files changes.
 
     Raises:
         ValueError: for data of another kind, and as `convert`.
     """
     path = Path(data_dir).expanduser()
     if not (path / _INDEX).is_file():
-        files = (
-            sorted(itertools.chain([path], path.rglob("*"))) if path.exists() else []
-        )
+        files = sorted([path, *path.rglob("*")]) if path.exists() else []
         stats = [
             (str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files
         ]
@@ -259,10 +254,12 @@ def open_data(kind: str, data_dir: str) -> ClientStore:
 
 
 def _read(
-    doing: str, parts: list[Part], encoder: Encoder, report: Progress
+    step: str, parts: list[Part], encoder: Encoder, report: Progress
 ) -> Iterator[tuple[pa.Array, np.ndarray]]:
-    known = [part.rows for part in parts if part.rows is not None]
-    total, done = sum(known) if len(known) == len(parts) else None, 0
+    """The clients and the encoded examples of each batch of rows."""
+    counts = [part.rows for part in parts if part.rows is not None]
+    total = sum(counts) if len(counts) == len(parts) else None
+    rows_read = 0
     for part in parts:
         for place, rows in part.read(encoder.columns):
             if not rows.num_rows:  # of a client without examples
@@ -273,8 +270,8 @@ def _read(
             except (ValueError, *BROKEN) as error:
                 raise ValueError(f"In {place}: {one_line(error)}") from error
             yield rows[CLIENT], examples
-            done += len(rows[CLIENT])
-            report(doing, done, total)
+            rows_read += rows.num_rows
+            report(step, rows_read, total)
 
 
 def _write(
@@ -286,22 +283,25 @@ def _write(
     report: Progress,
 ) -> None:
     sample = ReservoirSample(MOST_HELD_OUT, encoder, generator(_SEED, 0))
-    for _, found in _read("reading held-out rows", parts[HELD_OUT], encoder, report):
-        sample.add(found)
+    held_out_rows = _read("reading held-out rows", parts[HELD_OUT], encoder, report)
+    for _, examples in held_out_rows:
+        sample.add(examples)
     numbers: dict[str, int] = {}  # in the order in which clients appear
-    without = 0
-    for clients, found in _read("reading rows", parts[TRAIN], encoder, report):
-        coded = clients.dictionary_encode()
-        own = [
-            numbers.setdefault(name, len(numbers))
-            for name in coded.dictionary.to_pylist()
-        ]
-        grouper.add(np.array(own, np.int32)[coded.indices.to_numpy()], found)
-        without += not own
+    without_examples = 0
+    for clients, examples in _read("reading rows", parts[TRAIN], encoder, report):
+        encoded = clients.dictionary_encode()
+        names = encoded.dictionary.to_pylist()
+        if not names:
+            without_examples += 1
+            continue
+        codes = [numbers.setdefault(name, len(numbers)) for name in names]
+        grouper.add(np.array(codes, np.int32)[encoded.indices.to_numpy()], examples)
     if not numbers:
         raise_invalid("source", source, "to have rows, found none")
-    names, written = list(numbers), 0
-    start, count = np.zeros((2, len(names)), np.int64)
+    names = list(numbers)
+    written = 0
+    start = np.zeros(len(names), np.int64)
+    count = np.zeros(len(names), np.int64)
     with (folder / "train.bin").open("wb") as file:
         for clients, examples in grouper.groups():
             if parts[HELD_OUT]:
@@ -309,11 +309,12 @@ def _write(
             else:
                 held_out = _some_of_each(clients, names)
             sample.add(examples[held_out])
-            clients, examples = clients[~held_out], examples[~held_out]
+            examples = examples[~held_out]
             present, first, sizes = np.unique(
-                clients, return_index=True, return_counts=True
+                clients[~held_out], return_index=True, return_counts=True
             )
-            start[present], count[present] = written + first, sizes
+            start[present] = written + first
+            count[present] = sizes
             examples.tofile(file)
             written += len(examples)
             report("writing examples", written, None)
@@ -322,7 +323,7 @@ def _write(
         "kind": encoder.kind,
         "source": source if is_hub_id(source) else Path(source).name,
         "clients": len(names),
-        "clients_without_examples": without,
+        "clients_without_examples": without_examples,
         "examples": written,
         "held_out": len(sample.examples),
         "width": encoder.width,
@@ -335,9 +336,8 @@ def _write(
         "start": start[order],
         "count": count[order],
     }
-    write_archive(
-        folder / _INDEX, arrays, {"about": about}, schema=_SCHEMA, private=False
-    )
+    texts = {"about": about}
+    write_archive(folder / _INDEX, arrays, texts, schema=_SCHEMA, private=False)
 
 
 def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
@@ -346,7 +346,8 @@ def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
     present, first, sizes = np.unique(clients, return_index=True, return_counts=True)
     for client, begin, size in zip(present, first, sizes, strict=True):
         random = generator(_SEED, 1, zlib.crc32(names[client].encode()))
-        chosen[begin + random.permutation(size)[: int(size * _HELD_OUT_SHARE)]] = True
+        rows = begin + random.permutation(size)
+        chosen[rows[: int(size * _HELD_OUT_SHARE)]] = True
     return chosen
 
 
@@ -354,7 +355,7 @@ def _some_of_each(clients: NDArray[np.int32], names: list[str]) -> Booleans:
 def _new_folder(goal: Path) -> Iterator[Path]:
     """A new folder that is renamed to ``goal`` at the end; an error removes it.
 
-    Processes that want the same one wait for each other. What a killed one left is removed.
+    Processes with the same goal wait for each other. The folder of a killed process is removed.
     """
     goal.parent.mkdir(parents=True, exist_ok=True)
     part = goal.with_name(f"{goal.name}{PART}")

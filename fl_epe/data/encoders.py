@@ -1,4 +1,4 @@
-"""How rows of the three published data sets become examples: vectors of whole numbers.
+"""Encodes rows of the published data sets as examples: vectors of whole numbers.
 
 An encoder names the columns that it reads, and encodes a batch of rows with these names.
 """
@@ -40,17 +40,16 @@ _LARGEST = 256 << 20  # bytes of a list of words; TFF's has 90 million
 class Images:
     """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, and a label from 0 to 61.
 
-    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. Sources differ in
-    what is bright: TFF's have 1.0 for paper, MNIST has it for ink. So the borders of the first
-    rows, which are nearly all paper, decide whether all images are inverted.
+    Labels are 0–9 for digits, 10–35 for A–Z, 36–61 for a–z, as in every source. In TFF's files
+    paper is 1.0, in MNIST's ink is. So the borders of the first rows, which are nearly all paper,
+    decide whether all images are inverted.
 
     Attributes:
         kind: name of the data set.
-        columns: the columns that it needs, the client's among them, and the names that sources
-            give them.
-        width: integers of an example.
+        columns: the columns that it needs, the client's among them, and their names in sources.
+        width: number of integers of an example.
         dtype: NumPy name of their type.
-        facts: what a reader of the examples should know besides, as JSON.
+        facts: further facts for a reader of the examples, as JSON.
     """
 
     kind = "emnist"
@@ -91,19 +90,16 @@ def _paper_is_bright(images: NDArray[np.uint8]) -> bool:
 
 
 def _pixels(column: pa.Array) -> NDArray[np.uint8]:
-    """Images of shape (rows, 784), 0 to 255, as the source has them: as files, or in [0, 1]."""
+    """Images of shape (rows, 784), 0 to 255, from pictures as files or numbers in [0, 1]."""
     if pa.types.is_struct(column.type):
         pictures = [_decode_picture(picture["bytes"]) for picture in column.to_pylist()]
         return np.array(pictures, np.uint8).reshape(-1, PIXELS)
-    if (lengths := pc.list_value_length(column).unique().to_pylist()) not in (
-        [],
-        [PIXELS],
-    ):
+    lengths = pc.list_value_length(column).unique().to_pylist()
+    if lengths not in ([], [PIXELS]):
         raise ValueError(f"Expected {PIXELS} numbers an image, found {lengths[:2]}.")
     numbers = column.flatten().to_numpy(zero_copy_only=False)
-    if numbers.dtype.kind != "f" or (
-        len(numbers) and not 0 <= numbers.min() <= numbers.max() <= 1
-    ):
+    in_range = not len(numbers) or 0 <= numbers.min() <= numbers.max() <= 1
+    if numbers.dtype.kind != "f" or not in_range:
         raise ValueError(
             f"Expected pixels in [0, 1], found {numbers.min()} to {numbers.max()}."
         )
@@ -128,7 +124,8 @@ def _labels(column: pa.Array) -> NDArray[np.uint8]:
     labels = column.to_numpy(zero_copy_only=False)
     if labels.dtype.kind not in "iu":
         raise ValueError(f"Expected labels to be integers, found {column.type}.")
-    if len(outside := labels[(labels < 0) | (labels >= CLASSES)]):
+    outside = labels[(labels < 0) | (labels >= CLASSES)]
+    if len(outside):
         raise ValueError(f"Expected labels in [0, {CLASSES}), found {outside[0]}.")
     return np.asarray(labels.astype(np.uint8))
 
@@ -137,7 +134,7 @@ class Words:
     """StackOverflow, with TensorFlow Federated's preprocessing: 21 ids, see `fl_epe.data.examples`.
 
     A sentence is split at single spaces and cut to 20 words. BOS comes before it, EOS after it if
-    it has fewer than 20 words, then PAD. An empty text is one empty word, which is out of the
+    it has fewer than 20 words, then PAD. An empty text is one empty word, which is not in the
     vocabulary, as in TFF.
 
     Args:
@@ -159,8 +156,8 @@ class Words:
         texts = rows["tokens"].cast(pa.large_binary())
         sentences = pc.list_slice(pc.split_pattern(texts, " "), 0, LENGTH)
         lengths = pc.list_value_length(sentences).to_numpy(zero_copy_only=False)
-        found = pc.index_in(sentences.flatten(), value_set=self._words)
-        ids = pc.fill_null(pc.add(found, 1), OOV).to_numpy(zero_copy_only=False)
+        indices = pc.index_in(sentences.flatten(), value_set=self._words)
+        ids = pc.fill_null(pc.add(indices, 1), OOV).to_numpy(zero_copy_only=False)
         out = np.zeros((len(lengths), self.width), np.uint16)
         out[:, 0] = BOS
         place = np.arange(LENGTH)
@@ -201,9 +198,10 @@ def _lines(path: Path) -> list[bytes]:
             return plain.read(_LARGEST).splitlines()
     with tarfile.open(path) as archive:
         for member in archive:
-            if member.name.endswith(WORD_COUNT) and (
-                file := archive.extractfile(member)
-            ):
+            if not member.name.endswith(WORD_COUNT):
+                continue
+            file = archive.extractfile(member)
+            if file is not None:
                 return file.read(_LARGEST).splitlines()
     raise ValueError(f"it does not contain {WORD_COUNT}")
 
@@ -214,7 +212,7 @@ def encoder_of(
     """The encoder of a kind of data; sentences need a ``vocabulary``, or one beside the source.
 
     Raises:
-        ValueError: if a vocabulary is missing, or given in vain.
+        ValueError: if a vocabulary is missing, or given for a kind without one.
     """
     match kind:
         case "emnist":

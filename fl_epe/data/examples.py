@@ -1,4 +1,4 @@
-"""The data sets that are known, where they can be, and what the integers of an example mean."""
+"""The data sets that `convert` knows, their sources, and the meaning of an example's integers."""
 
 import os
 import re
@@ -19,7 +19,10 @@ CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 """EMNIST: 784 bytes of ink, 0 for paper and 255 for full ink, then the label, a place in this."""
 
 WORDS = 10_000
-PAD, OOV, BOS, EOS = 0, WORDS + 1, WORDS + 2, WORDS + 3
+PAD = 0
+OOV = WORDS + 1
+BOS = WORDS + 2
+EOS = WORDS + 3
 VOCABULARY = WORDS + 4
 LENGTH = 20
 """StackOverflow: 21 ids, BOS, then up to 20 words, EOS where there is room, and PAD. Ids as TFF has
@@ -41,12 +44,12 @@ def words_and_next(examples: np.ndarray) -> tuple[Integers, Integers]:
 
 def is_hub_id(source: str) -> bool:
     """Whether ``source`` is no local path and looks like ``owner/name`` of a hub."""
-    named = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", source)
-    return named is not None and not Path(source).exists()
+    match = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", source)
+    return match is not None and not Path(source).exists()
 
 
 def absolute(source: str | os.PathLike[str]) -> str:
-    """A local path as seen from any folder, as workers start in others; a hub's id as it is."""
+    """A local path as an absolute one, as workers start in other folders; a hub's id unchanged."""
     path = Path(source).expanduser()
-    there = path.exists() or isinstance(source, os.PathLike)
-    return str(path.absolute() if there else source)
+    is_path = path.exists() or isinstance(source, os.PathLike)
+    return str(path.absolute() if is_path else source)

@@ -12,11 +12,11 @@ from fl_epe.archive import json_object
 from fl_epe.table_file import open_table, shown
 
 LEAF = re.compile(rb'\s*\{\s*"(user_data"|(users|num_samples|hierarchies)"\s*:\s*\[)')
-"""How a file begins."""
+"""The beginning of a file."""
 
 
 def read_leaf(path: Path) -> dict[str, dict[str, list[Any]]]:
-    """Of each client, by their id, the examples by column; some clients may have none.
+    """The examples of each client by column; some clients may have none.
 
     Raises:
         ValueError: if it is no such file, or has a client twice.

@@ -1,5 +1,6 @@
 """Finds the data, a hub id, a file or a folder, and the splits in it; reads rows in batches."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -36,16 +37,13 @@ ROWS = 4096
 """Rows of a batch, about."""
 
 _PART = 1 << 20  # bytes that are unpacked at once
-_LEAST_SIZE = (
-    1 << 20
-)  # bytes that a value of a database may have, however small the file is
+_FREE_LENGTH = 1 << 20  # bytes that a value of a database may have in any file
 
 Columns = Mapping[str, tuple[str, ...]]
 """The names that sources give a column, by its name in this package."""
 
 Batch = tuple[str, pa.RecordBatch]
-"""Where rows are from, for messages, and the rows."""
-
+"""The place of rows, for messages, and the rows."""
 
 BROKEN = (
     pa.ArrowException,
@@ -53,16 +51,15 @@ BROKEN = (
     UnicodeError,
     *(kind for kind in UNREADABLE if kind is not ValueError),
 )
-"""What the libraries raise for a broken file, beside ValueError."""
+"""Errors of the libraries for a broken file, beside ValueError."""
 
 
 def read_parquet(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Rows of a Parquet file."""
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         names = _pick(file.schema_arrow.names, wanted, str(path))
-        yield from _renamed(
-            file.iter_batches(ROWS, columns=list(names.values())), names, str(path)
-        )
+        batches = file.iter_batches(ROWS, columns=list(names.values()))
+        yield from _renamed(batches, names, str(path))
 
 
 def read_dataset(dataset: Any, name: str, wanted: Columns) -> Iterator[Batch]:
@@ -77,52 +74,53 @@ def _renamed(
 ) -> Iterator[Batch]:
     for number, batch in enumerate(batches):
         place = f"{source}, rows from {number * ROWS}"
-        yield (
-            place,
-            arrow_rows({ours: batch[name] for ours, name in names.items()}, place),
-        )
+        columns = {name: batch[column] for name, column in names.items()}
+        yield place, arrow_rows(columns, place)
 
 
 def sqlite_splits(path: Path) -> dict[str, int]:
-    """The splits in one of TFF's SQLite files and how many examples each has."""
+    """The splits in one of TFF's SQLite files, and the number of examples of each."""
     query = "SELECT CAST(split_name AS TEXT), CAST(num_examples AS INTEGER) FROM client_metadata"
-    found = dict[str, int]()
+    splits = collections.Counter[str]()
     with _sqlite(path, "client_metadata") as database:
         for split, examples in _bounded(database.execute(query), path):
-            found[split] = found.get(split, 0) + examples
-    if not found:
+            splits[split] += examples
+    if not splits:
         raise ValueError(
             f"Expected {path.name} to list clients in 'client_metadata', found none."
         )
-    return found
+    return splits
 
 
 def read_sqlite(path: Path, split: str, wanted: Columns) -> Iterator[Batch]:
     """Examples of one split of a SQLite file of TFF: `tf.train.Example` messages by client."""
     query = "SELECT rowid, client_id, serialized_example_proto FROM examples WHERE split_name = ?"
     with _sqlite(path, "examples") as database:
-        found = _bounded(database.execute(query, (split,)), path)
-        while rows := list(itertools.islice(found, ROWS)):
+        stored = _bounded(database.execute(query, (split,)), path)
+        rows = list(itertools.islice(stored, ROWS))
+        while rows:
             parsed = [_parsed(row, path, wanted) for row in rows]
             columns = {name: [row[name] for row in parsed] for name in wanted}
             place = f"{path}, rows {rows[0][0]} to {rows[-1][0]}"
             yield place, arrow_rows(columns, place)
+            rows = list(itertools.islice(stored, ROWS))
 
 
 @contextlib.contextmanager
 def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
-    """A connection to read a table that is stored: a view, or what else is computed, has no end."""
-    place = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
+    """A connection to read a stored table: a view or a computed column may have no end."""
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
         database.execute("PRAGMA trusted_schema = OFF")
         database.setlimit(
-            sqlite3.SQLITE_LIMIT_LENGTH, max(_LEAST_SIZE, path.stat().st_size)
+            sqlite3.SQLITE_LIMIT_LENGTH, max(_FREE_LENGTH, path.stat().st_size)
         )
-        names = database.execute(
+        pages = database.execute(
             "SELECT rootpage FROM sqlite_master WHERE lower(name) = ?", (table,)
         )
         columns = database.execute("SELECT hidden FROM pragma_table_xinfo(?)", (table,))
-        if not all(page for (page,) in names) or any(hidden for (hidden,) in columns):
+        is_stored = all(page for (page,) in pages)
+        if not is_stored or any(hidden for (hidden,) in columns):
             raise ValueError(
                 f"Expected {path}, {table!r}, to be a table: it is a view or computed."
             )
@@ -130,19 +128,20 @@ def _sqlite(path: Path, table: str) -> Iterator[sqlite3.Connection]:
 
 
 def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table, which cannot hold more than their file, unless that goes round in itself."""
-    left = path.stat().st_size
+    """Rows of a table, which cannot be larger than their file unless its pages form a circle."""
+    remaining = path.stat().st_size
     for row in rows:
-        left -= 1 + sum(len(value) for value in row if isinstance(value, str | bytes))
-        if left < 0:
+        texts = [value for value in row if isinstance(value, str | bytes)]
+        remaining -= 1 + sum(len(text) for text in texts)
+        if remaining < 0:
             raise ValueError(
                 f"Expected {path} to be a sound .sqlite: its rows exceed its size."
             )
         yield row
 
 
-def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[str, Any]:
-    """The values of a `tf.train.Example`, without TensorFlow; those of one number are a number."""
+def _parsed(row: tuple[Any, ...], path: Path, wanted: Columns) -> dict[str, Any]:
+    """The values of a `tf.train.Example`, without TensorFlow; a list of one value is that value."""
     number, client, message = row
     place = f"{path}, row {number},"
     try:
@@ -152,9 +151,11 @@ def _parsed(row: tuple[int, str, bytes], path: Path, wanted: Columns) -> dict[st
             f"Expected {place} to be a tf.train.Example: {one_line(error)}."
         ) from error
     features = {entry.key: entry.value for entry in example.features.feature}
-    names = _pick(features, {n: w for n, w in wanted.items() if n != CLIENT}, place)
-    values = {ours: _values(features[name]) for ours, name in names.items()}
-    return {CLIENT: client} | {n: v[0] if len(v) == 1 else v for n, v in values.items()}
+    row_values = {CLIENT: client}
+    for name, feature in _features(features, wanted, place).items():
+        values = _values(features[feature])
+        row_values[name] = values[0] if len(values) == 1 else values
+    return row_values
 
 
 # TensorFlow's example.proto and feature.proto; a map is written as a list of entries.
@@ -204,26 +205,27 @@ def read_hdf5(path: Path, wanted: Columns) -> Iterator[Batch]:
             place = f"{path}, client {client!r},"
             group = _group(file["examples"], client, place)
             names = _features(list(group), wanted, place)
-            sets = {ours: _stored(group, name, place) for ours, name in names.items()}
-            unpacked += sum(each.nbytes for each in sets.values())
+            data_sets = {
+                name: _stored(group, feature, place) for name, feature in names.items()
+            }
+            unpacked += sum(data_set.nbytes for data_set in data_sets.values())
             _check_size(unpacked, path)
-            columns = {ours: values[()] for ours, values in sets.items()}
+            columns = {name: data_set[()] for name, data_set in data_sets.items()}
             yield _of_client(client, columns, place)
 
 
 def read_leaf_json(path: Path, wanted: Columns) -> Iterator[Batch]:
     """Examples of a JSON file of LEAF."""
-    for client, examples in read_table(
-        path, {".json": read_leaf}, "LEAF's JSON"
-    ).items():
+    clients = read_table(path, {".json": read_leaf}, "LEAF's JSON")
+    for client, examples in clients.items():
         place = f"{path}, client {client!r},"
         names = _features(examples, wanted, place)
-        columns = {ours: pa.array(examples[name]) for ours, name in names.items()}
+        columns = {name: pa.array(examples[x_or_y]) for name, x_or_y in names.items()}
         yield _of_client(client, columns, place)
 
 
 def _features(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
-    """The names in the file of all columns but that of the client."""
+    """The names in the file of all columns except the client's."""
     features = {name: choices for name, choices in wanted.items() if name != CLIENT}
     return _pick(present, features, place)
 
@@ -245,40 +247,43 @@ def _check_size(unpacked: int, path: Path) -> None:
 
 
 def _group(parent: Any, name: str, place: object) -> Any:
-    """A group that is stored there; a data set in its place would be read to be listed."""
+    """A stored group; to list a data set in its place would read it."""
     import h5py
 
-    found = _stored(parent, name, place)
-    if not isinstance(found, h5py.Group):
+    group = _stored(parent, name, place)
+    if not isinstance(group, h5py.Group):
         raise ValueError(f"Expected {place} to hold a group {name!r}.")
-    return found
+    return group
 
 
 def _stored(group: Any, name: str, place: object) -> Any:
-    """A member of an HDF5 group that is stored there: links and parts may be in any other file."""
+    """A member of an HDF5 group that is stored there: a link may lead to any other file."""
     import h5py
 
     link = group.get(name, getlink=True)
-    found = group[name] if link is None or isinstance(link, h5py.HardLink) else link
-    is_set = isinstance(found, h5py.Dataset)
-    if found is link or (is_set and (found.external or found.is_virtual)):
-        raise ValueError(
-            f"Expected {place} to hold {name!r} itself, not a link to it elsewhere."
-        )
-    return found
+    if link is None or isinstance(link, h5py.HardLink):
+        member = group[name]
+        is_set = isinstance(member, h5py.Dataset)
+        if not is_set or not (member.external or member.is_virtual):
+            return member
+    raise ValueError(
+        f"Expected {place} to hold {name!r} itself, not a link to it elsewhere."
+    )
 
 
 def _pick(present: Collection[str], wanted: Columns, place: str) -> dict[str, str]:
-    found = {}
+    """The name in a source of each wanted column."""
+    names = {}
     for name, choices in wanted.items():
         matches = [choice for choice in choices if choice in present]
         if not matches:
+            columns = ", ".join(map(repr, sorted(present))) or "none"
             raise ValueError(
                 f"Expected {place} to have a column {' or '.join(map(repr, choices))}, "
-                f"found {one_line(', '.join(map(repr, sorted(present))) or 'none')}."
+                f"found {one_line(columns)}."
             )
-        found[name] = matches[0]
-    return found
+        names[name] = matches[0]
+    return names
 
 
 def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
@@ -301,17 +306,15 @@ def arrow_rows(columns: Mapping[str, Any], place: str) -> pa.RecordBatch:
 
 def _array(values: Any) -> pa.Array:
     if isinstance(values, np.ndarray) and values.ndim > 1:
-        return pa.FixedSizeListArray.from_arrays(
-            pa.array(values.ravel()), math.prod(values.shape[1:])
-        )
-    return (
-        values.combine_chunks()
-        if isinstance(values, pa.ChunkedArray)
-        else pa.array(values)
-    )
+        size = math.prod(values.shape[1:])
+        return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), size)
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    return pa.array(values)
 
 
-TRAIN, HELD_OUT = "train", "held-out"
+TRAIN = "train"
+HELD_OUT = "held-out"
 
 _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".parquet": read_parquet,
@@ -319,7 +322,7 @@ _READERS: dict[str, Callable[[Path, Columns], Iterator[Batch]]] = {
     ".json": read_leaf_json,
 }
 _ENDINGS = (*_READERS, ".sqlite", ".sqlite.lzma")
-# What a split is called that is held out. Held-out users (TFF) are second to later posts: a test.
+# Names of splits that are held out. Held-out users (TFF) come second to later posts, a "test".
 _HELD_OUT = re.compile(
     r"(?<![a-z])(test|held|heldout|valid|validation|val|dev|eval)(?![a-z])"
 )
@@ -330,9 +333,9 @@ class Part:
     """Some rows of a source that belong to one split.
 
     Attributes:
-        split: what the source calls it.
-        read: the rows, given the columns; may be called again.
-        rows: how many, or None if only reading would tell.
+        split: its name in the source.
+        read: returns the rows, given the columns; may be called again.
+        rows: their number, or None if it is unknown before they are read.
     """
 
     split: str
@@ -346,8 +349,8 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
     Args:
         source: hub id (``owner/name``), a file, or a folder with files of one format or with what
             `datasets.Dataset.save_to_disk` wrote. Formats by the name's end: .parquet, .h5, .json
-            (of LEAF), .sqlite and .sqlite.lzma. Names of files, or the splits in them, tell what
-            is held out: "test", else "heldout", "validation" and such.
+            (of LEAF), .sqlite and .sqlite.lzma. Names of files, or of the splits in them, define
+            the held-out part: "test", else "heldout", "validation" and such.
         scratch: a folder for files that have to be unpacked.
 
     Raises:
@@ -364,43 +367,47 @@ def find_parts(source: str, scratch: Path) -> dict[str, list[Part]]:
         parts = _file(path, scratch, path.name)
     else:
         raise FileNotFoundError(f"Expected source={source!r} to be a path or a hub id.")
-    kinds = [_HELD_OUT.findall(part.split.lower()) for part in parts]
-    train = [part for part, kind in zip(parts, kinds, strict=True) if not kind]
-    tests = [part for part, kind in zip(parts, kinds, strict=True) if "test" in kind]
-    held_out = tests or [part for part in parts if part not in train]
-    if not train:
-        if len(parts) != 1:
-            names = [part.split for part in parts]
-            raise ValueError(
-                f"Expected source={source!r} to have a training split, has {names}."
-            )
-        train, held_out = parts, []
-    return {TRAIN: train, HELD_OUT: held_out}
+    train = []
+    tests = []
+    validations = []
+    for part in parts:
+        words = _HELD_OUT.findall(part.split.lower())
+        if not words:
+            train.append(part)
+        elif "test" in words:
+            tests.append(part)
+        else:
+            validations.append(part)
+    if train:
+        return {TRAIN: train, HELD_OUT: tests or validations}
+    if len(parts) != 1:
+        names = [part.split for part in parts]
+        raise ValueError(
+            f"Expected source={source!r} to have a training split, has {names}."
+        )
+    return {TRAIN: parts, HELD_OUT: []}
 
 
 def _hub(name: str) -> list[Part]:
     import datasets
 
     try:
-        found = datasets.load_dataset(name)
+        dataset = datasets.load_dataset(name)
     except ConnectionError as error:
         raise ConnectionError(
             f"Expected source={name!r} to be a local path or a data set on the Hugging Face hub: "
             f"{error}. Without network, name a folder with its Parquet files."
         ) from error
-    return _from_datasets(found, name)
+    return _from_datasets(dataset, name)
 
 
-def _from_datasets(found: Any, name: str) -> list[Part]:
-    splits = found if isinstance(found, dict) else {TRAIN: found}
-    return [
-        Part(
-            str(split),
-            functools.partial(read_dataset, data, f"{name}, split {split}"),
-            len(data),
-        )
-        for split, data in splits.items()
-    ]
+def _from_datasets(dataset: Any, name: str) -> list[Part]:
+    splits = dataset if isinstance(dataset, dict) else {TRAIN: dataset}
+    parts = []
+    for split, data in splits.items():
+        read = functools.partial(read_dataset, data, f"{name}, split {split}")
+        parts.append(Part(str(split), read, len(data)))
+    return parts
 
 
 def _folder(path: Path, scratch: Path) -> list[Part]:
@@ -417,11 +424,10 @@ def _folder(path: Path, scratch: Path) -> list[Part]:
             f"Expected source={str(path)!r} to hold files of one format "
             f"({', '.join(_ENDINGS)}), found {', '.join(endings) or 'none'}."
         )
-    return [
-        part
-        for file in files
-        for part in _file(file, scratch, str(file.relative_to(path)))
-    ]
+    parts = []
+    for file in files:
+        parts += _file(file, scratch, str(file.relative_to(path)))
+    return parts
 
 
 def in_source(folder: Path, file: Path) -> None:
@@ -431,7 +437,7 @@ def in_source(folder: Path, file: Path) -> None:
 
 
 def read_saved(folder: Path) -> Any:
-    """What `datasets.Dataset.save_to_disk` wrote.
+    """The data set that `datasets.Dataset.save_to_disk` wrote.
 
     Raises:
         ValueError: if it is something else, or names files that are not in the folder.
@@ -456,9 +462,8 @@ def read_saved(folder: Path) -> Any:
 
 def _format(path: Path) -> str:
     """The ending of a file that can be read, or an empty string."""
-    return next(
-        (ending for ending in _ENDINGS if path.name.lower().endswith(ending)), ""
-    )
+    name = path.name.lower()
+    return next((ending for ending in _ENDINGS if name.endswith(ending)), "")
 
 
 def _file(path: Path, scratch: Path, name: str) -> list[Part]:
@@ -473,18 +478,15 @@ def _file(path: Path, scratch: Path, name: str) -> list[Part]:
         if ending != ".sqlite":
             unpacked = scratch / path.with_suffix("").name
             with lzma.open(path) as packed, unpacked.open("wb") as file:
-                while part := packed.read(_PART):
-                    _check_size(file.tell() + len(part), path)
-                    file.write(part)
-        return [
-            Part(
-                split,
-                functools.partial(_rows, path, read_sqlite, unpacked, split),
-                rows,
-            )
-            for split, rows in sqlite_splits(unpacked).items()
-            if not split.startswith("digits_only")
-        ]
+                for content in iter(lambda: packed.read(_PART), b""):
+                    _check_size(file.tell() + len(content), path)
+                    file.write(content)
+        parts = []
+        for split, rows in sqlite_splits(unpacked).items():
+            if not split.startswith("digits_only"):
+                read = functools.partial(_rows, path, read_sqlite, unpacked, split)
+                parts.append(Part(split, read, rows))
+        return parts
 
 
 def _rows(
@@ -496,7 +498,7 @@ def _rows(
 
 @contextlib.contextmanager
 def _sound(path: Path) -> Iterator[None]:
-    """What a library says of a broken file becomes a ValueError that names it."""
+    """Turn a library's error for a broken file into a ValueError that names the file."""
     try:
         yield
     except BROKEN as error:

@@ -1,9 +1,9 @@
 """Synthetic EMNIST by writer: characters drawn with strokes, with each writer's own hand.
 
-What is like the real data: 3,383 writers with 241 characters on average (814,000 in all), the 62
-classes, half of them digits by number, ink 1 on paper 0, characters that look alike (0 O o, 1 l I).
-What is not: each character has one model (`distances`), which a writer slants, turns,
-stretches, bends and draws with a pen of some width, every time a little differently.
+Like the real data, it has 3,383 writers with 241 characters on average (814,000 in all), the 62
+classes, digits as half of the characters, ink 1 on paper 0, and characters that look alike (0 O o,
+1 l I). Unlike the real data, each character has one model (`distances`), which a writer slants,
+turns, stretches, bends and draws with a pen of some width, every time a little differently.
 
     >>> images, labels = examples(seed=0, writer=7, most=5)
     >>> images.shape, labels.shape
@@ -24,7 +24,11 @@ from fl_epe.seeding import generator
 
 WRITERS = 3383
 
-_MEAN, _SPREAD, _FEWEST, _MOST = 240.6, 89.0, 20, 461
+# Characters of a writer.
+_MEAN = 240.6
+_SPREAD = 89.0
+_FEWEST = 20
+_MOST = 461
 _RESOLUTION = 3  # points a pixel
 _CENTRE = 20 * _RESOLUTION  # the middle point of `distances`
 _SHARES = np.repeat([0.5 / 10, 0.27 / 26, 0.23 / 26], [10, 26, 26])
@@ -57,7 +61,7 @@ def examples(seed: int, writer: int, most: int = 0) -> tuple[Floats32, Integers]
     Args:
         seed: of the whole data set.
         writer: any integer >= 0.
-        most: how many to draw at most; 0 for as many as the writer has.
+        most: the largest number to draw; 0 for all that the writer has.
 
     Returns:
         Images of shape (n, 1, 28, 28) with ink 1 and paper 0, and labels of shape (n,).
@@ -67,48 +71,52 @@ def examples(seed: int, writer: int, most: int = 0) -> tuple[Floats32, Integers]
 
 
 def size(seed: int, writer: int, most: int = 0) -> int:
-    """How many `examples` a writer has, without making them."""
+    """The number of a writer's `examples`, without making them."""
     return _count(generator(seed, 1, writer), most)
 
 
 def _count(random: np.random.Generator, most: int) -> int:
-    count = int(
-        np.clip(round(_MEAN + _SPREAD * random.standard_normal()), _FEWEST, _MOST)
-    )
+    drawn = round(_MEAN + _SPREAD * random.standard_normal())
+    count = min(max(drawn, _FEWEST), _MOST)
     return min(count, most) if most else count
 
 
 def held_out(seed: int, count: int) -> tuple[Floats32, Integers]:
-    """``count`` examples of other writers, ten of each."""
+    """``count`` examples of further writers, ten of each."""
     random = generator(seed, 2)
-    drawn = [_draw(random, min(10, count - done)) for done in range(0, count, 10)]
-    images, labels = zip(*drawn, strict=True)
+    images = []
+    labels = []
+    for first in range(0, count, 10):
+        drawn = _draw(random, min(10, count - first))
+        images.append(drawn[0])
+        labels.append(drawn[1])
     return np.concatenate(images), np.concatenate(labels)
 
 
 def _draw(random: np.random.Generator, count: int) -> tuple[Floats32, Integers]:
     hand = random.standard_normal(6, np.float32)
     labels = random.choice(len(_SHARES), count, p=_SHARES)
-    own = random.standard_normal((6, count, 1, 1), np.float32)
-    x, y = _points(hand, own, random.random((4, count, 1, 1), np.float32))
+    variation = random.standard_normal((6, count, 1, 1), np.float32)
+    x, y = _points(hand, variation, random.random((4, count, 1, 1), np.float32))
     distance = distances()[labels[:, None, None], _nearest(y), _nearest(x)]
-    width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(own[5])
+    width = 1.2 + 0.3 * np.tanh(hand[5]) + 0.1 * np.tanh(variation[5])
     images = np.clip((width - distance) / 1.2 + 0.5, 0, 1).astype(np.float32)
     return images[:, None], labels.astype(np.int64)
 
 
 def _points(
-    hand: Floats32, own: Floats32, phase: Floats32
+    hand: Floats32, variation: Floats32, phase: Floats32
 ) -> tuple[Floats32, Floats32]:
-    """Where on the model each pixel of each image lies: x and y, shape (n, 28, 28)."""
+    """The coordinates x and y of each pixel of each image on the model, shape (n, 28, 28)."""
+    sizes = (0.35, 0.15, 0.18, 0.18)
     slant, turn, wide, high = (
-        size * (np.tanh(hand[i]) + 0.4 * np.tanh(own[i]))
-        for i, size in enumerate((0.35, 0.15, 0.18, 0.18))
+        size * (np.tanh(hand[i]) + 0.4 * np.tanh(variation[i]))
+        for i, size in enumerate(sizes)
     )
     bend = 0.5 + 0.4 * np.tanh(hand[4])
     axis = np.arange(SIDE, dtype=np.float32) - np.float32((SIDE - 1) / 2)
-    x, y = axis[None, None, :], axis[None, :, None]
-    x, y = x - own[3] * 0.7, y - own[4] * 0.7
+    x = axis[None, None, :] - variation[3] * 0.7
+    y = axis[None, :, None] - variation[4] * 0.7
     x, y = x + turn * y, y - turn * x
     x = x + slant * y + bend * np.sin(2 * np.pi * (y / (14 + 14 * phase[2]) + phase[0]))
     y = y + bend * np.sin(2 * np.pi * (x / (14 + 14 * phase[3]) + phase[1]))
@@ -130,12 +138,10 @@ def distances() -> Floats32:
     """
     axis = np.arange(-_CENTRE, _CENTRE + 1) / _RESOLUTION
     points = np.stack(np.meshgrid(axis, axis, indexing="xy"), axis=-1)
-    lines = dict(
-        line.split(maxsplit=1)
-        for line in _STROKES.strip().replace("\n", "|").split("|")
-    )
-    found = [_distance(points, lines[character]) for character in CHARACTERS]
-    return np.stack(found).astype(np.float32)
+    entries = _STROKES.strip().replace("\n", "|").split("|")
+    strokes = dict(entry.split(maxsplit=1) for entry in entries)
+    characters = [_distance(points, strokes[character]) for character in CHARACTERS]
+    return np.stack(characters).astype(np.float32)
 
 
 def _distance(points: Floats, strokes: str) -> Floats:

@@ -1,10 +1,10 @@
-"""Synthetic StackOverflow: sentences of as many users, drawn from a seed when they are asked for.
+"""Synthetic StackOverflow: sentences of as many users, drawn from a seed when they are read.
 
-What is like the real data (TFF's figures): 342,477 users with at least 100 sentences and 397 on
-average, few with very many; 10,000 words with Zipf frequencies and a few percent of others;
-sentences of 1 to 20 and more words. What is not: the language. Each word has three likely
-successors, the same for all, and one that depends on the sentence's topic; every user has topics of
-their own. So a model first learns frequencies, then pairs of words.
+Like the real data (TFF's figures), it has 342,477 users with at least 100 sentences and 397 on
+average, few with very many; 10,000 words with Zipf frequencies and a few percent of further words;
+and sentences of 1 to 20 and more words. Unlike the real data, each word has three likely
+successors, the same for all users, and one that depends on the sentence's topic; each user prefers
+some topics. So a model first learns frequencies, then pairs of words.
 
     >>> examples(seed=0, user=7, most=5).shape
     (5, 21)
@@ -26,7 +26,9 @@ Ids = NDArray[np.uint16]
 USERS = 342_477
 
 _FEWEST = 100
-_LOG_MEDIAN, _LOG_SPREAD = 4.70, 1.41  # beyond the fewest: mean 297
+# Of the sentences above the fewest: mean 297.
+_LOG_MEDIAN = 4.70
+_LOG_SPREAD = 1.41
 _TOPICS = 16
 _TOPIC_CONCENTRATION = 0.1
 _COMMON = 50  # words that have the same frequency in every topic
@@ -34,7 +36,9 @@ _ZIPF = 1.0
 _UNKNOWN = 0.04
 _FRESH = 4
 _SLOTS = np.repeat(np.arange(5, dtype=np.uint8), [90, 42, 20, 56, 48])  # of 256
-_LOG_WORDS, _LOG_WORDS_SPREAD = 2.4, 0.6  # words of a sentence: median 11
+# Of the words of a sentence: median 11.
+_LOG_WORDS = 2.4
+_LOG_WORDS_SPREAD = 0.6
 _DRAWS = 1 << 17
 
 
@@ -44,7 +48,7 @@ def examples(seed: int, user: int, most: int = 0) -> Ids:
     Args:
         seed: of the whole data set.
         user: any integer >= 0.
-        most: how many to make at most; 0 for as many as the user has.
+        most: the largest number to make; 0 for all that the user has.
 
     Returns:
         Ids of shape (sentences, 21), see `fl_epe.data.examples`.
@@ -54,7 +58,7 @@ def examples(seed: int, user: int, most: int = 0) -> Ids:
 
 
 def size(seed: int, user: int, most: int = 0) -> int:
-    """How many `examples` a user has, without making them."""
+    """The number of a user's `examples`, without making them."""
     return _count(generator(seed, 1, user), most)
 
 
@@ -65,7 +69,7 @@ def _count(random: np.random.Generator, most: int) -> int:
 
 
 def held_out(seed: int, count: int) -> Ids:
-    """``count`` examples of other users, one of each."""
+    """``count`` examples of further users, one of each."""
     random = generator(seed, 2)
     return np.concatenate([_write(seed, random, 1) for _ in range(count)])
 
@@ -74,16 +78,15 @@ def _write(seed: int, random: np.random.Generator, count: int) -> Ids:
     successors, frequent = _language(seed)
     shares = random.dirichlet(np.full(_TOPICS, _TOPIC_CONCENTRATION))
     topics = np.searchsorted(np.cumsum(shares[:-1]), random.random(count))
-    lengths = (
-        np.exp(random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)).astype(np.int64) + 1
-    )
+    log_lengths = random.normal(_LOG_WORDS, _LOG_WORDS_SPREAD, count)
+    lengths = np.exp(log_lengths).astype(np.int64) + 1
     slots = _SLOTS[random.integers(0, 256, (LENGTH, count), np.uint8)]
     fresh = _of_topic(frequent[random.integers(0, _DRAWS, (LENGTH, count))], topics)
     out = np.empty((LENGTH + 1, count), np.uint16)
     out[0] = BOS
     for place in range(LENGTH):
-        known = successors[topics, out[place], slots[place]]
-        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], known)
+        likely = successors[topics, out[place], slots[place]]
+        out[place + 1] = np.where(slots[place] == _FRESH, fresh[place], likely)
     places = np.arange(1, LENGTH + 1)[:, None]
     out[1:][places == lengths + 1] = EOS
     out[1:][places > lengths + 1] = 0
@@ -96,16 +99,15 @@ def _language(seed: int) -> tuple[Ids, Ids]:
     random = generator(seed, 0)
     weights = np.arange(1, WORDS + 1) ** -_ZIPF
     weights *= (1 - _UNKNOWN) / weights.sum()
-    counts = np.diff(
-        np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64)
-    )
-    known = np.repeat(np.arange(1, WORDS + 1), counts)
-    frequent = np.append(known, np.full(_DRAWS - len(known), OOV)).astype(np.uint16)
+    limits = np.rint(np.cumsum(np.append(0, weights)) * _DRAWS).astype(np.int64)
+    words = np.repeat(np.arange(1, WORDS + 1), np.diff(limits))
+    unknown = np.full(_DRAWS - len(words), OOV)
+    frequent = np.append(words, unknown).astype(np.uint16)
     shape = (_TOPICS, VOCABULARY, len(np.unique(_SLOTS)))
     common = frequent[random.integers(0, _DRAWS, (1, *shape[1:]))]
     successors = np.broadcast_to(common, shape).copy()
-    own = frequent[random.integers(0, _DRAWS, shape[:2])].T
-    successors[:, :, _FRESH - 1] = _of_topic(own, np.arange(_TOPICS)).T
+    by_topic = frequent[random.integers(0, _DRAWS, shape[:2])].T
+    successors[:, :, _FRESH - 1] = _of_topic(by_topic, np.arange(_TOPICS)).T
     return successors, frequent
 
 
@@ -113,6 +115,5 @@ def _of_topic(words: Ids, topics: Integers) -> Ids:
     """Words with the rarer ones replaced by those of the topic; topics are the last axis."""
     rare = WORDS - _COMMON
     moved = (words - _COMMON - 1 + topics * (rare // _TOPICS)) % rare + _COMMON + 1
-    return np.where((words > _COMMON) & (words <= WORDS), moved, words).astype(
-        np.uint16
-    )
+    is_rare = (words > _COMMON) & (words <= WORDS)
+    return np.where(is_rare, moved, words).astype(np.uint16)

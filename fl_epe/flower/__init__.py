@@ -14,9 +14,9 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
 from fl_epe.flower.arrays import DecodedArray, pack, read_only, records_of, share
 from fl_epe.flower.client_canaries import ClientCanaries, canary_mod
+from fl_epe.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fl_epe.flower.canary_audit import CanaryAudit

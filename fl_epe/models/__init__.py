@@ -1,6 +1,6 @@
 """The models of the built-in tasks, as plain PyTorch modules, and their parameters as one vector.
 
-A model knows nothing of clients, privacy or Flower; `fl_epe.tasks` says what it is trained on.
+A model is independent of clients, privacy and Flower; `fl_epe.tasks` defines its training data.
 
 Examples:
     >>> import torch

@@ -14,7 +14,7 @@ from fl_epe.models.preparation import SeededDropout
 class _Unset:
     """A layer whose values `Task.initial` sets: torch's own take time and random numbers.
 
-    So would the device "meta", which imports 70 MB of Python modules.
+    The device "meta" would avoid these too, but it imports 70 MB of Python modules.
     """
 
     def reset_parameters(self) -> None:
@@ -46,7 +46,8 @@ class Cnn(torch.nn.Module):
         self.conv2 = _Conv2d(32, 64, 3)
         self.dense1 = _Linear(9216, 128)
         self.dense2 = _Linear(128, 62)
-        self.dropout1, self.dropout2 = SeededDropout(0.25), SeededDropout(0.5)
+        self.dropout1 = SeededDropout(0.25)
+        self.dropout2 = SeededDropout(0.5)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Logits of shape (n, 62) for images of shape (n, 1, 28, 28)."""
@@ -86,38 +87,40 @@ class LstmLayer(torch.nn.Module):
         if self.unrolled or not (inputs.is_cpu or inputs.is_cuda):
             return self._unrolled(inputs)
         start = inputs.new_zeros(1, len(inputs), self.weight_hh.shape[1])
-        weights = [
-            self.weight_ih,
-            self.weight_hh,
-            self.bias,
-            torch.zeros_like(self.bias),
-        ]
-        if (
-            inputs.is_cuda
-        ):  # cuDNN wants them side by side, or warns and copies them itself
-            parts = torch.split(
-                torch.cat([part.flatten() for part in weights]),
-                [part.numel() for part in weights],
-            )
+        no_bias = torch.zeros_like(self.bias)
+        weights = [self.weight_ih, self.weight_hh, self.bias, no_bias]
+        if inputs.is_cuda:
+            # cuDNN needs them in one block of memory, or warns and copies them itself.
+            block = torch.cat([weight.flatten() for weight in weights])
+            parts = torch.split(block, [weight.numel() for weight in weights])
             weights = [
-                part.view_as(like) for part, like in zip(parts, weights, strict=True)
+                part.view_as(weight)
+                for part, weight in zip(parts, weights, strict=True)
             ]
-        # Biases, one layer, no dropout, training or not, one direction, batch first.
-        options = True, 1, 0.0, self.training, False, True
-        states, *_ = torch.lstm(inputs, (start, start), weights, *options)
+        states, _, _ = torch.lstm(
+            inputs,
+            (start, start),
+            weights,
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=True,
+        )
         return states
 
     def _unrolled(self, inputs: torch.Tensor) -> torch.Tensor:
         states: list[torch.Tensor] = []
         cell: torch.Tensor | None = None
-        for from_input in functional.linear(inputs, self.weight_ih, self.bias).unbind(
-            1
-        ):
-            before = functional.linear(states[-1], self.weight_hh) if states else 0
-            enter, forget, new, out = (from_input + before).chunk(4, 1)
-            entering = enter.sigmoid() * new.tanh()
-            cell = entering if cell is None else forget.sigmoid() * cell + entering
-            states.append(out.sigmoid() * cell.tanh())
+        from_inputs = functional.linear(inputs, self.weight_ih, self.bias)
+        for from_input in from_inputs.unbind(1):
+            from_state = functional.linear(states[-1], self.weight_hh) if states else 0
+            gates = (from_input + from_state).chunk(4, 1)
+            enter, forget, candidate, output = gates
+            addition = enter.sigmoid() * candidate.tanh()
+            cell = addition if cell is None else forget.sigmoid() * cell + addition
+            states.append(output.sigmoid() * cell.tanh())
         return torch.stack(states, 1)
 
 
@@ -164,8 +167,8 @@ class Lstm(torch.nn.Module):
 
         Args:
             tokens: the words.
-            counted: bool of shape (n, length). If it is given, only the logits of these positions
-                are computed, shape (positions, vocabulary).
+            counted: bool of shape (n, length). With it only the logits of these positions are
+                computed, shape (positions, vocabulary).
         """
         states = self.lstm(self.embedding(tokens))
         if counted is not None:

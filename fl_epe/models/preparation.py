@@ -1,6 +1,6 @@
-"""Makes any torch module ready for federated training, and says what of it is left alone.
+"""Prepares any torch module for federated training, and notes its parts that are not trained.
 
-What clients train, clip and share is the vector of the trainable parameters, and nothing else.
+Clients train, clip and share the vector of the trainable parameters, and nothing else.
 
 Examples:
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
@@ -23,7 +23,7 @@ from fl_epe.checks import raise_invalid
 from fl_epe.seeding import generator
 
 Inputs = torch.Tensor | Mapping[str, torch.Tensor]
-"""What a model is called with: one tensor, or several as keyword arguments."""
+"""The inputs of a model: one tensor, or several as keyword arguments."""
 
 _SEEDS = 8  # a mask of few entries may be the same with two
 _BUILDING = threading.Lock()  # torch has one generator for all threads
@@ -47,10 +47,10 @@ class SeededDropout(torch.nn.Module):
         p: share of the entries that is set to zero, named as in torch.nn.Dropout; multiples of
             1/256 are drawn fastest.
         random: draws the masks; must be set before a forward pass in training mode.
-        drawn: entries that the next forward passes keep, in place of new draws.
+        drawn: masks of the next forward passes, instead of new draws.
     """
 
-    inplace = False  # as in torch.nn.Dropout, whose place it takes
+    inplace = False  # as in torch.nn.Dropout, which it replaces
     random: np.random.Generator | None
     drawn: Iterator[torch.Tensor] | None
 
@@ -80,13 +80,12 @@ class SeededDropout(torch.nn.Module):
         keep = self.keep(tuple(inputs.shape))
         if inputs.is_cpu:
             return inputs * torch.from_numpy(keep * scale).to(inputs)
-        on_device = sent(
-            torch.from_numpy(keep), inputs.device
-        )  # a quarter of the float32's bytes
-        return inputs * (on_device.to(inputs.dtype) * float(scale))
+        # As bool, which has a quarter of the bytes of float32.
+        mask = sent(torch.from_numpy(keep), inputs.device)
+        return inputs * (mask.to(inputs.dtype) * float(scale))
 
     def keep(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Which entries are kept, drawn at random, bool of that shape.
+        """A random mask of the entries that are not set to zero, bool of this shape.
 
         Raises:
             RuntimeError: before ``random`` is set.
@@ -95,32 +94,33 @@ class SeededDropout(torch.nn.Module):
             raise RuntimeError(
                 "Expected SeededDropout.random to be set before training."
             )
-        # Whole words of the generator: a third of the time of drawing bytes, or of torch's.
+        # Complete words of the generator take a third of the time of bytes, or of torch's masks.
         kind = np.uint8 if self.p * 256 % 1 == 0 else np.uint32
-        count = math.prod(shape) * np.dtype(kind).itemsize
-        words = self.random.integers(0, 2**64, -(-count // 8), np.uint64)
-        drawn: np.ndarray = words.view(kind)[: math.prod(shape)].reshape(shape)
-        return drawn >= kind(int(self.p * 2.0 ** (8 * drawn.itemsize)))
+        entries = math.prod(shape)
+        size = entries * np.dtype(kind).itemsize
+        words = self.random.integers(0, 2**64, -(-size // 8), np.uint64)
+        values: np.ndarray = words.view(kind)[:entries].reshape(shape)
+        return values >= kind(int(self.p * 2.0 ** (8 * values.itemsize)))
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device; CUDA fetches it from pinned memory while the host goes on."""
     if device.type != "cuda":
         return tensor.to(device)
-    return (tensor if tensor.is_pinned() else tensor.pin_memory()).to(
-        device, non_blocking=True
-    )
+    if not tensor.is_pinned():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def staging(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Memory of the host, not yet written, from which `sent` needs no copy in between."""
+    """Uninitialised memory of the host, from which `sent` copies directly to the device."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def trainable(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The parameters that are trained: those with ``requires_grad``, in their order."""
+    """The parameters with ``requires_grad``, in their order."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
@@ -129,7 +129,7 @@ def bind_parameters(model: torch.nn.Module, flat: torch.Tensor) -> None:
 
     Args:
         model: the model; its trainable parameters take the values of ``flat``, frozen ones stay.
-        flat: shape (dim,); writing to it changes the model, and the other way round.
+        flat: shape (dim,); writing to it changes the model, and vice versa.
 
     Raises:
         ValueError: if ``flat`` does not have exactly as many entries as the model trains.
@@ -160,10 +160,10 @@ def one_thread() -> Iterator[None]:
 
 
 def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Module:
-    """The model that ``build`` makes, with whatever it draws drawn from ``seed``.
+    """The model that ``build`` makes, with its random numbers drawn from ``seed``.
 
     Every `torch.nn.Dropout` becomes a `SeededDropout`, so that masks come from the client's own
-    generator. torch's generator is afterwards as it was before.
+    generator. The state of torch's generator does not change.
 
     Raises:
         ValueError: if ``build`` makes no `torch.nn.Module`.
@@ -180,7 +180,7 @@ def prepared(build: Callable[[], torch.nn.Module], seed: int = 0) -> torch.nn.Mo
 
 
 def _seed_dropouts(module: torch.nn.Module) -> None:
-    for name, child in module._modules.items():  # also one that has two names
+    for name, child in module._modules.items():  # also a module that has two names
         if child is None:
             continue
         if type(child) is torch.nn.Dropout and child.p < 1:
@@ -200,7 +200,7 @@ def batch_norms(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def model_notes(model: torch.nn.Module) -> list[str]:
-    """What of a model is not trained or not audited, in sentences; empty for most models.
+    """Sentences about the parts of a model that are not trained or not audited, if any.
 
     Raises:
         ValueError: if there is nothing to train, or the parameters cannot be a float32 vector: one
@@ -219,12 +219,15 @@ def model_notes(model: torch.nn.Module) -> list[str]:
                 "model with model.float(), or freeze it with requires_grad_(False)."
             )
     notes = []
-    if count := sum(p.numel() for p in model.parameters() if not p.requires_grad):
+    frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)
+    if frozen:
         notes.append(
-            f"{count:,} frozen parameters (requires_grad=False) are neither trained nor audited: "
+            f"{frozen:,} frozen parameters (requires_grad=False) are neither trained nor audited: "
             "they stay as they are on every client."
         )
-    return [*notes, _BATCH_NORM_NOTE] if batch_norms(model) else notes
+    if batch_norms(model):
+        notes.append(_BATCH_NORM_NOTE)
+    return notes
 
 
 def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) -> bool:
@@ -238,8 +241,8 @@ def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) ->
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     losses = set()
     for seed in range(_SEEDS):
-        for buffer, before in buffers:  # one that counts the calls is not random
-            buffer.copy_(before)
+        for buffer, initial in buffers:  # a buffer that counts the calls is not random
+            buffer.copy_(initial)
         for module in model.modules():
             if isinstance(module, SeededDropout):
                 module.random = np.random.default_rng(0)
@@ -254,13 +257,12 @@ def draws_by_itself(model: torch.nn.Module, step: Callable[[], torch.Tensor]) ->
 def training_notes(
     model: torch.nn.Module, step: Callable[[], torch.Tensor]
 ) -> list[str]:
-    """What a step of training does beside moving parameters; arguments as `draws_by_itself`."""
-    before = {name: buffer.clone() for name, buffer in _own_buffers(model).items()}
+    """Sentences about further effects of a training step; arguments as `draws_by_itself`."""
+    before = {name: buffer.clone() for name, buffer in _buffers(model).items()}
     notes = [_DRAWS_NOTE] if draws_by_itself(model, step) else []
-    after = _own_buffers(model)
-    if changed := [
-        name for name in before if not torch.equal(before[name], after[name])
-    ]:
+    after = _buffers(model)
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    if changed:
         notes.append(
             f"Buffers that change while a client trains ({', '.join(changed)}) are not shared: "
             "every client starts with their initial values."
@@ -268,7 +270,8 @@ def training_notes(
     return notes
 
 
-def _own_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers of a model by name, except BatchNorm's."""
     return {
         f"{path}.{name}" if path else name: buffer
         for path, module in model.named_modules()

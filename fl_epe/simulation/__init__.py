@@ -14,7 +14,7 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
+from fl_epe.lazy import lazy_names
 from fl_epe.simulation.checkpoint import (
     Job,
     files_named,

@@ -1,10 +1,10 @@
-"""`Job`, what a run is to do; and the files of an unfinished run, its job and its state.
+"""`Job`, the definition of a run; and the files of an unfinished run, its job and its state.
 
 A file is an archive with checksums (`fl_epe.archive`), readable by its owner alone, because the job
 holds the canary seed. The job is a JSON text; the state is named arrays.
 
-There are two: ``checkpoint.npz``, and the one before it as ``checkpoint-previous.npz``. At every
-moment one of them is whole, and where the first turns out to be broken the second is used.
+There are two: ``checkpoint.npz``, and the checkpoint before it as ``checkpoint-previous.npz``. At
+every moment one of them is complete, and if the first is broken the second is used.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ WHAT = "a checkpoint of fl-epe"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A task, how to train it, and with which random streams: all that decides the result.
+    """A task, the settings of its training, and the random streams: all that decides the result.
 
     Attributes:
-        task: whose clients are trained.
-        config: how they are trained.
+        task: the task whose clients are trained.
+        config: the settings of the training.
         seeds: the random streams.
         evaluate_every: rounds between evaluations on held-out data; the last is always evaluated.
     """
@@ -80,11 +80,11 @@ class Job:
         return dict(json.loads(json.dumps(values)))
 
     def differences(self, values: Mapping[str, Any]) -> list[str]:
-        """Names of what another job's `to_dict` has with other values than this one."""
-        theirs, ours = _flat(values), _flat(self.to_dict())
-        return sorted(
-            name for name in theirs | ours if theirs.get(name) != ours.get(name)
-        )
+        """Names of the values in which another job's `to_dict` differs from this job."""
+        second = _flat(values)
+        first = _flat(self.to_dict())
+        names = sorted(first | second)
+        return [name for name in names if first.get(name) != second.get(name)]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Job:
@@ -98,48 +98,38 @@ class Job:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of a mapping under names such as ``config.rounds``."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        inner = value if isinstance(value, dict) and value else None
-        flat |= (
-            {f"{name}.{key}": one for key, one in inner.items()}
-            if inner
-            else {name: value}
-        )
+        if value and isinstance(value, dict):
+            flat |= {f"{name}.{key}": entry for key, entry in value.items()}
+        else:
+            flat[name] = value
     return flat
 
 
 def files_named(values: Mapping[str, Any], folder: Path) -> list[str]:
-    """What a job reads outside the folder of its run, beside the places that its task has anyway.
+    """Files that a job reads outside the folder of its run, other than the defaults of its task.
 
     Args:
-        values: as `Job.to_dict` gives them.
+        values: a job as `Job.to_dict` returns it.
         folder: of the run.
     """
-    parts = (values.get(name) for name in ("options", "config"))
-    options, config = (part if isinstance(part, dict) else {} for part in parts)
-    texts = [
-        text
-        for text in [*options.values(), config.get("mechanism")]
-        if isinstance(text, str)
-    ]
-    paths = {
-        text: Path(text).expanduser()
-        for text in texts
-        if Path(text).suffix or os.sep in text
-    }
-    named = [
-        text
-        for text, path in paths.items()
-        if path.exists() and not _is_in(path, folder)
-    ]
-    if not named:
+    flat = _flat(values)
+    options = [flat[name] for name in flat if name.startswith("options.")]
+    names = []
+    for text in [*options, flat.get("config.mechanism")]:
+        if not isinstance(text, str) or not (Path(text).suffix or os.sep in text):
+            continue
+        path = Path(text).expanduser()
+        is_outside = path.exists() and not _is_in(path, folder)
+        if is_outside and text not in names:
+            names.append(text)
+    if not names:
         return []
-    usual = [
-        field.default
-        for field in dataclasses.fields(find_task(values["task"]).settings)
-    ]
-    return [text for text in named if text not in usual]
+    fields = dataclasses.fields(find_task(values["task"]).settings)
+    defaults = [field.default for field in fields]
+    return [name for name in names if name not in defaults]
 
 
 def _is_in(path: Path, folder: Path) -> bool:
@@ -147,15 +137,14 @@ def _is_in(path: Path, folder: Path) -> bool:
 
 
 def load_job(path: Path, task: str | None = None, reads: Collection[Path] = ()) -> Job:
-    """The job of an unfinished run.
-
-    Where the newest checkpoint is broken, that of the one before it.
+    """The job of an unfinished run, from the newest checkpoint that is not broken.
 
     Args:
         path: of the newest checkpoint.
-        task: the reference of its task, which must be given if that is "module:name": importing a
-            module runs its code, and no file may choose which.
-        reads: files and folders elsewhere that the job may read: none may choose those either.
+        task: the reference of its task, which the user must name if it is "module:name": importing
+            a module runs its code, and a file must not choose the module.
+        reads: files and folders elsewhere that the job may read, which a file must not choose
+            either.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -169,26 +158,27 @@ def load_job(path: Path, task: str | None = None, reads: Collection[Path] = ()) 
 def _job_in(path: Path, task: str | None, reads: Collection[Path]) -> Job:
     folder = path.parent
     values, _ = read_checkpoint(inside(folder, path))
-    found = str(values.get("task", ""))
-    if task is None and ":" in found:
+    stored_task = str(values.get("task", ""))
+    if task is None and ":" in stored_task:
         raise ArgumentError(
-            f"Expected {{task}} to be named again: the checkpoint in {path.parent} names this "
+            f"Expected {{task}} to be named again: the checkpoint in {folder} names this "
             "module, and importing it runs its code.",
-            task=found,
+            task=stored_task,
         )
-    if task not in (None, found):
+    if task not in (None, stored_task):
         raise ValueError(
-            f"Expected task={task!r} to be {found!r:.400}, the task of the checkpoint in "
-            f"{path.parent}."
+            f"Expected task={task!r} to be {stored_task!r:.400}, the task of the checkpoint in "
+            f"{folder}."
         )
     with values_of(path):
-        named = files_named(values, folder)
-    for text in named:
-        if not any(_is_in(Path(text).expanduser(), place) for place in reads):
+        names = files_named(values, folder)
+    for name in names:
+        file = Path(name).expanduser()
+        if not any(_is_in(file, allowed) for allowed in reads):
             raise ArgumentError(
                 f"Expected {{reads}} to be named again: the checkpoint in {folder} has this read, "
                 "which is outside of that folder.",
-                reads=text,
+                reads=name,
             )
     with values_of(path):
         return Job.from_dict(values)
@@ -198,12 +188,18 @@ def write_checkpoint(path: Path, job: Mapping[str, Any], state: NamedArrays) -> 
     """Write an unfinished run, in one step; the file that was there becomes `previous_of` it.
 
     Args:
-        path: where to; its folder is made if it is missing.
+        path: of the file; its folder is made if it is missing.
         job: JSON values by name.
         state: named arrays; none before the first checkpoint with a model.
     """
-    texts, older = {"job": job}, previous_of(path)
-    write_archive(path, state, texts, schema=SCHEMA, compress=False, previous=older)
+    write_archive(
+        path,
+        state,
+        {"job": job},
+        schema=SCHEMA,
+        compress=False,
+        previous=previous_of(path),
+    )
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
@@ -218,7 +214,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], NamedArrays]:
 
 
 def previous_of(path: Path) -> Path:
-    """Where the checkpoint before the one at ``path`` is kept."""
+    """The path of the checkpoint before the one at ``path``."""
     return path.with_name(f"{path.stem}-previous{path.suffix}")
 
 
@@ -227,7 +223,7 @@ def _damaged(path: Path) -> Path:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Whether there is an unfinished run, in whatever state."""
+    """Whether there is an unfinished run, even if its files are broken."""
     return path.exists() or previous_of(path).exists()
 
 
@@ -238,13 +234,13 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) -> T:
-    """What ``read`` makes of the newest checkpoint, or of the one before it if that is broken.
+    """The result of ``read`` for the newest checkpoint, or the one before it if that is broken.
 
     Args:
         path: of the newest.
         read: raises an `UnreadableFileError` if the file at a path cannot be used.
-        go_on: where the older one is used, log a warning that names both, and rename the broken
-            one, so that the next checkpoint does not put it in the place of the sound one.
+        go_on: if the older one is used, log a warning that names both, and rename the broken one,
+            so that the next checkpoint does not replace the sound one by it.
 
     Raises:
         FileNotFoundError: if there is neither.
@@ -257,25 +253,24 @@ def from_newest(path: Path, read: Callable[[Path], T], *, go_on: bool = True) ->
         if not older.exists():
             raise
         try:
-            found = read(older)
-        except UnreadableFileError as other:
+            result = read(older)
+        except UnreadableFileError as second:
             raise UnreadableFileError(
-                f"{error} The one before it cannot be used either: {other}"
+                f"{error} The one before it cannot be used either: {second}"
             ) from error
         if go_on:
             logger.warning(
                 "%s The run goes on from the checkpoint before it, %s.", error, older
             )
-            with contextlib.suppress(
-                OSError
-            ):  # it is missing, or the folder cannot be written
+            # It may be missing, or the folder cannot be written.
+            with contextlib.suppress(OSError):
                 path.replace(_damaged(path))
-        return found
+        return result
 
 
 @contextlib.contextmanager
 def values_of(path: Path) -> Iterator[None]:
-    """What goes wrong with the values in a checkpoint, as an `UnreadableFileError`."""
+    """Turn errors about the values in a checkpoint into an `UnreadableFileError`."""
     try:
         yield
     except UNREADABLE as error:

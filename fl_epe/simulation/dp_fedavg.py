@@ -9,7 +9,8 @@ Examples:
     >>> config = RunConfig(
     ...     clients=4, rounds=3, clients_per_round=2, clipping="fixed", clip_norm=1.0)
     >>> seeds = Seeds.derive(1)
-    >>> plan, state = draw_plan(config, seeds), initial_state(config, np.zeros(5, np.float32))
+    >>> plan = draw_plan(config, seeds)
+    >>> state = initial_state(config, np.zeros(5, np.float32))
     >>> for cohort in plan.cohorts:
     ...     sums = ClippedSums(total=np.full(5, 0.1 * len(cohort)), clients=len(cohort))
     ...     state, released = next_round(config, seeds, state, sums)
@@ -34,13 +35,13 @@ from fl_epe.seeding import Seeds, generator, noise_generator
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """Who takes part in which round.
+    """The participation schedule of a run.
 
     Attributes:
         cohorts: the clients of each round.
-        presence: ``(T, k)``, which observed canary is in which round.
+        presence: ``(T, k)``, whether each observed canary takes part in each round.
         observed_ids: the canaries of its columns; all others are only scored.
-        canaries: how many there are in all.
+        canaries: number of all canaries.
     """
 
     cohorts: list[Cohort]
@@ -51,14 +52,14 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServerState:
-    """What the server knows after a round.
+    """The server's state after a round.
 
     Attributes:
         theta: the model, float32 of shape ``(dim,)``.
         clip_norm: of the next round.
         optimizer: state of the server optimizer.
-        noise: what correlated noise needs of earlier rounds, float32 vectors.
-        rounds_done: rounds so far.
+        noise: the state of correlated noise, float32 vectors.
+        rounds_done: number of rounds so far.
     """
 
     theta: Floats32
@@ -70,14 +71,14 @@ class ServerState:
 
 @dataclasses.dataclass(eq=False)
 class ClippedSums:
-    """What the clients and canaries of a round send: sums of clipped updates, and counts.
+    """Sums of the clipped updates of a round's clients and canaries, and counts.
 
     Attributes:
-        total: sum of all clipped updates, float64 of shape ``(dim,)``; whoever is absent adds 0.
-        clients_total: that of the clients alone, with full knowledge, else ``None``.
-        clients: clients in the sum.
-        unclipped: those of them whose update was no longer than the clip norm.
-        canaries: canaries in the sum; all are clipped.
+        total: sum of all clipped updates, float64 of shape ``(dim,)``; an absent client adds 0.
+        clients_total: the sum of the clients alone, with full knowledge, else ``None``.
+        clients: number of clients in the sum.
+        unclipped: number of these whose update was no longer than the clip norm.
+        canaries: number of canaries in the sum; all are clipped.
     """
 
     total: Floats
@@ -87,42 +88,43 @@ class ClippedSums:
     canaries: int = 0
 
     def take(self) -> Self:
-        """The same sums; nothing of the total is left here, so that its memory ends with them."""
-        taken = copy.copy(self)
+        """The same sums; the total is emptied here, so that its memory ends with the result."""
+        sums = copy.copy(self)
         self.total = np.empty(0)
-        return taken
+        return sums
 
 
 def draw_plan(config: RunConfig, seeds: Seeds) -> Plan:
     """Choose the cohorts and the canaries of all rounds, before the first one."""
-    cohorts = config.client_schedule().cohorts(
-        config.clients, generator(seeds.participation, 0)
+    client_rng, canary_rng, coin_rng = (
+        generator(seeds.participation, stream) for stream in range(3)
     )
-    rng, scored = generator(seeds.participation, 1), config.unobserved or 0
+    cohorts = list(config.client_schedule().cohorts(config.clients, client_rng))
+    unobserved = config.unobserved or 0
     if config.on_ladder:
-        here = _places(config, rng)
-        count = here.shape[1]
-        return Plan(list(cohorts), here, np.arange(count), count + scored)
-    everyone = (config.num_canaries or 0) + scored
-    observed = np.arange(config.num_canaries or 0)
+        presence = _ladder_presence(config, canary_rng)
+        count = presence.shape[1]
+        return Plan(cohorts, presence, np.arange(count), count + unobserved)
+    count = config.num_canaries or 0
+    observed = np.arange(count)
     if config.by_coin:
-        observed = np.flatnonzero(
-            generator(seeds.participation, 2).random(everyone) < 0.5
-        )
-    here = schedules.presence(config.canary_schedule(), len(observed), rng)
-    return Plan(list(cohorts), here, observed, everyone)
+        observed = np.flatnonzero(coin_rng.random(count + unobserved) < 0.5)
+    schedule = config.canary_schedule()
+    presence = schedules.presence(schedule, len(observed), canary_rng)
+    return Plan(cohorts, presence, observed, count + unobserved)
 
 
-def _places(config: RunConfig, rng: np.random.Generator) -> Booleans:
+def _ladder_presence(config: RunConfig, rng: np.random.Generator) -> Booleans:
     """The rounds of canaries at places that the clients' schedule gives to more clients."""
     load = config.load
     schedule = load.place_schedule(config.client_schedule())
     if not load.places:
         return np.zeros((config.rounds, 0), bool)
-    # Fixed sizes of cohorts would tell something of secret rounds, were places alone in them.
-    others = config.clients if load.secret else 0
-    here = schedules.presence(schedule, load.places + others, rng, load.places)
-    return load.presence(here, rng)
+    # In cohorts of a fixed size that had no clients, the places would depend on one another, which
+    # would leak something of secret rounds.
+    clients = config.clients if load.secret else 0
+    places = schedules.presence(schedule, load.places + clients, rng, load.places)
+    return load.presence(places, rng)
 
 
 def initial_state(config: RunConfig, theta: Floats32) -> ServerState:
@@ -135,11 +137,14 @@ def initial_state(config: RunConfig, theta: Floats32) -> ServerState:
         raise ValueError(
             f"Expected a flat float32 model, got {theta.dtype} {theta.shape}."
         )
-    dim, strategy = len(theta), config.strategy()
+    dim = len(theta)
+    strategy = config.strategy()
     buffers = 0 if strategy is None else strategy.buffers
-    noise = (np.zeros(dim, np.float32),) * buffers
     return ServerState(
-        theta, config.clip_rule().init(), config.optimizer().init(dim), noise
+        theta=theta,
+        clip_norm=config.clip_rule().init(),
+        optimizer=config.optimizer().init(dim),
+        noise=(np.zeros(dim, np.float32),) * buffers,
     )
 
 
@@ -152,18 +157,18 @@ def next_round(
 ) -> tuple[ServerState, dict[str, Floats]]:
     """Add noise, divide by the *expected* cohort size, step, and move the clip norm.
 
-    The noise is also given to ``health``; correlated noise, before it is correlated. No vector of
-    the state or the sums is changed: the same state and sums have the same next state.
+    The noise is also added to ``health``, before it is correlated. No vector of the state or the
+    sums is changed: the same state and sums have the same next state.
 
     Returns:
         The next state, and the vectors that an adversary may see, see `RunAuditor`.
     """
-    t, n, dim = state.rounds_done, config.cohort_size, len(state.theta)
-    deviation, strategy, kept = (
-        config.sum_noise_multiplier(),
-        config.strategy(),
-        state.noise,
-    )
+    t = state.rounds_done
+    n = config.cohort_size
+    dim = len(state.theta)
+    strategy = config.strategy()
+    noise_state = state.noise
+    deviation = config.sum_noise_multiplier()
     if strategy is None:
         deviation *= state.clip_norm
     rng = noise_generator(seeds.noise, t, 0, kind=config.noise_generator)
@@ -171,10 +176,10 @@ def next_round(
     if health is not None:
         health.add(mean, deviation)
     if strategy is not None:
-        for here in blocks(dim):
-            before = tuple(vector[here] for vector in state.noise)
-            mean[here] = strategy.correlate(t, before, mean[here])
-        kept = strategy.keep(state.noise, mean)
+        for block in blocks(dim):
+            earlier = tuple(vector[block] for vector in state.noise)
+            mean[block] = strategy.correlate(t, earlier, mean[block])
+        noise_state = strategy.keep(state.noise, mean)
         mean *= state.clip_norm
     mean += sums.total
     mean /= n
@@ -185,21 +190,23 @@ def next_round(
     voters = sums.clients + (sums.canaries if config.canaries_vote else 0)
     rng = noise_generator(seeds.noise, t, 1, kind=config.noise_generator)
     clip_norm = config.clip_rule().update(state.clip_norm, sums.unclipped, voters, rng)
-    del sums  # whoever does not need them any more has their memory for the next model
+    del sums  # if the caller does not keep them, their memory serves the next model
 
     optimizer = config.optimizer()
-    if not isinstance(
-        optimizer, ServerSGD
-    ):  # the model's updates do not follow from the means
+    if not isinstance(optimizer, ServerSGD):
+        # The model's updates do not follow from the means.
         released["delta"] = np.empty(dim)
     moments, theta = advance(
         optimizer, state.optimizer, state.theta, mean, t, released.get("delta")
     )
-    return ServerState(theta, clip_norm, moments, kept, t + 1), released
+    return ServerState(theta, clip_norm, moments, noise_state, t + 1), released
 
 
 def released_series(config: RunConfig) -> tuple[str, ...]:
     """Names of the vectors that `next_round` returns."""
-    residual = ("residual",) if config.full_knowledge else ()
-    delta = () if isinstance(config.optimizer(), ServerSGD) else ("delta",)
-    return ("mean", *residual, *delta)
+    names = ["mean"]
+    if config.full_knowledge:
+        names.append("residual")
+    if not isinstance(config.optimizer(), ServerSGD):
+        names.append("delta")
+    return tuple(names)

@@ -1,4 +1,4 @@
-"""The only file that touches what Flower does not publish; look here first after its update."""
+"""The only file that uses what Flower does not publish; look here first after its update."""
 
 import importlib.util
 import logging
@@ -17,7 +17,7 @@ CLIENT_RAISED = 2
 
 
 def ensure_task_identity(node_id: int) -> None:
-    """Let this process create messages outside a Flower run; inside one, change nothing."""
+    """Let this process create messages outside a Flower run; inside a run, change nothing."""
     from flwr.supercore.task_identity import TaskIdentity
 
     if getattr(TaskIdentity, "_task_id", None) is None:
@@ -32,10 +32,10 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 
 def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Message:
-    """The same message with records of its own, its arrays decoded.
+    """A copy of the message with copies of its records, and its arrays decoded.
 
     Args:
-        message: the original; it stays as it is.
+        message: the original, which is not changed.
         decoded: arrays that are decoded already, by the id of the original; more are added.
     """
     records: dict[str, Any] = {}
@@ -48,8 +48,8 @@ def with_own_records(message: Message, decoded: dict[int, DecodedArray]) -> Mess
                 value = decoded.get(id(value), value)
             records[name][key] = value
     make: Any = Message
-    own: Message = make(RecordDict(records), metadata=message.metadata)
-    return own
+    copy: Message = make(RecordDict(records), metadata=message.metadata)
+    return copy
 
 
 def quiet_flower() -> None:
@@ -82,10 +82,9 @@ def simulate_with_ray(
     from flwr.simulation import run_simulation
 
     quiet_flower()
-    logging.getLogger("flwr").setLevel(
-        logging.ERROR
-    )  # hides that the entry point is deprecated
+    logger = logging.getLogger("flwr")
+    logger.setLevel(logging.ERROR)  # hides that the entry point is deprecated
     try:
         run_simulation(server_app, client_app, nodes, backend_config=dict(backend))
     finally:
-        logging.getLogger("flwr").setLevel(logging.WARNING)
+        logger.setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
 """Flower grids: one with its nodes in this process, and one whose waiting can be ended.
 
 `InProcessGrid` runs the same apps as Ray or a SuperLink would. A run spends its time waiting for
-answers. Nothing of its state changes meanwhile, so a run that ends there, by a
-`StopRequest` or whatever breaks the waiting, can keep the state after the last whole round.
+replies. Its state does not change meanwhile, so a run that ends there, by a `StopRequest` or an
+error, can save the state after the last complete round.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import queue
 import threading
 import time
@@ -35,14 +36,14 @@ _M_ARENA_MAX = -8  # of malloc.h
 class InProcessGrid(Grid):
     """Runs a `ClientApp` on ``nodes`` nodes of this process, one thread for each.
 
-    Each node gets records of its own, as from a wire; the arrays in them are not copied. A client
-    app that raises answers with an error message, as on a real node. One that hangs beyond the
-    timeout of `send_and_receive` loses that answer alone: its node goes on in a new thread. With
+    Each node gets copies of the records, as if they were sent; the arrays in them are not copied. A
+    client app that raises replies with an error message, as on a real node. If it hangs beyond the
+    timeout of `send_and_receive`, only that reply is lost: its node goes on in a new thread. With
     glibc, the process makes no more heaps for threads from here on. Use as a context manager, or
     call `close`.
 
     Args:
-        client_app: answers the messages.
+        client_app: replies to the messages.
         nodes: number of nodes; node i gets ``partition-id`` i and ``num-partitions``.
 
     Raises:
@@ -54,16 +55,15 @@ class InProcessGrid(Grid):
         share_one_heap()
         flower_internals.ensure_task_identity(_SERVER)
         self._app = client_app
-        self._contexts = {
-            i + 1: Context(
+        self._contexts: dict[int, Context] = {}
+        for i in range(nodes):
+            self._contexts[i + 1] = Context(
                 run_id=0,
                 node_id=i + 1,
                 node_config={"partition-id": i, "num-partitions": nodes},
                 state=RecordDict(),
                 run_config={},
             )
-            for i in range(nodes)
-        }
         self._threads = {node: _NodeThread(self._answer) for node in self._contexts}
         self._numbers = itertools.count(1)
         self._replies: dict[str, Future[Message]] = {}
@@ -75,14 +75,14 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """End the threads, those that work when they are done; one that hung is left alone."""
+        """End the threads after their current messages; a thread that hung is not waited for."""
         for thread in self._threads.values():
             thread.end()
         for thread in self._threads.values():
             thread.join()
 
     def set_run(self, run: object) -> None:
-        """Nothing to do: there is only one run."""
+        """Do nothing: there is only one run."""
 
     @property
     def run(self) -> object:  # type: ignore[override]
@@ -105,27 +105,30 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Start answering each message; returns their ids."""
-        ids, decoded = list[str](), dict[int, DecodedArray]()
-        messages = list(messages)  # alive, so that each array has an id of its own
+        """Start to process each message; returns their ids."""
+        ids = []
+        decoded: dict[int, DecodedArray] = {}
+        messages = list(messages)  # keeps every array alive, so that no two have one id
         for original in messages:
             number = str(next(self._numbers))
             message = flower_internals.with_own_records(original, decoded)
             flower_internals.set_message_id(message, number)
-            self._replies[number] = self._threads[message.metadata.dst_node_id].submit(
-                message
-            )
+            thread = self._threads[message.metadata.dst_node_id]
+            self._replies[number] = thread.submit(message)
             ids.append(number)
         return ids
 
     def pull_messages(
         self, message_ids: Iterable[str], **_newer: Any
     ) -> Iterable[Message]:
-        """Those replies that are ready, each once; what a newer Flower asks besides is ignored."""
-        ready = [
-            i for i in message_ids if i in self._replies and self._replies[i].done()
-        ]
-        return [self._replies.pop(i).result() for i in ready]
+        """The replies that are ready, each once; arguments of a newer Flower are ignored."""
+        replies = []
+        for number in message_ids:
+            reply = self._replies.get(number)
+            if reply is not None and reply.done():
+                del self._replies[number]
+                replies.append(reply.result())
+        return replies
 
     def send_and_receive(
         self,
@@ -134,10 +137,10 @@ class InProcessGrid(Grid):
         timeout: float | None = None,
         **_newer: Any,
     ) -> Iterable[Message]:
-        """Send, wait for the replies (at most ``timeout`` seconds) and return those that came."""
+        """Send, wait at most ``timeout`` seconds, and return the replies that are ready."""
         messages = list(messages)
         ids = list(self.push_messages(messages))
-        wait([self._replies[i] for i in ids], timeout)
+        wait([self._replies[number] for number in ids], timeout)
         replies = self.pull_messages(ids)
         for message, number in zip(messages, ids, strict=True):
             if self._replies.pop(number, None) is not None:  # not in time
@@ -151,17 +154,15 @@ class InProcessGrid(Grid):
         try:
             return self._app(message, context)
         except Exception as error:  # noqa: BLE001 - whatever a client app does, the server goes on
-            reason = error_text(error)
-            return Message(
-                Error(flower_internals.CLIENT_RAISED, reason), reply_to=message
-            )
+            reason = Error(flower_internals.CLIENT_RAISED, error_text(error))
+            return Message(reason, reply_to=message)
 
 
 def share_one_heap() -> None:
-    """Have glibc make no more heaps for threads: all use the one that there is, from now on.
+    """Have glibc make no more heaps for threads: from now on all threads use the first heap.
 
-    Otherwise each has a heap of its own, and what a node's thread frees after a round is of no use
-    to the server. Where threads were at work before, their heaps stay. Without glibc this does
+    Otherwise each thread has its own heap, and the server cannot use the memory that a node's
+    thread frees after a round. Heaps of threads that ran before stay. Without glibc this does
     nothing.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
@@ -169,11 +170,11 @@ def share_one_heap() -> None:
 
 
 class _NodeThread:
-    """Answers the messages of a node, one after the other.
+    """Replies to the messages of a node, one after the other.
 
-    It is a daemon: a client that hangs for ever does not keep the process from ending. What it
-    refers to ends with it, as the garbage collector would run Python code in freeing a thread, and
-    CPython 3.11 fails if it does so while NumPy reads a header in another one.
+    It is a daemon: a client that hangs forever does not keep the process from ending. The objects
+    that it refers to end with it: otherwise the garbage collector would run Python code in freeing
+    a thread, and CPython 3.11 fails if that happens while NumPy reads a header in another thread.
     """
 
     def __init__(self, answer: Callable[[Message], Message]) -> None:
@@ -191,23 +192,23 @@ class _NodeThread:
         return reply
 
     def end(self) -> None:
-        """Take no more messages; those that wait are still answered."""
+        """Take no more messages; those in the queue are still processed."""
         self._work.put(None)
 
     def join(self) -> None:
         self._thread.join()
 
     def _run(self, answer: Callable[[Message], Message]) -> None:
-        while (task := self._work.get()) is not None:
+        for task in iter(self._work.get, None):
             message, reply = task
             try:
                 reply.set_result(answer(message))
-            except BaseException as error:  # noqa: BLE001 - as an executor does: who waits gets it
+            except BaseException as error:  # noqa: BLE001 - as an executor: `result` raises it
                 reply.set_exception(error)
-            del task, message, reply  # large, and the next task may be long in coming
+            del task, message, reply  # large, and the next task may come much later
 
 
-_PULL = 0.1  # seconds between looks for answers where a request to stop is listened to
+_PULL = 0.1  # seconds between looks for replies while a request to stop may come
 
 
 class EndedError(Exception):
@@ -218,27 +219,29 @@ class RunStoppedError(Exception):
     """A run was asked to stop, and did.
 
     Attributes:
-        rounds_done: whole rounds.
-        rounds: in all.
-        kept: whether a checkpoint of them was written.
+        rounds_done: complete rounds.
+        rounds: number of all rounds.
+        kept: whether a checkpoint of the complete rounds was written.
     """
 
     def __init__(self, rounds_done: int, rounds: int, *, kept: bool) -> None:
         how = "kept in the checkpoint" if kept else "not kept: see the warning"
         super().__init__(f"stopped after round {rounds_done} of {rounds}, {how}")
-        self.rounds_done, self.rounds, self.kept = rounds_done, rounds, kept
+        self.rounds_done = rounds_done
+        self.rounds = rounds
+        self.kept = kept
 
 
 class StopRequest:
-    """Asks a run to stop; from a signal handler, say, or from another thread.
+    """Asks a run to stop, for example from a signal handler or from another thread.
 
-    A run that is asked drops the round under way, keeps a checkpoint of the rounds before and
-    raises a `RunStoppedError`.
+    The run then drops the round under way, writes a checkpoint of the rounds before and raises a
+    `RunStoppedError`.
 
     Attributes:
-        asked: whether it was asked.
-        listens: whether a run looks at the request, which is from its first round to its last.
-        waits_in: the thread in which that run waits for answers, if it does.
+        asked: whether the run was asked to stop.
+        listens: whether a run checks the request, which it does from its first round to its last.
+        waits_in: the thread in which that run waits for replies, if it does.
     """
 
     def __init__(self) -> None:
@@ -246,7 +249,7 @@ class StopRequest:
         self.waits_in: int | None = None
 
     def ask(self) -> bool:
-        """Ask; returns whether a run will see to it.
+        """Ask the run to stop; returns whether the run will notice.
 
         If not, a signal handler may raise, which ends the waiting in its thread at once.
         """
@@ -254,13 +257,13 @@ class StopRequest:
         return self.listens and self.waits_in != threading.get_ident()
 
     def raise_if_asked(self) -> None:
-        """Raise an `EndedError` if it was asked."""
+        """Raise an `EndedError` if the run was asked to stop."""
         if self.asked:
             raise EndedError
 
 
 class WatchedGrid:
-    """A grid whose waiting can be ended; whatever else it is asked for, the grid itself answers.
+    """A grid whose waiting can be ended; it delegates all else to the grid itself.
 
     Args:
         grid: does the work.
@@ -268,7 +271,8 @@ class WatchedGrid:
     """
 
     def __init__(self, grid: Grid, request: StopRequest) -> None:
-        self._grid, self._request = grid, request
+        self._grid = grid
+        self._request = request
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -276,36 +280,40 @@ class WatchedGrid:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None, **newer: Any
     ) -> Iterable[Message]:
-        """Send, and wait for answers until they came, the time is up or the run shall stop.
+        """Send, and wait until the replies came, the time is up or the run is asked to stop.
 
-        ``request.waits_in`` stays set if this raises. Whatever a newer Flower asks besides, only
-        the grid itself can do.
+        ``request.waits_in`` stays set if this raises. Arguments of a newer Flower are passed to
+        the grid itself.
         """
         messages = list(messages)
-        if not messages:  # as for an evaluation by clients, which stands during a round
+        if (
+            not messages
+        ):  # as for an evaluation by clients, which would be during a round
             return []
         self._request.waits_in = threading.get_ident()
         self._request.raise_if_asked()
-        # Elsewhere than in the main thread no signal handler can raise.
+        # A signal handler can raise in the main thread only; other threads poll the request.
         main = threading.current_thread() is threading.main_thread()
         if main or newer or isinstance(self._grid, InProcessGrid):
             replies = list(
                 self._grid.send_and_receive(messages, timeout=timeout, **newer)
             )
         else:
-            replies = self._poll(messages, float("inf") if timeout is None else timeout)
+            limit = math.inf if timeout is None else timeout
+            replies = self._poll(messages, limit)
         self._request.waits_in = None
         return replies
 
     def _poll(self, messages: Iterable[Message], limit: float) -> list[Message]:
-        """As the grid itself does it, with a look at the request."""
-        left = set(self._grid.push_messages(messages))
-        end, replies = time.monotonic() + limit, list[Message]()
-        while left and time.monotonic() < end:
-            new = list(self._grid.pull_messages(left))
-            replies += new
-            left -= {reply.metadata.reply_to_message_id for reply in new}
+        """Send and receive as the grid does, and check the request meanwhile."""
+        pending = set(self._grid.push_messages(messages))
+        end = time.monotonic() + limit
+        replies: list[Message] = []
+        while pending and time.monotonic() < end:
+            for reply in list(self._grid.pull_messages(pending)):
+                replies.append(reply)
+                pending.discard(reply.metadata.reply_to_message_id)
             self._request.raise_if_asked()
-            if left:
+            if pending:
                 time.sleep(_PULL)
         return replies

@@ -21,7 +21,7 @@ from fl_epe.simulation.dp_fedavg import ClippedSums
 
 
 class RefusedError(ValueError):
-    """An answer that cannot be used.
+    """A reply that cannot be used.
 
     Attributes:
         kind: of the fault.
@@ -33,7 +33,7 @@ class RefusedError(ValueError):
 
 
 def content_of(reply: Message) -> RecordDict:
-    """What a node answers; raises a `RefusedError` if that is an error."""
+    """The content of a reply; raises a `RefusedError` if the reply is an error."""
     if reply.has_error():
         raise RefusedError(str(reply.error.reason), error_kind(reply.error))
     return reply.content
@@ -41,7 +41,7 @@ def content_of(reply: Message) -> RecordDict:
 
 @dataclasses.dataclass(frozen=True)
 class TrainInstruction:
-    """What a worker is to do in a round: which clients and canaries take part there, and how.
+    """A worker's instruction for a round: its clients and canaries, and the settings of training.
 
     The node learns nothing about the clients and canaries of other nodes, nor about the noise.
     """
@@ -61,36 +61,37 @@ class TrainInstruction:
     separate: bool
 
     def encode(self, model: ArrayRecord | None = None) -> RecordDict:
-        """As the content of a message.
+        """The content of a message.
 
         Args:
-            model: ``theta``, if it is encoded already; orders to many nodes can share it.
+            model: ``theta``, if it is encoded already; messages to many nodes can share it.
         """
-        # Seeds are wider than the 64 bits of an integer on the wire.
-        told = {**vars(self), **{name: str(getattr(self, name)) for name in _SEEDS}}
-        theta = told.pop("theta")
+        values = dict(vars(self))
+        theta = values.pop("theta")
+        for name in _SEEDS:  # wider than the 64 bits of an integer in a message
+            values[name] = str(values[name])
         return RecordDict(
-            {"model": model or share(theta=theta), "order": ConfigRecord(told)}
+            {"model": model or share(theta=theta), "order": ConfigRecord(values)}
         )
 
     @classmethod
     def decode(cls, content: RecordDict) -> TrainInstruction:
         """The inverse of `encode`."""
-        told: dict[str, Any] = dict(records_of(content, ConfigRecord)["order"])
-        told |= {name: int(told[name]) for name in _SEEDS}
-        return cls(
-            theta=read_only(records_of(content, ArrayRecord)["model"]["theta"]), **told
-        )
+        values: dict[str, Any] = dict(records_of(content, ConfigRecord)["order"])
+        for name in _SEEDS:
+            values[name] = int(values[name])
+        theta = records_of(content, ArrayRecord)["model"]["theta"]
+        return cls(theta=read_only(theta), **values)
 
 
 @dataclasses.dataclass(eq=False)
 class PartialAggregate(ClippedSums):
-    """What a worker answers: sums over its clipped updates, never a single one.
+    """A worker's reply: sums over its clipped updates, never a single update.
 
     Attributes:
         examples: predictions made by the clients while they trained.
         loss_sum: their summed loss.
-        correct: how many of them were right, or the sum of the task's metric.
+        correct: the number of right predictions, or the sum of the task's metric.
         faults: one for each update that was lost.
     """
 
@@ -102,12 +103,14 @@ class PartialAggregate(ClippedSums):
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
     def encode(self) -> RecordDict:
-        """As the content of a reply."""
-        told = {name: value for name, value in vars(self).items() if value is not None}
-        sums = share(**{name: told.pop(name) for name in _SUMS if name in told})
-        told["faults"] = [fault.text for fault in self.faults]
-        told["kinds"] = [str(fault.kind) for fault in self.faults]
-        return RecordDict({"sums": sums, "told": ConfigRecord(told)})
+        """The content of a reply."""
+        counts = dict(vars(self))
+        sums = {name: counts.pop(name) for name in _SUMS}
+        counts["faults"] = [fault.text for fault in self.faults]
+        counts["kinds"] = [str(fault.kind) for fault in self.faults]
+        if self.clients_total is None:
+            del sums["clients_total"]
+        return RecordDict({"sums": share(**sums), "counts": ConfigRecord(counts)})
 
     @classmethod
     def decode(cls, content: RecordDict) -> PartialAggregate:
@@ -118,67 +121,75 @@ class PartialAggregate(ClippedSums):
         """
         try:
             sums = records_of(content, ArrayRecord)["sums"]
-            told: dict[str, Any] = dict(records_of(content, ConfigRecord)["told"])
-            told["faults"] = list(zip(told.pop("kinds"), told["faults"], strict=True))
-            arrays = {name: read_only(array) for name, array in sums.items()}
-            return _ANSWER.validate_python({**arrays, **told})
+            values: dict[str, Any] = dict(records_of(content, ConfigRecord)["counts"])
+            kinds = values.pop("kinds")
+            values["faults"] = list(zip(kinds, values["faults"], strict=True))
+            values |= {name: read_only(array) for name, array in sums.items()}
+            return _AGGREGATE.validate_python(values)
         except KeyError as error:
             raise RefusedError(f"Expected {error} in the reply.") from error
         except pydantic.ValidationError as error:
-            wrong = error.errors()[0]
+            detail = error.errors()[0]
+            value = f"{detail['loc'][0]}={detail['input']!r:.40}"
             raise RefusedError(
-                f"Expected {wrong['loc'][0]}={wrong['input']!r:.40} of its type: {wrong['msg']}."
+                f"Expected {value} of its type: {detail['msg']}."
             ) from error
         except UNREADABLE as error:
             raise RefusedError(
                 f"Expected a readable reply: {one_line(error)}."
             ) from error
 
-    def check(self, order: TrainInstruction) -> None:
-        """Refuse an answer that does not fit its order.
+    def check(self, instruction: TrainInstruction) -> None:
+        """Refuse a reply that does not fit its instruction.
 
         Raises:
             RefusedError: for a wrong shape or type, a sum that is not finite, or one that is longer
                 than its number of clipped updates allows.
         """
-        most = {"clients": len(order.clients), "canaries": len(order.canary_ids)}
-        for name, largest in (*most.items(), ("unclipped", self.clients)):
-            if not 0 <= (count := getattr(self, name)) <= largest:
-                raise RefusedError(f"Expected {name}={count} >= 0 and <= {largest}.")
-        counts = {"total": self.clients + self.canaries}
-        if order.separate:
-            counts["clients_total"] = self.clients
-        elif self.clients_total is not None:
+        self._check_count("clients", len(instruction.clients))
+        self._check_count("canaries", len(instruction.canary_ids))
+        self._check_count("unclipped", self.clients)
+        if self.clients_total is not None and not instruction.separate:
             raise RefusedError(
                 "Expected no sum of clients apart, as none was asked for."
             )
-        for name, count in counts.items():
-            total = getattr(self, name)
-            if (
-                total is None
-                or total.shape != order.theta.shape
-                or total.dtype != np.float64
-            ):
-                found = "nothing" if total is None else f"{total.dtype} {total.shape}"
-                raise RefusedError(
-                    f"Expected {name} to be float64 {order.theta.shape}, got {found}.",
-                    FaultKind.ANSWER_OF_WRONG_SHAPE,
-                )
-            length = norm(total)
-            if not length <= count * order.clip_norm * (1 + 1e-6):  # also refuses NaN
-                raise RefusedError(
-                    f"Expected the norm={length} of {name}, a sum of {count}, to be at most "
-                    f"{count} times clip_norm={order.clip_norm}.",
-                    FaultKind.ANSWER_REFUSED
-                    if math.isfinite(length)
-                    else FaultKind.ANSWER_NOT_FINITE,
-                )
+        self._check_sum("total", self.clients + self.canaries, instruction)
+        if instruction.separate:
+            self._check_sum("clients_total", self.clients, instruction)
+
+    def _check_count(self, name: str, largest: int) -> None:
+        count = getattr(self, name)
+        if not 0 <= count <= largest:
+            raise RefusedError(f"Expected {name}={count} >= 0 and <= {largest}.")
+
+    def _check_sum(self, name: str, count: int, instruction: TrainInstruction) -> None:
+        """Refuse a sum of ``count`` clipped updates that has another type, shape or norm."""
+        total = getattr(self, name)
+        wanted = f"float64 {instruction.theta.shape}"
+        actual = "nothing" if total is None else f"{total.dtype} {total.shape}"
+        if actual != wanted:
+            raise RefusedError(
+                f"Expected {name} to be {wanted}, got {actual}.",
+                FaultKind.ANSWER_OF_WRONG_SHAPE,
+            )
+        length = norm(total)
+        clip_norm = instruction.clip_norm
+        if length <= count * clip_norm * (1 + 1e-6):
+            return
+        kind = FaultKind.ANSWER_REFUSED
+        if not math.isfinite(length):
+            kind = FaultKind.ANSWER_NOT_FINITE
+        raise RefusedError(
+            f"Expected the norm={length} of {name}, a sum of {count}, to be at most "
+            f"{count} times clip_norm={clip_norm}.",
+            kind,
+        )
 
 
 _SEEDS = ("canary_seed", "local_seed")
 _SUMS = ("total", "clients_total")
 _NUMBERS = ("clients", "canaries", "unclipped", "examples", "loss_sum", "correct")
-_ANSWER = pydantic.TypeAdapter(PartialAggregate)
+_AGGREGATE = pydantic.TypeAdapter(PartialAggregate)
 
 
 def collect(
@@ -188,46 +199,50 @@ def collect(
     round_number: int,
     fault: Callable[[FaultKind, str], None],
 ) -> dict[int, PartialAggregate]:
-    """The good answers by node, in the order of the instructions; every fault is counted once.
+    """The valid replies by node, in the order of the instructions; every fault is counted once.
 
     Args:
         replies: to the messages of a round.
-        instructions: what each node was to do.
-        sent: the messages.
+        instructions: the instruction of each node.
+        sent: metadata of the messages.
         round_number: from 1.
         fault: called for each fault.
     """
     parts: dict[int, PartialAggregate] = {}
-    # An in-process grid numbers copies.
-    asked = {about.message_id: about.dst_node_id for about in sent if about.message_id}
-    heard: set[int] = set()
+    # An in-process grid numbers copies of the messages.
+    node_of = {
+        about.message_id: about.dst_node_id for about in sent if about.message_id
+    }
+    replied: set[int] = set()
     for reply in replies:
-        # A SuperLink answers in the name of a node that died, under its own id.
-        about, group = reply.metadata, reply.metadata.group_id
-        node = asked.get(about.reply_to_message_id, about.src_node_id)
+        # A SuperLink replies in the name of a node that died, under its own id.
+        about = reply.metadata
+        node = node_of.get(about.reply_to_message_id, about.src_node_id)
+        group = about.group_id
         if group and group != str(round_number):
             fault(
                 FaultKind.ANSWER_OF_ANOTHER_ROUND,
                 f"node {node}: this is its answer of round {group}",
             )
             continue
-        heard.add(node)
+        replied.add(node)
         if node in parts:
             fault(FaultKind.ANSWERED_TWICE, f"node {node}: it answered twice")
             continue
         try:
             if node not in instructions:
                 raise RefusedError("nobody asked it")
-            part = PartialAggregate.decode(content := content_of(reply))
-            content.clear()  # the sums end with what is made of them, not with the message
+            content = content_of(reply)
+            part = PartialAggregate.decode(content)
+            content.clear()  # the sums' memory ends with the parts, not with the message
             part.check(instructions[node])
         except RefusedError as error:
             fault(error.kind, f"node {node}: {error}")
             continue
         parts[node] = part
-        for each in part.faults:
-            fault(*each)
-    for node in instructions.keys() - heard:
+        for lost in part.faults:
+            fault(*lost)
+    for node in instructions.keys() - replied:
         fault(FaultKind.NO_ANSWER, f"node {node}: no answer in time")
     return {node: parts[node] for node in instructions if node in parts}
 
@@ -237,12 +252,13 @@ def add_up(
 ) -> PartialAggregate:
     """All parts of a round in one; the sum of the clients alone too if it is ``separate``.
 
-    The parts keep their numbers, and no sums.
+    The sums are taken out of the parts, so that their memory ends as they are added.
     """
-    found = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+    values = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
     for name in _SUMS if separate else _SUMS[:1]:
         sums = [vars(part).pop(name) for part in parts] or [np.zeros(dim)]
-        found[name] = sums.pop(0)
+        total = sums.pop(0)
         while sums:
-            found[name] = found[name] + sums.pop(0)
-    return PartialAggregate(**found)
+            total = total + sums.pop(0)
+        values[name] = total
+    return PartialAggregate(**values)

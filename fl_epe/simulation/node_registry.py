@@ -1,4 +1,4 @@
-"""`NodeRegistry`: which node holds which clients, while nodes leave and return under other ids."""
+"""`NodeRegistry`: the clients of each node, while nodes leave and return under other ids."""
 
 import logging
 import time
@@ -13,25 +13,24 @@ from fl_epe.auditing import Fault, FaultKind
 from fl_epe.checks import Integers
 from fl_epe.flower import read_only, records_of
 from fl_epe.schedules import Cohort
-from fl_epe.simulation.messages import (
-    RefusedError,
-    content_of,
-)
+from fl_epe.simulation.messages import RefusedError, content_of
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE = 10  # refreshes that a node is left alone which did not say what it holds
+# Refreshes until a node is asked again that did not say which clients it holds.
+_REFRESHES_TO_WAIT = 10
 _FOR_EVER = 10**9
+_NO_CLIENTS = 2**62  # sorts a node without clients after all others
 
 
 class NodeRegistry:
-    """Asks each node once which clients it holds, and shares cohorts out.
+    """Asks each node once which clients it holds, and partitions cohorts among the nodes.
 
     Args:
-        num_clients: clients that the run expects.
+        num_clients: number of clients that the run expects.
         wait: seconds to wait, at the start, until all of them can be reached.
-        sizes: how much work each client of a cohort is; by default all are alike. Asked for where
-            every node holds all clients, so that there is a choice.
+        sizes: the work of each client of a cohort; equal by default. Only called where every node
+            holds all clients, so that the server can choose the node of a client.
     """
 
     def __init__(
@@ -43,65 +42,63 @@ class NodeRegistry:
         self._num_clients = num_clients
         self._wait = wait
         self._sizes = sizes or np.ones_like
-        self._held: dict[int, Integers] = {}
-        self._left_alone: dict[int, int] = {}  # refreshes until a node is asked again
+        self._clients_of: dict[int, Integers] = {}
+        self._waits: dict[int, int] = {}  # refreshes until a node is asked again
 
     def refresh(self, grid: Grid) -> Iterator[Fault]:
         """Forget nodes that left and ask new ones.
 
-        Where two nodes hold the same client, the one that came last has it: a node that died and
+        If two nodes hold the same client, the node that came last trains it: a node that died and
         comes back under another id is on a SuperLink's list twice for a while.
 
         Yields:
             A fault for each node that left or was replaced, or whose answer cannot be used.
         """
         present = set(grid.get_node_ids())
-        for node in sorted(self._held.keys() - present):
-            del self._held[node]
+        for node in sorted(self._clients_of.keys() - present):
+            del self._clients_of[node]
             yield Fault(FaultKind.NODE_LEFT, f"node {node}: it left")
-        new = sorted(present - self._held.keys())
-        asked = [node for node in new if not self._left_alone.get(node)]
-        left_alone = self._left_alone.items()
-        self._left_alone = {
-            n: max(0, more - 1) for n, more in left_alone if n in present
-        }
-        self._left_alone |= dict.fromkeys(asked, _PATIENCE)  # those that do not answer
-        orders = [Message(RecordDict(), node, MessageType.QUERY) for node in asked]
-        for reply in (
-            grid.send_and_receive(orders, timeout=self._wait) if orders else ()
-        ):
+        unknown = sorted(present - self._clients_of.keys())
+        queried = [node for node in unknown if not self._waits.get(node)]
+        self._waits = {node: max(0, self._waits.get(node, 0) - 1) for node in present}
+        if not queried:
+            return
+        for node in queried:  # until it answers
+            self._waits[node] = _REFRESHES_TO_WAIT
+        queries = [Message(RecordDict(), node, MessageType.QUERY) for node in queried]
+        for reply in grid.send_and_receive(queries, timeout=self._wait):
             node = reply.metadata.src_node_id
             try:
-                held = self._checked(content_of(reply))
+                clients = self._checked(content_of(reply))
             except RefusedError as error:
                 yield Fault(error.kind, f"node {node}: {error}")
                 continue
-            yield from self._replace_others(node, held)
-            self._held[node] = held
-            self._left_alone[node] = 0
+            yield from self._replace_nodes(node, clients)
+            self._clients_of[node] = clients
+            self._waits[node] = 0
 
     def refresh_until(self, grid: Grid, reachable: int) -> Iterator[Fault]:
-        """`refresh` until so many clients can be reached, or the time to wait is over."""
+        """`refresh` until ``reachable`` clients can be reached, or the time to wait is over."""
         end = time.monotonic() + self._wait
         yield from self.refresh(grid)
         while self.reachable() < reachable and time.monotonic() < end:
             time.sleep(1)
             yield from self.refresh(grid)
 
-    def _replace_others(self, node: int, held: Integers) -> Iterator[Fault]:
-        """Forget nodes whose clients ``node`` now has; every node may hold all of them."""
-        for other, theirs in list(self._held.items()):
-            all_of_them = len(held) == len(theirs) == self._num_clients
-            shared = np.intersect1d(held, theirs)
-            if not all_of_them and len(shared):
-                del self._held[other]
-                self._left_alone[other] = _FOR_EVER
-                text = f"node {other}: client {shared[0]} is on node {node} too, which came last"
-                yield Fault(FaultKind.NODE_LEFT, text)
+    def _replace_nodes(self, new_node: int, clients: Integers) -> Iterator[Fault]:
+        """Forget nodes that hold a client of ``new_node``, unless both hold all clients."""
+        for node, older in list(self._clients_of.items()):
+            shared = np.intersect1d(clients, older)
+            both_hold_all = len(clients) == len(older) == self._num_clients
+            if len(shared) and not both_hold_all:
+                del self._clients_of[node]
+                self._waits[node] = _FOR_EVER
+                text = f"client {shared[0]} is on node {new_node} too, which came last"
+                yield Fault(FaultKind.NODE_LEFT, f"node {node}: {text}")
 
     def _replicated(self) -> bool:
         """Whether there are nodes, and each holds all clients."""
-        sizes = {len(held) for held in self._held.values()}
+        sizes = {len(clients) for clients in self._clients_of.values()}
         return sizes == {self._num_clients}
 
     def wait_for_all(self, grid: Grid) -> None:
@@ -121,14 +118,14 @@ class NodeRegistry:
         if self.reachable() < self._num_clients:
             raise TimeoutError(
                 f"Expected nodes that hold all {self._num_clients} clients within "
-                f"{self._wait:g} s: {len(self._held)} nodes hold {self.reachable()}."
+                f"{self._wait:g} s: {len(self._clients_of)} nodes hold {self.reachable()}."
             )
 
     def reachable(self) -> int:
-        """How many clients are held by the nodes that are connected."""
+        """The number of clients that the connected nodes hold."""
         if self._replicated():
             return self._num_clients
-        return sum(len(held) for held in self._held.values())
+        return sum(len(clients) for clients in self._clients_of.values())
 
     def share(
         self, clients: Cohort, canary_ids: Cohort
@@ -136,44 +133,50 @@ class NodeRegistry:
         """Each node with its clients and canaries, in an order that does not depend on its id.
 
         Canary j goes to the j-th node (modulo their number); clients that no node holds are left
-        out. Where every node holds all clients, they are partitioned by size: each client, the
+        out. If every node holds all clients, they are partitioned by size: each client, the
         largest first, goes to the node with the least work so far.
         """
-        nodes = sorted(
-            self._held, key=lambda node: int(self._held[node].min(initial=2**62))
-        )
-        owner = self._balanced(clients, len(nodes)) if self._replicated() else None
+        first = {
+            node: int(clients.min(initial=_NO_CLIENTS))
+            for node, clients in self._clients_of.items()
+        }
+        nodes = sorted(first, key=first.__getitem__)
+        is_replicated = self._replicated()
+        if is_replicated:
+            part_of = self._balanced(clients, len(nodes))
         for position, node in enumerate(nodes):
-            if owner is not None:
-                here = clients[owner == position]
+            if is_replicated:
+                part = clients[part_of == position]
             else:
-                here = np.intersect1d(clients, self._held[node], assume_unique=True)
-            mine = canary_ids[canary_ids % len(nodes) == position]
-            if len(here) or len(mine):
-                yield node, here.tolist(), mine.tolist()
+                reachable = self._clients_of[node]
+                part = np.intersect1d(clients, reachable, assume_unique=True)
+            canaries = canary_ids[canary_ids % len(nodes) == position]
+            if len(part) or len(canaries):
+                yield node, part.tolist(), canaries.tolist()
 
     def _balanced(self, clients: Cohort, parts: int) -> Integers:
-        """Of which part each client is, so that all parts are of about equal size."""
-        sizes, loads = np.asarray(self._sizes(clients)), np.zeros(parts)
-        owner = np.empty(len(clients), np.int64)
-        for place in np.argsort(-sizes, kind="stable"):
-            owner[place] = loads.argmin()
-            loads[owner[place]] += sizes[place]
-        return owner
+        """The part of each client, so that all parts are of about equal size."""
+        sizes = np.asarray(self._sizes(clients))
+        loads = np.zeros(parts)
+        part_of = np.empty(len(clients), np.int64)
+        for client in np.argsort(-sizes, kind="stable"):
+            part = loads.argmin()
+            part_of[client] = part
+            loads[part] += sizes[client]
+        return part_of
 
     def _checked(self, content: RecordDict) -> Integers:
-        """The clients in a node's answer; raises a `RefusedError` if they are none."""
+        """The clients in a node's answer; raises a `RefusedError` if it names none."""
         try:
-            held = np.unique(
-                read_only(records_of(content, ArrayRecord)["held"]["clients"])
-            )
+            array = records_of(content, ArrayRecord)["held"]["clients"]
+            clients = np.unique(read_only(array))
         except UNREADABLE as error:
             raise RefusedError(f"it names no clients: {error}") from error
-        if held.dtype.kind != "i" or held.ndim != 1:
-            raise RefusedError(f"its clients are {held.dtype} {held.shape}")
-        if len(held) and not 0 <= held[0] <= held[-1] < self._num_clients:
+        if clients.dtype.kind != "i":
+            raise RefusedError(f"its clients are {clients.dtype} {clients.shape}")
+        if len(clients) and not 0 <= clients[0] <= clients[-1] < self._num_clients:
             raise RefusedError(
-                f"Expected client ids in [0, clients={self._num_clients}), got {held[0]} to "
-                f"{held[-1]}"
+                f"Expected client ids in [0, clients={self._num_clients}), got {clients[0]} to "
+                f"{clients[-1]}"
             )
-        return held.astype(np.int64)
+        return clients.astype(np.int64)

@@ -1,4 +1,4 @@
-"""`Progress`: where a run stands after a round, for whoever shows or logs it."""
+"""`Progress`: the state of a run after a round, to show or to log."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a round.
+    """The state of a run after a round.
 
     Attributes:
         round: rounds done.
@@ -17,13 +17,13 @@ class Progress:
         clip_norm: clip norm of the round.
         canaries_seen: observed canaries that have taken part at least once.
         seconds_left: expected time until the last round is done.
-        epsilons: ε of a client so far, against who sees every round's model, its interval for all
-            rounds at once, and what theory allows, by their names in metrics; after the last round
-            the answer; NaN where nothing is known.
-        metric: what ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
+        epsilons: by their names in metrics, ε of a client so far against an adversary who sees
+            every round's model, its interval that holds for all rounds at once, and the analytical
+            ε; after the last round the final result; NaN where a value is unknown.
+        metric: the metric that ``accuracy`` is, see `fl_epe.tasks.Task.metric`.
         eval_loss: loss of the last evaluation, on held-out data.
-        faults: the first messages about what went wrong.
-        fault_counts: how often each kind of fault happened.
+        faults: the first messages about faults.
+        fault_counts: the number of faults of each kind.
     """
 
     round: int
@@ -40,7 +40,7 @@ class Progress:
     fault_counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """What loggers are told, under the names of the record's metrics; NaN if not known."""
+        """The metrics for loggers, under the names of the record's metrics; NaN if unknown."""
         return {
             "train_loss": self.loss,
             "eval_loss": self.eval_loss,

@@ -1,4 +1,4 @@
-"""`RoundLog`: who took part in each round, and what became of it.
+"""`RoundLog`: the participants and the results of each round.
 
 The log starts with the planned cohorts and is corrected as answers come in; records and checkpoints
 are filled from it.
@@ -14,10 +14,7 @@ from fl_epe.auditing import ClientLog, FaultBook, FaultKind
 from fl_epe.checks import Booleans, Floats, NamedArrays
 from fl_epe.schedules import Cohort
 from fl_epe.simulation.dp_fedavg import Plan
-from fl_epe.simulation.messages import (
-    PartialAggregate,
-    TrainInstruction,
-)
+from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +28,20 @@ class RoundLog:
     """The rounds done so far, and the plan for the others.
 
     Args:
-        plan: who takes part in which round.
+        plan: the participation schedule of clients and canaries.
 
     Attributes:
-        faults: the book of what went wrong.
+        cohorts: the clients of each round; as planned until the round is closed, then those that
+            took part.
+        presence: ``(T, k)``, the observed canaries of each round, likewise.
+        faults: the faults so far.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.cohorts = list(plan.cohorts)
         self.presence = plan.presence.copy()
-        self.observed_ids, self.canaries = plan.observed_ids, plan.canaries
+        self.observed_ids = plan.observed_ids
+        self.canaries = plan.canaries
         self.rounds_done = 0
         self.history: dict[str, list[float]] = {name: [] for name in _PER_ROUND}
         self.faults = FaultBook()
@@ -50,57 +51,58 @@ class RoundLog:
         return np.asarray(self.observed_ids[self.presence[t]])
 
     def canaries_seen(self) -> Booleans:
-        """Which observed canaries have taken part so far."""
+        """Whether each observed canary has taken part so far, ``(k,)``."""
         return np.asarray(self.presence[: self.rounds_done].any(axis=0))
 
     def fault(self, kind: FaultKind, text: str, number: int | None = None) -> None:
-        """Enter a fault in the book, and log it; the first of a kind is a warning.
+        """Record a fault, and log it; the first of a kind is a warning.
 
         Args:
             kind: of the fault.
-            text: who, and what.
+            text: the node, client or canary, and what happened.
             number: of the round, from 1; by default the one under way.
         """
-        number = self.rounds_done + 1 if number is None else number
+        if number is None:
+            number = self.rounds_done + 1
         is_first = self.faults.add(number - 1, kind, text)
         level = logging.WARNING if is_first else logging.INFO
-        logger.log(
-            level,
-            "Round %d, %s (faults of this kind are counted)",
-            number,
-            one_line(text),
-        )
+        note = "Round %d, %s (faults of this kind are counted)"
+        logger.log(level, note, number, one_line(text))
 
     def close_round(
         self,
         answered: Collection[TrainInstruction],
-        found: PartialAggregate,
+        total: PartialAggregate,
         clip_norm: float,
     ) -> None:
         """End the round under way.
 
-        Clients that a node lost one by one count as having taken part; they are among the faults.
+        A client whose update a node lost counts as having taken part; it is among the faults.
 
         Args:
-            answered: orders of the round; whoever is in another one was absent.
-            found: the sum of their answers.
+            answered: instructions of the nodes that replied; all other clients were absent.
+            total: the sum of the replies.
             clip_norm: of the round.
         """
-        t, examples = self.rounds_done, found.examples or np.nan
+        t = self.rounds_done
         scheduled = len(self.cohorts[t]) + len(self.canary_ids(t))
+        examples = total.examples or np.nan
         row = {
             "clip_norm": clip_norm,
-            "absent": scheduled - found.clients - found.canaries,
-            "train_loss": found.loss_sum / examples,
-            "train_accuracy": found.correct / examples,
-            "unclipped": found.unclipped,
-            "cohort": found.clients,
+            "absent": scheduled - total.clients - total.canaries,
+            "train_loss": total.loss_sum / examples,
+            "train_accuracy": total.correct / examples,
+            "unclipped": total.unclipped,
+            "cohort": total.clients,
         }
         for name, value in row.items():
             self.history[name].append(value)
-        clients = [client for order in answered for client in order.clients]
+        clients: list[int] = []
+        canaries: list[int] = []
+        for instruction in answered:
+            clients += instruction.clients
+            canaries += instruction.canary_ids
         self.cohorts[t] = np.sort(np.array(clients, np.int64))
-        canaries = [canary for order in answered for canary in order.canary_ids]
         self.presence[t] = np.isin(self.observed_ids, canaries)
         self.rounds_done += 1
 
@@ -109,7 +111,7 @@ class RoundLog:
         return np.array(self.history[name])
 
     def clients(self) -> ClientLog:
-        """Who took part in the rounds done."""
+        """The participants of the rounds done."""
         cohorts = self.cohorts[: self.rounds_done]
         return ClientLog(
             ids=np.concatenate(cohorts),
@@ -120,27 +122,25 @@ class RoundLog:
     def state(self) -> NamedArrays:
         """The rounds done as named arrays, for a checkpoint; the plan follows from the seeds."""
         log = self.clients()
-        history = {
-            f"history.{name}": np.array(values) for name, values in self.history.items()
-        }
-        return history | {
+        return {
             "rounds_done": np.array(self.rounds_done),
             "presence": self.presence[: self.rounds_done],
             "client_ids": np.asarray(log.ids),
             "client_offsets": np.asarray(log.offsets),
+            **{f"history.{name}": self.series(name) for name in _PER_ROUND},
         }
 
     def restore(self, state: NamedArrays) -> None:
-        """Take up what `state` returned."""
-        done = int(state["rounds_done"])
-        self.rounds_done, self.presence[:done] = done, state["presence"]
-        self.cohorts[:done] = np.split(
-            state["client_ids"], state["client_offsets"][1:-1]
-        )
+        """The inverse of `state`."""
+        rounds = int(state["rounds_done"])
+        self.rounds_done = rounds
+        self.presence[:rounds] = state["presence"]
+        offsets = state["client_offsets"]
+        self.cohorts[:rounds] = np.split(state["client_ids"], offsets[1:-1])
         for name in _PER_ROUND:
             series = state[f"history.{name}"]
-            if series.shape != (done,):
+            if series.shape != (rounds,):
                 raise ValueError(
-                    f"history.{name} has the shape {series.shape}, not ({done},)"
+                    f"history.{name} has the shape {series.shape}, not ({rounds},)"
                 )
             self.history[name] = series.tolist()

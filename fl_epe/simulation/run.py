@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _EVALUATED = ("eval_round", "eval_loss", "eval_accuracy", "eval_auc")
 
-
 Backend = Literal["in-process", "ray"]
 
 
@@ -57,43 +56,47 @@ class _Session:
         on_round: Callable[[Progress], None] | None,
     ) -> None:
         check_count("checkpoint_every", every)
-        self.job, self.stop = job, stop
-        self._checkpoint, self._every, self._on_round = checkpoint, every, on_round
+        self.job = job
+        self.stop = stop
         self.strategy = self._new_strategy()
+        self._checkpoint = checkpoint
+        self._every = every
+        self._on_round = on_round
         self._series: dict[str, list[float]] = {name: [] for name in _EVALUATED}
-        self._began = time.monotonic()
-        self._before = 0  # rounds done before this session
-        self._kept = 0  # rounds in the newest checkpoint
+        self._start_time = time.monotonic()
+        self._first_round = 0  # rounds done before this session
+        self._saved_rounds = 0  # rounds in the newest checkpoint
         self._record: AuditRecord | None = None  # after the last round
 
     def _new_strategy(self) -> DPFedAvg:
-        return DPFedAvg(
-            self.job.config, self.job.seeds, client_sizes=self.job.task.sizes
-        )
+        job = self.job
+        return DPFedAvg(job.config, job.seeds, client_sizes=job.task.sizes)
 
     def initial(self) -> ArrayRecord:
-        path, task = self._checkpoint, self.job.task
+        path = self._checkpoint
+        task = self.job.task
         theta = task.initial(self.job.seeds.initial)
-        if path is not None and has_checkpoint(path):
-            return share(
-                theta=from_newest(path, lambda place: self._restored(place, theta))
-            )
-        if path is not None:
+        if path is None:
+            return share(theta=theta)
+        if has_checkpoint(path):
+            theta = from_newest(path, lambda file: self._restored(file, theta))
+        else:
             task.held_out()  # if data or a package is missing, it fails before a file is written
             write_checkpoint(path, self.job.to_dict(), {})
         return share(theta=theta)
 
     def _restored(self, path: Path, initial: Floats32) -> Floats32:
-        """Take up a checkpoint of this very job; returns its model.
+        """Restore a checkpoint of this very job; returns its model.
 
         Raises:
             UnreadableFileError: if it is damaged, or of another job.
         """
         job, state = read_checkpoint(path)
-        if differ := self.job.differences(job):
+        differences = self.job.differences(job)
+        if differences:
             raise UnreadableFileError(
                 f"Expected path={str(path)!r} to be a checkpoint of this run, but it has other "
-                f"values of {', '.join(differ)}. Name another file."
+                f"values of {', '.join(differences)}. Name another file."
             )
         if not state:  # before the first round
             return initial
@@ -103,23 +106,25 @@ class _Session:
             self._series = {
                 name: state[f"series.{name}"].tolist() for name in _EVALUATED
             }
-        self._before = self._kept = self.strategy.rounds_done
+        self._first_round = self._saved_rounds = self.strategy.rounds_done
         return state["theta"]
 
     def after_round(self, _: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate, save a checkpoint and report progress. Also called before the first round."""
-        done, rounds = self.strategy.rounds_done, self.job.config.rounds
-        metrics, ends = None, done == rounds or self.decided()
-        if done > self._before or not done:
-            if done % self.job.evaluate_every == 0 or ends:
-                metrics = self._evaluate(done, arrays)
-            if ends or done - self._kept >= self._every:
+        t = self.strategy.rounds_done
+        is_last = t == self.job.config.rounds
+        ends = is_last or self.decided()
+        metrics = None
+        if t == 0 or t > self._first_round:
+            if ends or t % self.job.evaluate_every == 0:
+                metrics = self._evaluate(t, arrays)
+            if ends or t - self._saved_rounds >= self._every:
                 self.keep()
         if self._on_round is not None:
-            self._on_round(self._progress(done, rounds, arrays if ends else None))
-        if done < rounds:
-            if ends:
-                raise grids.EndedError
+            self._on_round(self._progress(arrays if ends else None))
+        if ends and not is_last:
+            raise grids.EndedError
+        if not is_last:
             self.stop.raise_if_asked()
         return metrics
 
@@ -127,70 +132,82 @@ class _Session:
         """Whether the rule `RunConfig.stop_when` is met."""
         if self.job.config.stop_when is None:
             return False
-        found = self.strategy.auditor.epsilon_so_far()
-        return found is not None and self.job.config.stops_at(found.low, found.high)
+        estimate = self.strategy.auditor.epsilon_so_far()
+        if estimate is None:
+            return False
+        return self.job.config.stops_at(estimate.low, estimate.high)
 
-    def _evaluate(self, done: int, arrays: ArrayRecord) -> MetricRecord:
-        scores = self.job.task.evaluate(arrays["theta"].numpy())
-        metric, auc = (
-            scores.get(name, np.nan) for name in (self.job.task.metric, "ROC AUC")
-        )
-        for name, value in zip(
-            _EVALUATED, (done, scores["loss"], metric, auc), strict=True
-        ):
-            self._series[name].append(value)
+    def _evaluate(self, t: int, arrays: ArrayRecord) -> MetricRecord:
+        task = self.job.task
+        scores = task.evaluate(arrays["theta"].numpy())
+        self._series["eval_round"].append(t)
+        self._series["eval_loss"].append(scores["loss"])
+        self._series["eval_accuracy"].append(scores.get(task.metric, np.nan))
+        self._series["eval_auc"].append(scores.get("ROC AUC", np.nan))
         return MetricRecord(dict(scores))
 
     def keep(self) -> bool:
-        """Write a checkpoint after the rounds done; returns whether they are kept.
+        """Write a checkpoint after the rounds done; returns whether they are saved.
 
-        Not being able to is a fault: the run goes on, and the next time it is tried again.
+        A checkpoint that cannot be written is a fault: the run goes on, and tries again later.
         """
-        path, done = self._checkpoint, self.strategy.rounds_done
-        if path is None or done == self._kept:
-            return path is not None
+        path = self._checkpoint
+        t = self.strategy.rounds_done
+        if path is None:
+            return False
+        if t == self._saved_rounds:
+            return True
         series = {
             f"series.{name}": np.array(values) for name, values in self._series.items()
         }
+        state = {**series, **self.strategy.state()}
         try:
-            write_checkpoint(
-                path, self.job.to_dict(), {**series, **self.strategy.state()}
-            )
+            write_checkpoint(path, self.job.to_dict(), state)
         except OSError as error:
             text = f"the checkpoint could not be written: {error}"
-            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, done)
+            self.strategy.log.fault(FaultKind.CHECKPOINT_NOT_WRITTEN, text, t)
             return False
-        self._kept = done
+        self._saved_rounds = t
         return True
 
     def stopped(self) -> grids.RunStoppedError:
-        done, rounds = self.strategy.rounds_done, self.job.config.rounds
-        return grids.RunStoppedError(done, rounds, kept=self.keep())
+        rounds = self.job.config.rounds
+        return grids.RunStoppedError(
+            self.strategy.rounds_done, rounds, kept=self.keep()
+        )
 
-    def _progress(self, done: int, rounds: int, model: ArrayRecord | None) -> Progress:
-        elapsed, log = time.monotonic() - self._began, self.strategy.log
+    def _progress(self, model: ArrayRecord | None) -> Progress:
+        """The progress after the rounds done; with the final ``model``, the final result."""
+        rounds = self.job.config.rounds
+        log = self.strategy.log
+        t = log.rounds_done
+        loss = np.nan
+        clip_norm = self.job.config.clip_norm
+        if t:
+            loss = log.history["train_loss"][-1]
+            clip_norm = log.history["clip_norm"][-1]
+        elapsed = time.monotonic() - self._start_time
+        seconds_a_round = elapsed / max(1, t - self._first_round)
         if model is None:
             epsilons = self.strategy.metrics_so_far()
         else:
-            epsilons = answer_metrics(answers(self._made(model)))
+            epsilons = answer_metrics(answers(self._final_record(model)))
         return Progress(
-            round=done,
+            round=t,
             rounds=rounds,
-            loss=log.history["train_loss"][-1] if done else np.nan,
+            loss=loss,
             accuracy=self._series["eval_accuracy"][-1],
-            clip_norm=log.history["clip_norm"][-1]
-            if done
-            else self.job.config.clip_norm,
+            clip_norm=clip_norm,
             canaries_seen=int(log.canaries_seen().sum()),
-            seconds_left=elapsed / max(1, done - self._before) * (rounds - done),
+            seconds_left=seconds_a_round * (rounds - t),
             metric=self.job.task.metric,
             epsilons=epsilons,
             eval_loss=self._series["eval_loss"][-1],
             **log.faults.values(),
         )
 
-    def _made(self, arrays: ArrayRecord) -> AuditRecord:
-        """The record of the rounds done, which are the last ones."""
+    def _final_record(self, arrays: ArrayRecord) -> AuditRecord:
+        """The record after the last round."""
         if self._record is None:
             series = {
                 name: np.array(values, float) for name, values in self._series.items()
@@ -199,18 +216,13 @@ class _Session:
         return self._record
 
     def finish(self, arrays: ArrayRecord) -> AuditRecord:
-        record = self._made(arrays)
-        done, found, stopped = (
-            record.rounds,
-            self.strategy.auditor.epsilon_so_far(),
-            None,
-        )
-        if (
-            found is not None
-            and self.job.config.stop_when
-            and done < self.job.config.rounds
-        ):
-            stopped = EarlyStop(done, found)
+        record = self._final_record(arrays)
+        config = self.job.config
+        stopped = None
+        if config.stop_when and record.rounds < config.rounds:
+            estimate = self.strategy.auditor.epsilon_so_far()
+            if estimate is not None:
+                stopped = EarlyStop(record.rounds, estimate)
         task = self.job.task
         about = {
             "task": task.reference,
@@ -240,18 +252,18 @@ def run_on_grid(
 
     Args:
         grid: in process, Ray or SuperLink.
-        job: what to do.
-        checkpoint: where to keep the state of an unfinished run, from before the first round on,
-            and the state before that beside it. If the file exists, the run goes on from there, or
+        job: the definition of the run.
+        checkpoint: the file for the state of an unfinished run, from before the first round on; the
+            state before that is beside it. If the file exists, the run goes on from there, or
             from the one before if it is broken. Both hold the canary seed and are readable by their
-            owner alone; they are left for the caller to delete once that is safe. A disk that is
-            full is a fault, and the run goes on.
-        checkpoint_every: rounds from one checkpoint to the next. Whatever it is, there is one after
+            owner alone; the caller deletes them once that is safe. A disk that is full is a fault,
+            and the run goes on.
+        checkpoint_every: rounds from one checkpoint to the next. In any case there is one after
             the last round, before the scoring, and one when the run ends while it waits for
             clients: by a `StopRequest`, a signal or an error.
         stop: asks the run to stop.
-        round_timeout: seconds to wait for the answers of a round; who has not answered by then
-            counts as absent.
+        round_timeout: seconds to wait for the replies of a round; a client whose node has not
+            replied by then counts as absent.
         on_round: called after every round.
         on_model: called with the final model, float32 of shape (dim,), after the last round.
 
@@ -273,14 +285,15 @@ def run_on_grid(
 def _train(
     grid: Grid, session: _Session, arrays: ArrayRecord, timeout: float
 ) -> ArrayRecord:
-    """The final model; if the training ends early, the rounds done are kept."""
-    strategy, stop = session.strategy, session.stop
+    """The final model; if the training ends early, a checkpoint of the rounds done is written."""
+    strategy = session.strategy
+    stop = session.stop
     watched: Any = grids.WatchedGrid(grid, stop)
-    left = session.job.config.rounds - strategy.rounds_done
+    remaining = session.job.config.rounds - strategy.rounds_done
     stop.listens = True
     try:
         result = strategy.start(
-            watched, arrays, left, timeout, evaluate_fn=session.after_round
+            watched, arrays, remaining, timeout, evaluate_fn=session.after_round
         )
     except grids.EndedError as end:
         if session.decided():
@@ -293,8 +306,9 @@ def _train(
                 raise session.stopped() from error
         raise
     finally:
-        stop.listens, stop.waits_in = False, None
-    return result.arrays if left else arrays
+        stop.listens = False
+        stop.waits_in = None
+    return result.arrays if remaining else arrays
 
 
 def simulate(
@@ -303,10 +317,10 @@ def simulate(
     """Run a job on this machine.
 
     Args:
-        job: what to do.
+        job: the definition of the run.
         backend: "in-process" (threads) or "ray" (Flower's simulation, one process a worker, on the
             cluster that the environment's ``RAY_ADDRESS`` names, if it names one).
-        workers: nodes, which share the clients out between them. Clipped sums are exact: on a CPU
+        workers: nodes, among which the clients are partitioned. Clipped sums are exact: on a CPU
             the model and every score are the same to the last bit with any number of workers. Only
             the mean training loss, a sum of rounded numbers, may differ in its last bits.
         options: checkpoints and progress, see `run_on_grid`.
@@ -316,26 +330,23 @@ def simulate(
         RunStoppedError: if the run was asked to stop.
     """
     check_count("workers", workers)
-    chosen: Backend = checked_type("backend", backend, Backend)
-    match chosen:
+    checked: Backend = checked_type("backend", backend, Backend)
+    match checked:
         case "in-process":
-            with grids.InProcessGrid(
-                worker_app(job.task, everyone=True), workers
-            ) as grid:
+            app = worker_app(job.task, everyone=True)
+            with grids.InProcessGrid(app, workers) as grid:
                 return run_on_grid(grid, job, **options)
         case "ray":
             return _simulate_with_ray(job, workers, options)
-    assert_never(chosen)
+    assert_never(checked)
 
 
 def _simulate_with_ray(
     job: Job, workers: int, options: Mapping[str, Any]
 ) -> AuditRecord:
-    server_app, records, stops = (
-        ServerApp(),
-        list[AuditRecord](),
-        list[grids.RunStoppedError](),
-    )
+    server_app = ServerApp()
+    records: list[AuditRecord] = []
+    stops: list[grids.RunStoppedError] = []
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -345,13 +356,9 @@ def _simulate_with_ray(
             stops.append(stop)
 
     ray: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
-    if (
-        "RAY_ADDRESS" not in os.environ
-    ):  # a cluster that was started has CPUs of its own
+    if "RAY_ADDRESS" not in os.environ:  # a running cluster knows its CPUs
         ray["num_cpus"] = workers
-    gpus = (
-        torch.cuda.device_count() / workers
-    )  # several workers share one, or one has several
+    gpus = torch.cuda.device_count() / workers  # workers may share one, or have several
     backend = {"init_args": ray, "client_resources": {"num_cpus": 1, "num_gpus": gpus}}
     simulate_with_ray(server_app, worker_app(job.task, everyone=True), workers, backend)
     if stops:

@@ -38,19 +38,19 @@ _WAIT_FOR_NODES = 600.0  # seconds until nodes that hold all clients have to be 
 class DPFedAvg(Strategy):
     """DP-FedAvg that schedules clients and canaries, and records how much of a canary leaks.
 
-    Each round it orders every node to train its share of the cohort, adds up the partial sums, and
-    takes the next step of `fl_epe.simulation.dp_fedavg`. Observed canaries are 0 … k−1; the
-    unobserved ones after them are scored and never take part. How the canaries' rounds are drawn:
-    `fl_epe.config.RunConfig`.
+    Each round it sends every node an instruction to train its part of the cohort, adds up the
+    partial sums, and takes the next step of `fl_epe.simulation.dp_fedavg`. Observed canaries are
+    0 … k−1; the unobserved ones after them are scored and never take part. How the canaries' rounds
+    are drawn: `fl_epe.config.RunConfig`.
 
     Args:
-        config: everything that decides the result.
+        config: all settings that decide the result.
         seeds: the random streams; fresh ones from the operating system by default.
         client_sizes: examples of each client of a cohort, to balance the work of nodes that hold
             all clients; by default all are alike. No influence on the result.
 
     Attributes:
-        log: who took part when, and faults.
+        log: the participants of each round, and faults.
         auditor: scores the canaries.
     """
 
@@ -72,30 +72,34 @@ class DPFedAvg(Strategy):
         self._state: dp_fedavg.ServerState | None = None
         self._start: Floats32 = np.empty(0, np.float32)
         self._noise = NoiseHealth(level=RUN_LEVEL)
-        # Where the rounds are secret, the client is one that takes part like a canary.
-        law = config.client_schedule().law(config.clients)
-        self._law = config.canary_schedule().law(config.clients) if law.hidden else law
-        server, noise = config.optimizer(), config.strategy()
-        mine = self.log.canaries if config.by_coin else len(self.log.observed_ids)
-        self._canaries = max(
-            self.log.canaries, 2
-        )  # where there is none, they are only scored
-        self.auditor = auditing.RunAuditor(
-            max(mine, 2),
-            self._canaries - max(mine, 2),
+        self._law = config.client_schedule().law(config.clients)
+        if self._law.hidden:  # ε is that of a client that takes part like a canary
+            self._law = config.canary_schedule().law(config.clients)
+        # Without canaries two are scored, as the auditor needs them; none takes part.
+        self._canaries = max(self.log.canaries, 2)
+        self.auditor = self._new_auditor()
+
+    def _new_auditor(self) -> auditing.RunAuditor:
+        config, log = self.config, self.log
+        observed = log.canaries if config.by_coin else len(log.observed_ids)
+        observed = max(observed, 2)
+        server = config.optimizer()
+        noise = config.strategy()
+        reach = 0 if noise is None else noise.reach
+        is_cheap = config.canary_kind == "rotation"
+        return auditing.RunAuditor(
+            observed,
+            self._canaries - observed,
             seed=self.seeds.canary,
             delta=config.target_delta,
             server=server if isinstance(server, ServerSGD) else config.server_optimizer,
-            planned=float(self.log.presence.sum()) or None,
+            planned=float(log.presence.sum()) or None,
             client=self._law,
             kind=config.canary_kind,
             series=dp_fedavg.released_series(config),
-            follow=config.stop_when is not None
-            or config.canary_kind == "rotation",  # cheap
-            window=auditing.WINDOW
-            if noise is None
-            else max(auditing.WINDOW, noise.reach),
-            faults=self.log.faults,
+            follow=is_cheap or config.stop_when is not None,
+            window=max(auditing.WINDOW, reach),
+            faults=log.faults,
         )
 
     @property
@@ -121,19 +125,17 @@ class DPFedAvg(Strategy):
         return share(theta=self._state.theta)
 
     def summary(self) -> None:
-        """Log what will be done."""
+        """Log the settings."""
         logger.info("DP-FedAvg with canaries: %s", self.config)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One order to each node that holds somebody of this round's cohort."""
+        """One instruction to each node that holds a client of this round's cohort."""
         theta = read_only(arrays["theta"])
         if self._state is None:
-            self._state, self._start = (
-                dp_fedavg.initial_state(self.config, theta),
-                theta,
-            )
+            self._state = dp_fedavg.initial_state(self.config, theta)
+            self._start = theta
             self.auditor.begin(theta)
         self._state = dataclasses.replace(self._state, theta=theta)
         if server_round == 1:
@@ -141,9 +143,14 @@ class DPFedAvg(Strategy):
         else:
             for fault in self._nodes.refresh_until(grid, 1):  # no round is noise alone
                 self.log.fault(*fault)
-        t, settings = self.rounds_done, self.config
-        self._instructions = {
-            node: TrainInstruction(
+        t = self.rounds_done
+        group = str(t + 1)
+        model = share(theta=theta)
+        self._instructions = {}
+        messages = []
+        parts = self._nodes.share(self.log.cohorts[t], self.log.canary_ids(t))
+        for node, clients, canary_ids in parts:
+            instruction = TrainInstruction(
                 theta=theta,
                 round_number=t + 1,
                 clip_norm=self._state.clip_norm,
@@ -151,46 +158,36 @@ class DPFedAvg(Strategy):
                 canary_ids=canary_ids,
                 canary_seed=self.seeds.canary,
                 num_canaries=self._canaries,
-                canary_kind=settings.canary_kind,
+                canary_kind=self.config.canary_kind,
                 local_seed=self.seeds.local,
-                local_epochs=settings.local_epochs,
-                local_batch_size=settings.local_batch_size,
-                local_learning_rate=settings.local_learning_rate,
-                separate=settings.full_knowledge,
+                local_epochs=self.config.local_epochs,
+                local_batch_size=self.config.local_batch_size,
+                local_learning_rate=self.config.local_learning_rate,
+                separate=self.config.full_knowledge,
             )
-            for node, clients, canary_ids in self._nodes.share(
-                self.log.cohorts[t], self.log.canary_ids(t)
-            )
-        }
-        model = share(theta=theta)
-        messages = [
-            Message(
-                instruction.encode(model), node, MessageType.TRAIN, group_id=str(t + 1)
-            )
-            for node, instruction in self._instructions.items()
-        ]
+            self._instructions[node] = instruction
+            content = instruction.encode(model)
+            messages.append(Message(content, node, MessageType.TRAIN, group_id=group))
         self._sent = [message.metadata for message in messages]
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Add up, and take the next step; what is missing counts as zero."""
-        config, n = self.config, self.config.cohort_size
+        """Add up, and take the next step; a missing reply counts as zero."""
+        config = self.config
+        n = config.cohort_size
         assert self._state is not None  # noqa: S101 - configure_train came first
-        t, clip_norm = self._state.rounds_done, self._state.clip_norm
-        answers = collect(
-            replies, self._instructions, self._sent, t + 1, self.log.fault
-        )
-        found = add_up(
-            answers.values(), len(self._start), separate=config.full_knowledge
-        )
-        # No name here holds the state before, so that its memory ends with it.
+        t = self._state.rounds_done
+        clip_norm = self._state.clip_norm
+        parts = collect(replies, self._instructions, self._sent, t + 1, self.log.fault)
+        total = add_up(parts.values(), len(self._start), separate=config.full_knowledge)
+        # No variable holds the state before, so that its memory ends with it.
         self._state, released = dp_fedavg.next_round(
-            config, self.seeds, self._state, found.take(), self._noise
+            config, self.seeds, self._state, total.take(), self._noise
         )
-        answered = [self._instructions[node] for node in answers]
-        self.log.close_round(answered, found, clip_norm)
+        answered = [self._instructions[node] for node in parts]
+        self.log.close_round(answered, total, clip_norm)
         self._instructions = {}  # they hold the model before
         facts = auditing.RoundFacts(
             present=self.log.canary_ids(t).tolist(),
@@ -199,9 +196,9 @@ class DPFedAvg(Strategy):
             replies=n,
         )
         self.auditor.observe(self._state.theta, facts, released=released)
-        return self.model(), MetricRecord(
-            {n: row[-1] for n, row in self.log.history.items()}
-        )
+        history = self.log.history.items()
+        metrics = MetricRecord({name: values[-1] for name, values in history})
+        return self.model(), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -218,42 +215,43 @@ class DPFedAvg(Strategy):
     def record(
         self, arrays: ArrayRecord, metrics: Mapping[str, Floats] | None = None
     ) -> auditing.AuditRecord:
-        """What the run leaves behind, scored against the final model ``arrays``.
+        """The record of the run, scored against the final model ``arrays``.
 
         Args:
             arrays: the final model, as `Strategy.start` returned it.
-            metrics: more series to keep, such as those of an evaluation on the server.
+            metrics: more series for the record, such as those of an evaluation on the server.
 
         Raises:
             ValueError: before the first round.
         """
         if not self.rounds_done:
             raise ValueError("Expected a record after at least one round.")
-        ids, config = self.log.observed_ids, self.config
-        early = config.stop_when is not None and self.rounds_done < config.rounds
-        if early and not self._law.hidden:
-            ids = ids[
-                self.log.canaries_seen()
-            ]  # one whose turn did not come is unobserved
-        settings = dataclasses.asdict(config) | {"num_canaries": len(ids)}
+        config = self.config
+        observed = self.log.observed_ids
+        is_early = config.stop_when is not None and self.rounds_done < config.rounds
+        if is_early and not self._law.hidden:
+            # A canary whose first round did not come is unobserved.
+            observed = observed[self.log.canaries_seen()]
+        settings = dataclasses.asdict(config) | {"num_canaries": len(observed)}
         noise, faults = self._noise.findings()
         plan = tuple(config.canary_plan())
+        series = {name: self.log.series(name) for name in METRICS}
         return self.auditor.record(
-            ids,
+            observed,
             read_only(arrays["theta"]).astype(np.float64),
             mechanism=self._mechanism(),
             clients=self.log.clients(),
-            metrics={
-                **(metrics or {}),
-                **{name: self.log.series(name) for name in METRICS},
-            },
+            metrics={**(metrics or {}), **series},
             design=auditing.Design.of(settings),
             findings=auditing.Findings(plan=plan, step_faults=faults, noise=noise),
             seeds=dataclasses.asdict(self.seeds),
         )
 
     def _mechanism(self) -> auditing.Mechanism:
-        config, strategy, done = self.config, self.config.strategy(), self.rounds_done
+        config = self.config
+        rounds = self.rounds_done
+        strategy = config.strategy()
+        matrix = None if strategy is None else strategy.matrix()[:rounds, :rounds]
         return auditing.Mechanism(
             cohort_size=config.cohort_size,
             noise_multiplier=config.noise_multiplier,
@@ -262,25 +260,26 @@ class DPFedAvg(Strategy):
             canary_participations=self._participations(),
             server=auditing.ServerStep(
                 config.server_optimizer,
-                np.full(done, config.server_learning_rate),
+                np.full(rounds, config.server_learning_rate),
                 config.server_momentum if config.server_optimizer == "sgd" else 0.0,
             ),
             clip_norms=self.log.series("clip_norm"),
             inclusion=config.inclusion,
-            strategy=None if strategy is None else strategy.matrix()[:done, :done],
+            strategy=matrix,
         )
 
     def _participations(self) -> float:
-        """How often a canary is expected to take part in the rounds done."""
-        schedule, here = self.config.canary_schedule(), self.log.presence
+        """The expected participations of a canary in the rounds done."""
+        schedule = self.config.canary_schedule()
         if self._law.hidden:
             return float(schedule.participations() * self.rounds_done / schedule.rounds)
         if self.config.on_ladder:
-            return float(here.sum() / max(here.shape[1], 1))
+            presence = self.log.presence
+            return float(presence.sum() / max(presence.shape[1], 1))
         return schedule.participations()
 
     def state(self) -> NamedArrays:
-        """Everything but the seeds that a resumed run needs, as named arrays."""
+        """All that a resumed run needs besides the seeds, as named arrays."""
         if self._state is None:
             return {}
         return {
@@ -295,13 +294,18 @@ class DPFedAvg(Strategy):
         }
 
     def restore(self, state: NamedArrays) -> None:
-        """Take up what `state` returned; `Strategy.start` then runs the rounds that are left."""
+        """The inverse of `state`; `Strategy.start` then runs the remaining rounds."""
         self.log.restore(state)
         self._noise.restore(under(state, "health."))
-        theta, self._start, done = state["theta"], state["start"], self.rounds_done
-        clip_norm, optimizer = float(state["clip_norm"]), under(state, "optimizer.")
-        noise = tuple(under(state, "noise.").values())
-        self._state = dp_fedavg.ServerState(theta, clip_norm, optimizer, noise, done)
+        theta = state["theta"]
+        self._start = state["start"]
+        self._state = dp_fedavg.ServerState(
+            theta=theta,
+            clip_norm=float(state["clip_norm"]),
+            optimizer=under(state, "optimizer."),
+            noise=tuple(under(state, "noise.").values()),
+            rounds_done=self.rounds_done,
+        )
         self.auditor.restore(
-            under(state, "auditor."), done, start=self._start, last=theta
+            under(state, "auditor."), self.rounds_done, start=self._start, last=theta
         )

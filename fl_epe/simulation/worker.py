@@ -1,6 +1,5 @@
 """The worker `ClientApp`: one Flower node that stands for one client or for thousands."""
 
-import functools
 import threading
 from typing import Any
 
@@ -16,28 +15,40 @@ from fl_epe.simulation.messages import PartialAggregate, TrainInstruction
 from fl_epe.tasks import Task
 from fl_epe.training import CohortTrainer, Execution, LocalTraining
 
-# A canary's update is far above any clip norm, so that the clipping under audit scales it down.
+# A canary's update is far longer than the clip norm, so that the audited clipping scales it down.
 _CANARY_FACTOR = 1e3
 
 _thread = threading.local()
 
 
 def worker_app(task: Task, *, everyone: bool = False) -> ClientApp:
-    """The `ClientApp` that trains ``task``'s clients and plays the canaries.
+    """The `ClientApp` that trains ``task``'s clients and adds the canaries.
 
     The node with ``partition-id`` p of ``num-partitions`` N holds the clients p, p + N, p + 2N, …
-    It answers a query with their numbers, and a train message (`TrainInstruction`) with a
-    `PartialAggregate`. Model and data stay in memory between messages. The device,
-    and how many clients train at once, is what the environment says: `Execution.from_environment`.
+    It answers a query with their ids, and a train message (`TrainInstruction`) with a
+    `PartialAggregate`. Model and data stay in memory between messages. The environment decides the
+    device and how many clients train at once: `Execution.from_environment`.
 
     Args:
-        task: whose clients.
+        task: the task whose clients are trained.
         everyone: every node holds all clients, as in a simulation on one machine; the server then
-            shares them out anew in each round, by their sizes.
+            partitions them anew in each round, by their sizes.
     """
     app = ClientApp()
-    app.query()(functools.partial(_holds, task, everyone))
-    app.train()(functools.partial(_train, task))
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        clients = range(task.num_clients)
+        if not everyone:
+            clients = held_clients(task.num_clients, context)
+        held = pack(clients=np.array(clients, np.int64))
+        return Message(RecordDict({"held": held}), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        instruction = TrainInstruction.decode(message.content)
+        return Message(execute(task, instruction).encode(), reply_to=message)
+
     return app
 
 
@@ -49,10 +60,8 @@ def held_clients(num_clients: int, context: Context) -> range:
     """
     config = context.node_config
     try:
-        partition, partitions = (
-            int(config["partition-id"]),
-            int(config["num-partitions"]),
-        )
+        partition = int(config["partition-id"])
+        partitions = int(config["num-partitions"])
     except KeyError as error:
         raise ValueError(f"Expected {error} in the node's configuration.") from error
     if not 0 <= partition < partitions:
@@ -62,60 +71,46 @@ def held_clients(num_clients: int, context: Context) -> range:
     return range(partition, num_clients, partitions)
 
 
-def _holds(task: Task, everyone: bool, message: Message, context: Context) -> Message:
-    held = (
-        range(task.num_clients) if everyone else held_clients(task.num_clients, context)
-    )
-    return Message(
-        RecordDict({"held": pack(clients=np.array(held, np.int64))}), reply_to=message
-    )
-
-
-def _train(task: Task, message: Message, context: Context) -> Message:
-    order = TrainInstruction.decode(message.content)
-    return Message(execute(task, order).encode(), reply_to=message)
-
-
 def execute(
-    task: Task, order: TrainInstruction, execution: Execution | None = None
+    task: Task, instruction: TrainInstruction, execution: Execution | None = None
 ) -> PartialAggregate:
-    """Train the order's clients, clip each update and add it up; likewise for the canaries."""
-    total = ClippedSum(len(order.theta), order.clip_norm)
+    """Train the clients, clip each update and add it up; likewise for the canaries."""
+    dim = len(instruction.theta)
+    total = ClippedSum(dim, instruction.clip_norm)
     local = LocalTraining(
-        order.local_learning_rate, order.local_epochs, order.local_batch_size
+        instruction.local_learning_rate,
+        instruction.local_epochs,
+        instruction.local_batch_size,
     )
     counts = _trainer(task, execution).train(
-        order.theta,
-        order.clients,
+        instruction.theta,
+        instruction.clients,
         local,
         total,
-        seed=order.local_seed,
-        round_number=order.round_number,
+        seed=instruction.local_seed,
+        round_number=instruction.round_number,
     )
-    clients_total = total.total() if order.separate else None
-    lost = _add_canaries(total, order)
-    counts.faults += lost
+    clients_total = total.total() if instruction.separate else None
+    canaries = CanarySet(
+        dim,
+        instruction.num_canaries,
+        instruction.canary_seed,
+        instruction.canary_kind,
+    )
+    factor = np.float32(_CANARY_FACTOR * instruction.clip_norm)
+    added = 0
+    for canary in instruction.canary_ids:
+        if total.add(canaries.vector(canary) * factor) is None:
+            text = f"canary {canary}: its update was not finite"
+            counts.faults.append(Fault(FaultKind.CANARY_NOT_FINITE, text))
+        else:
+            added += 1
     return PartialAggregate(
         total=total.finish(),
         clients_total=clients_total,
-        canaries=len(order.canary_ids) - len(lost),
+        canaries=added,
         **vars(counts),
     )
-
-
-def _add_canaries(total: ClippedSum, order: TrainInstruction) -> list[Fault]:
-    """Add the order's canaries; returns a fault for each that is lost."""
-    canaries = CanarySet(
-        len(order.theta), order.num_canaries, order.canary_seed, order.canary_kind
-    )
-    factor = np.float32(_CANARY_FACTOR * order.clip_norm)
-    return [
-        Fault(
-            FaultKind.CANARY_NOT_FINITE, f"canary {canary}: its update was not finite"
-        )
-        for canary in order.canary_ids
-        if total.add(canaries.vector(canary) * factor) is None
-    ]
 
 
 def _trainer(task: Task, execution: Execution | None) -> CohortTrainer:

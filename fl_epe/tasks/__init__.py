@@ -14,13 +14,12 @@ Examples:
 
 from typing import TYPE_CHECKING
 
-from fl_epe import lazy_names
+from fl_epe.lazy import lazy_names
 from fl_epe.tasks.by_name import (
     find_task,
     is_reference,
     load_task,
     look_in_current_folder,
-    place_of,
 )
 from fl_epe.tasks.columns import (
     CLEAR_CLASSES,
@@ -48,7 +47,6 @@ __all__ = [
     "is_reference",
     "load_task",
     "look_in_current_folder",
-    "place_of",
     "read_tables",
     "sort_columns",
 ]

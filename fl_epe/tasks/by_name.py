@@ -1,31 +1,31 @@
 """Finds tasks by name: the built-in ones, and those of your own modules.
 
-A reference is a short name, or where a task stands: ``"module:name"``, where the name is a subclass
-of `Task`, a function that is annotated to return one, or a task. Modules are found where Python
-finds them, and the command line looks in the current folder first.
+A reference is a short name, or where a task is defined: ``"module:name"``, where the name is a
+subclass of `Task`, a function that is annotated to return one, or a task. Modules are found where
+Python finds them, and the command line looks in the current folder first.
 
 Examples:
-    >>> found = find_task("digits")
-    >>> [field.name for field in dataclasses.fields(found.settings)]
+    >>> digits = find_task("digits")
+    >>> [field.name for field in dataclasses.fields(digits.settings)]
     ['num_clients', 'alpha', 'data_seed']
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
-import importlib.util
 import inspect
 import json
 import operator
 import os
 import sys
-import traceback
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_epe.archive import place_of
 from fl_epe.checks import ArgumentError, did_you_mean, raise_invalid
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ BUILT_IN = {
     "synthetic-emnist": "fl_epe.tasks.stored:SyntheticEmnist",
     "synthetic-stackoverflow": "fl_epe.tasks.stored:SyntheticStackOverflow",
 }
-"""Short names, and where those tasks stand."""
+"""Short names, and where those tasks are defined."""
 
 _HOW = "'module:name', e.g. mypackage.tasks:MyTask"
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundTask:
-    """What a reference stands for, before a task is made of it.
+    """The object that a reference names, before a task is made of it.
 
     Attributes:
-        reference: as it was given.
+        reference: the reference as the caller wrote it.
         make: a subclass of `Task`, a function that returns a task, or a task.
         settings: a dataclass whose fields are the options of ``make``; none for a task.
     """
@@ -68,29 +68,31 @@ class FoundTask:
         from fl_epe.tasks.contract import Task
 
         values = self._checked(options)
-        made = self.make if isinstance(self.make, Task) else self.make(**values)
-        if not isinstance(made, Task):
+        task = self.make if isinstance(self.make, Task) else self.make(**values)
+        if not isinstance(task, Task):
             raise ValueError(
-                f"Expected {self.reference} to make a Task, got {type(made).__name__}."
+                f"Expected {self.reference} to make a Task, got {type(task).__name__}."
             )
         if self.reference not in BUILT_IN:
-            plain = {
-                name: str(v) if isinstance(v, Path) else v for name, v in values.items()
-            }
-            made.__dict__["_found_by"] = (self.reference, plain)
-        return made
+            for name, value in values.items():
+                if isinstance(value, Path):
+                    values[name] = str(value)
+            loader = functools.partial(load_task, self.reference, **values)
+            task.__dict__["_loader"] = loader
+        return task
 
     def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        kinds, values = typing.get_type_hints(self.settings), dict[str, Any]()
+        kinds = typing.get_type_hints(self.settings)
         fields = {field.name: field for field in dataclasses.fields(self.settings)}
-        task, nothing = f"of task {self.reference!r}", dataclasses.MISSING
+        task = f"of task {self.reference!r}"
+        values = {}
         for name, value in options.items():
             if name not in fields:
-                known = (
+                names = (
                     f"expected one of {', '.join(fields)}" if fields else "it has none"
                 )
                 raise ArgumentError(
-                    f"Unknown option {{{name}}} {task}: {known}.", **{name: value}
+                    f"Unknown option {{{name}}} {task}: {names}.", **{name: value}
                 )
             try:
                 values[name] = _converted(value, kinds[name])
@@ -98,14 +100,15 @@ class FoundTask:
                 text = f"Option {{{name}}} {task}: {error}."
                 raise ArgumentError(text, **{name: value}) from error
         for name, field in fields.items():
-            if name not in values and field.default is field.default_factory is nothing:
+            is_required = field.default is field.default_factory is dataclasses.MISSING
+            if is_required and name not in values:
                 text = f"Expected option {{{name}}} {task} to be given."
                 raise ArgumentError(text, **{name: None})
         return values
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value in its type, strictly; from a file come texts for paths and lists for tuples."""
+    """The value in its type, strictly; a file has texts for paths and lists for tuples."""
     import pydantic
 
     try:
@@ -142,57 +145,56 @@ def load_task(name: str, **options: object) -> Task:
 
 
 def find_task(reference: str) -> FoundTask:
-    """What ``reference`` stands for; see `load_task`, also for the errors."""
+    """The object that ``reference`` names; see `load_task`, also for the errors."""
     if not is_reference(reference):
-        known = ", ".join(sorted(BUILT_IN))
-        here = (
-            [f"{reference}:task"]
-            if Path(f"{reference}.py").is_file()
-            else list(BUILT_IN)
-        )
-        hint = did_you_mean(reference, here)
-        raise_invalid("task name", reference, f"to be one of {known}, or {_HOW}{hint}")
+        choices = list(BUILT_IN)
+        if Path(f"{reference}.py").is_file():
+            choices = [f"{reference}:task"]
+        hint = did_you_mean(reference, choices)
+        names = ", ".join(sorted(BUILT_IN))
+        _refuse(reference, f"to be one of {names}, or {_HOW}{hint}")
     module, _, name = BUILT_IN.get(reference, reference).partition(":")
-    place = _import(module, reference)
+    make = _attribute(_import(module, reference), name, reference)
+    if inspect.isfunction(make):
+        return FoundTask(reference, make, _settings_of(make, reference))
+    if not inspect.isclass(make):
+        return FoundTask(reference, make, dataclasses.make_dataclass("_NoOptions", []))
+    missing = sorted(getattr(make, "__abstractmethods__", ()))
+    if missing:
+        _refuse(reference, f"to define {', '.join(missing)}: see fl_epe.tasks.Task")
+    return FoundTask(reference, make, make)
+
+
+def _refuse(reference: str, wanted: str) -> typing.NoReturn:
+    raise_invalid("task name", reference, wanted)
+
+
+def _attribute(module: Any, name: str, reference: str) -> Any:
+    """The task, class or function of this name in a module."""
     try:
-        found = operator.attrgetter(name)(place)
+        value = operator.attrgetter(name)(module)
     except AttributeError:
-        values = vars(place).items()
         tasks = [
             key
-            for key, value in values
-            if _fits(value) and not inspect.isabstract(value)
+            for key, value in vars(module).items()
+            if _makes_task(value) and not inspect.isabstract(value)
         ]
-        has = (
-            f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
-            if tasks
-            else "it has no task"
-        )
-        raise_invalid(
-            "task name",
-            reference,
-            f"to name something in {module}: there is no {name!r}, {has}",
-        )
-    if not _fits(found):
+        content = "it has no task"
+        if tasks:
+            content = f"it has {', '.join(tasks)}{did_you_mean(name, tasks)}"
+        where = f"to name something in {reference.partition(':')[0]}"
+        _refuse(reference, f"{where}: there is no {name!r}, {content}")
+    if not _makes_task(value):
+        kind = type(value).__name__
+        if inspect.isfunction(value):
+            kind = f"def {value.__name__}(...) without '-> fl_epe.tasks.Task'"
         text = "to be a subclass of fl_epe.tasks.Task, a function that is annotated to return one"
-        kind = type(found).__name__
-        if inspect.isfunction(found):
-            kind = f"def {found.__name__}(...) without '-> fl_epe.tasks.Task'"
-        raise_invalid("task name", reference, f"{text}, or a task, got {kind}")
-    if inspect.isfunction(found):
-        return FoundTask(reference, found, _settings_of(found, reference))
-    if not inspect.isclass(found):
-        return FoundTask(reference, found, dataclasses.make_dataclass("_NoOptions", []))
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
-        raise_invalid(
-            "task name",
-            reference,
-            f"to define {', '.join(missing)}: see fl_epe.tasks.Task",
-        )
-    return FoundTask(reference, found, found)
+        _refuse(reference, f"{text}, or a task, got {kind}")
+    return value
 
 
-def _fits(value: Any) -> bool:
+def _makes_task(value: Any) -> bool:
+    """Whether this is a task, a subclass of `Task`, or a function annotated to return one."""
     from fl_epe.tasks.contract import Task
 
     if inspect.isfunction(value):
@@ -200,18 +202,15 @@ def _fits(value: Any) -> bool:
             value = typing.get_type_hints(value).get("return")
         except (NameError, TypeError):  # names that only a type checker sees
             return False
-    return (
-        issubclass(value, Task) if inspect.isclass(value) else isinstance(value, Task)
-    )
+    if inspect.isclass(value):
+        return issubclass(value, Task)
+    return isinstance(value, Task)
 
 
 def _import(module: str, reference: str) -> Any:
-    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(
-        ".py"
-    ):
-        raise_invalid(
-            "task name", reference, f"to be {_HOW}, with dots and without .py"
-        )
+    has_names = all(part.isidentifier() for part in module.split("."))
+    if not has_names or module.endswith(".py"):
+        _refuse(reference, f"to be {_HOW}, with dots and without .py")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -222,7 +221,7 @@ def _import(module: str, reference: str) -> Any:
             f"{error.name.partition('.')[0]}.py is in, or put that folder into PYTHONPATH.",
             name=error.name,
         ) from error
-    except (Exception, SystemExit) as error:  # anything that somebody's module may do
+    except (Exception, SystemExit) as error:  # anything that a user's module may do
         raise ImportError(
             f"Importing {module} for task name={reference!r} failed with "
             f"{type(error).__name__}: {error}{place_of(error)}",
@@ -230,32 +229,24 @@ def _import(module: str, reference: str) -> Any:
         ) from error
 
 
-def place_of(error: BaseException) -> str:
-    """File and line where an error was raised, in brackets after a space."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError) or not frames:  # the text of the former has them
-        return ""
-    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
-
-
 def _settings_of(function: Callable[..., Any], reference: str) -> type:
-    hints, fields = typing.get_type_hints(function), list[Any]()
+    """A dataclass whose fields are the arguments of a function."""
+    hints = typing.get_type_hints(function)
+    fields: list[Any] = []
     for name, parameter in inspect.signature(function).parameters.items():
         default = parameter.default
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if name not in hints and default in (parameter.empty, None):
-            raise_invalid(
-                "task name", reference, f"to take the argument {name!r} with a type"
-            )
+            _refuse(reference, f"to take the argument {name!r} with a type")
         kind = hints.get(name, type(default))
         if default is parameter.empty:
             fields.append((name, kind))
         elif not isinstance(default, list | dict | set):
             fields.append((name, kind, dataclasses.field(default=default)))
-    made = dataclasses.make_dataclass(function.__name__, fields, kw_only=True)
-    made.__doc__ = inspect.getdoc(function)
-    return made
+    settings = dataclasses.make_dataclass(function.__name__, fields, kw_only=True)
+    settings.__doc__ = inspect.getdoc(function)
+    return settings
 
 
 def look_in_current_folder() -> None:

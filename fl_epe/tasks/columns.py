@@ -1,7 +1,7 @@
-"""What a column of somebody's table is for a model: a number, a category, a date, or left out.
+"""The kind of each column of a table for a model: number, category, date, or left out.
 
-`sort_columns` looks at names and values alone. ``fl-epe new`` writes what it finds into a file,
-where every column can be moved.
+`sort_columns` uses names and values alone. ``fl-epe new`` writes the kinds into a file, where the
+user can change every column.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import pandas
 
 CLEAR_CLASSES = 20
-"""A column with at most so many values holds classes, and no identifiers."""
+"""A column with at most this number of values has classes, and no identifiers."""
 
-# Of the rows. A model learns nothing from a value that is in one row alone.
-_DISTINCT_NUMBERS, _DISTINCT_TEXTS = 0.95, 0.5
+# Largest shares of distinct values: a model learns nothing from a value of one row alone.
+_DISTINCT_NUMBERS = 0.95
+_DISTINCT_TEXTS = 0.5
 _IDENTIFIER = re.compile(r"(^|[\W_])(?i:id|uuid|guid)$|[a-z](Id|ID)$")
-_ROW_NUMBERS = re.compile(
-    r"$|Unnamed: |__index_level_"
-)  # of pandas, in a CSV and a Parquet file
+# Names that pandas writes into a CSV and a Parquet file.
+_ROW_NUMBERS = re.compile(r"$|Unnamed: |__index_level_")
 _NUMBERS = ("integer", "floating", "mixed-integer-float", "decimal")
 _DATES = ("datetime64", "datetime", "date")
 _WORDS = ("string", "boolean", "categorical")
@@ -41,13 +41,13 @@ _DATE_FORMATS = (
 
 @dataclasses.dataclass
 class ColumnKinds:
-    """The names of a table's columns by what they are, in the order of the table.
+    """The names of a table's columns by kind, in the order of the table.
 
     Attributes:
-        numbers: have an order and a distance.
-        categories: of a few values, or true and false.
-        dates: and the format that pandas reads each by.
-        left_out: and for each the reason.
+        numbers: columns whose values have an order and a distance.
+        categories: columns of a few values, or of true and false.
+        dates: columns of dates, and the format of each for pandas.
+        left_out: columns to leave out, and the reason for each.
     """
 
     numbers: list[str] = dataclasses.field(default_factory=list)
@@ -57,34 +57,34 @@ class ColumnKinds:
 
 
 def sort_columns(table: pandas.DataFrame, but: Collection[str]) -> ColumnKinds:
-    """What each column is, ``but`` for some.
+    """The kind of each column, except those in ``but``.
 
     Examples:
         >>> import pandas
         >>> table = {"user_id": [7, 8, 7], "height": [1.7, None, 1.6], "sex": ["f", "m", "f"]}
-        >>> found = sort_columns(pandas.DataFrame(table), but=[])
-        >>> found.numbers, found.categories, found.left_out
+        >>> kinds = sort_columns(pandas.DataFrame(table), but=[])
+        >>> kinds.numbers, kinds.categories, kinds.left_out
         (['height'], ['sex'], {'user_id': 'its name is that of an identifier'})
     """
-    found = ColumnKinds()
+    kinds = ColumnKinds()
     for name in table.columns:
         if name in but:
             continue
         kind, note = _kind(name, table[name])
         match kind:
             case "number":
-                found.numbers.append(name)
+                kinds.numbers.append(name)
             case "category":
-                found.categories.append(name)
+                kinds.categories.append(name)
             case "date":
-                found.dates[name] = note
+                kinds.dates[name] = note
             case _:
-                found.left_out[name] = note
-    return found
+                kinds.left_out[name] = note
+    return kinds
 
 
 def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
-    """What a column is, and the format of its dates or why it is left out."""
+    """The kind of a column, and the format of its dates or the reason to leave it out."""
     from pandas.api.types import infer_dtype
 
     values = column.dropna()
@@ -108,7 +108,8 @@ def _kind(name: str, column: pandas.Series[Any]) -> tuple[str, str]:
         if share > _DISTINCT_NUMBERS and (values % 1 == 0).all():
             return "", f"whole numbers as of an identifier, {counted}"
         return "number", ""
-    if stored == "string" and (date_format := _date_format(values.unique())):
+    date_format = _date_format(values.unique()) if stored == "string" else None
+    if date_format is not None:
         return "date", date_format
     if share > _DISTINCT_TEXTS:
         return "", f"text as of an identifier or a note, {counted}"
@@ -127,13 +128,13 @@ def _date_format(texts: Any) -> str | None:
 
 
 def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
-    """How many classes a column has that is to be predicted; ``None`` if it holds real numbers.
+    """The number of classes of a column of targets; ``None`` if it has real numbers.
 
-    Whole numbers that are stored as real ones are whole where a value is missing, as nothing else
-    can be stored then.
+    In a column with missing values, whole numbers can only be stored as real ones, so they count as
+    whole.
 
     Raises:
-        ValueError: if it holds one value alone, or neither numbers nor text that repeats.
+        ValueError: if all values are equal, or neither numbers nor text that repeats.
     """
     from pandas.api.types import infer_dtype
 
@@ -141,24 +142,21 @@ def classes_to_predict(targets: pandas.Series[Any]) -> int | None:
     kind = infer_dtype(values)
     if kind not in (*_NUMBERS, *_WORDS):
         raise_invalid("targets", targets.name, "to hold numbers or text")
-    if kind == "string" and (blank := values.str.strip() == "").any():
-        row = blank.idxmax() + 1
-        raise_invalid(
-            "targets",
-            targets.name,
-            f"to have a label in every row: row {row:,} is blank",
-        )
+    if kind == "string":
+        is_blank = values.str.strip() == ""
+        if is_blank.any():
+            row = is_blank.idxmax() + 1
+            wanted = f"to have a label in every row: row {row:,} is blank"
+            raise_invalid("targets", targets.name, wanted)
     distinct = values.nunique()
     if distinct < 2:
-        raise_invalid(
-            "targets", targets.name, f"to have different values, found {distinct}"
-        )
-    real = kind == "floating" and not targets.hasnans
-    if real or (
-        kind in _NUMBERS and (distinct > CLEAR_CLASSES or (values % 1 != 0).any())
-    ):
+        wanted = f"to have different values, found {distinct}"
+        raise_invalid("targets", targets.name, wanted)
+    if kind == "floating" and not targets.hasnans:
+        return None
+    if kind in _NUMBERS and (distinct > CLEAR_CLASSES or (values % 1 != 0).any()):
         return None
     if distinct > CLEAR_CLASSES and distinct > _DISTINCT_TEXTS * len(values):
-        found = f"found {distinct:,} different ones in {len(values):,} rows"
-        raise_invalid("targets", targets.name, f"to have classes that repeat, {found}")
+        counts = f"found {distinct:,} different ones in {len(values):,} rows"
+        raise_invalid("targets", targets.name, f"to have classes that repeat, {counts}")
     return int(distinct)

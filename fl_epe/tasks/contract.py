@@ -1,4 +1,4 @@
-"""`Task`, what every task promises: the clients' data, a model, a loss and a metric."""
+"""`Task`, the interface of every task: the clients' data, a model, a loss and a metric."""
 
 import abc
 import dataclasses
@@ -14,30 +14,29 @@ import numpy as np
 import torch
 
 from fl_epe import models
+from fl_epe.archive import error_text, place_of
 from fl_epe.checks import raise_invalid
 from fl_epe.files import whole_file
 from fl_epe.seeding import generator
 from fl_epe.tasks import losses
-from fl_epe.tasks.by_name import load_task, place_of
 from fl_epe.tasks.losses import ByExample, ClientData, LossSum
 
 _EVALUATION_BATCH = 64
 
 
-@dataclasses.dataclass(
-    frozen=True, eq=False
-)  # subclasses that are dataclasses compare fields
+# A subclass that is a dataclass compares its fields.
+@dataclasses.dataclass(frozen=True, eq=False)
 class Task(abc.ABC):
     """A federated learning problem.
 
     The fields of a subclass are its options, cheap and hashable. Data is loaded when it is first
-    asked for and cached by module-level functions, never in the object: it pickles as a few bytes.
+    needed and cached by module-level functions, never in the object: it pickles as a few bytes.
 
     Attributes:
-        name: what `load_task` calls it; by default ``"module:Class"``.
+        name: its name for `load_task`; by default ``"module:Class"``.
         defaults: settings of `RunConfig` that suit it better than those of `RunConfig`.
-        metric: what `LossSum.correct` adds up; "" if a task has no metric beside its loss.
-        unit: what one client is, in a word, such as "hospital"; reports say whose privacy it is.
+        metric: the metric that `LossSum.correct` adds up; "" if a task only has a loss.
+        unit: a word for one client in reports, such as "hospital".
     """
 
     name: ClassVar[str] = ""
@@ -45,41 +44,42 @@ class Task(abc.ABC):
     metric: ClassVar[str] = "accuracy"
     unit: ClassVar[str] = "client"
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
+    # Of a task that `load_task` found in a user's module: its call with the same arguments.
+    _loader: ClassVar[functools.partial[Any] | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         if not cls.name or ":" in cls.name:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
 
     @property
     def reference(self) -> str:
-        """What `load_task` finds it by: the name of its class, or where it was found."""
-        return str(self.__dict__.get("_found_by", (self.name,))[0])
+        """The reference for `load_task`: the name of its class, or ``"module:name"``."""
+        return self.name if self._loader is None else str(self._loader.args[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle a task that was found by name as that name: the other process loads its own."""
-        if "_found_by" in self.__dict__:
-            reference, options = self.__dict__["_found_by"]
-            return functools.partial(load_task, reference, **options), ()
-        return super().__reduce_ex__(protocol)
+        """Pickle a task that was found by name as that name: the other process loads it anew."""
+        if self._loader is None:
+            return super().__reduce_ex__(protocol)
+        return self._loader, ()
 
     def options(self) -> dict[str, Any]:
-        """What `load_task` makes it of, beside the reference, as JSON values."""
-        if "_found_by" in self.__dict__:
-            return dict(self.__dict__["_found_by"][1])
-        return {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
+        """The options by which `load_task` makes it from the reference, as JSON values."""
+        if self._loader is not None:
+            return dict(self._loader.keywords)
+        names = [field.name for field in dataclasses.fields(self)]
+        return {name: getattr(self, name) for name in names}
 
     @property
     @abc.abstractmethod
     def num_clients(self) -> int:
-        """How many clients have data; their ids are ``0 … num_clients − 1``."""
+        """The number of clients with data; their ids are ``0 … num_clients − 1``."""
 
     @abc.abstractmethod
     def model(self) -> torch.nn.Module:
         """A fresh model on the CPU.
 
-        The values of its parameters count if it has no ``initial_values``, see `initial`.
+        The values of its parameters are used if it has no ``initial_values``, see `initial`.
         """
 
     @abc.abstractmethod
@@ -91,9 +91,9 @@ class Task(abc.ABC):
         """
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """How many examples each of these clients has, shape as ``client_ids``.
+        """The number of examples of each of these clients, shape as ``client_ids``.
 
-        All alike, unless a task knows better without reading the examples.
+        Equal numbers, unless a task knows them without reading the examples.
         """
         return np.ones_like(client_ids)
 
@@ -119,10 +119,10 @@ class Task(abc.ABC):
     def by_example(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> ByExample | None:
-        """What `batch_loss` adds up, example by example, given the model's outputs for a batch.
+        """The summands of `batch_loss` by example, given the model's outputs for a batch.
 
-        With it one call serves all clients that are trained at once. ``None``, the default, if only
-        `loss` knows.
+        With it one call serves all clients that are trained at once. ``None``, the default, if the
+        task only has `loss`.
         """
         return None
 
@@ -133,9 +133,10 @@ class Task(abc.ABC):
         return sum(parameter.numel() for parameter in parameters)
 
     def initial(self, seed: int) -> np.ndarray:
-        """The initial model: the values that `model` comes with, drawn from ``seed``.
+        """The initial model: the values of a fresh `model`, drawn from ``seed``.
 
-        Or what the model's own ``initial_values(random)`` yields, an array for each parameter.
+        If the model has a method ``initial_values(random)``, it yields the array of each parameter
+        instead.
 
         Returns:
             float32 of shape (dim,), the trainable parameters in the order of
@@ -144,49 +145,47 @@ class Task(abc.ABC):
         model = models.prepared(self.model, seed)
         initial_values: Any = getattr(model, "initial_values", None)
         if initial_values is None:
-            parts = [
-                parameter.detach().numpy() for parameter in models.trainable(model)
-            ]
+            parts = [part.detach().numpy() for part in models.trainable(model)]
         else:
             parts = initial_values(generator(seed))
         return np.concatenate([part.ravel() for part in parts])
 
     def notes(self) -> list[str]:
-        """What of the model is not trained or not audited, in sentences; empty for most models.
+        """Sentences about the parts of the model that are not trained or not audited, if any.
 
         Raises:
             ValueError: if the parameters cannot be one float32 vector, or the model or the loss
                 fails on the first examples.
         """
         model = models.prepared(self.model)
-        found = models.model_notes(model)
+        notes = models.model_notes(model)
         models.bind_parameters(model, torch.tensor(self.initial(0)))
         examples = self.held_out().map(lambda part: part[:2])
         if len(examples) < 2:
-            return found
+            return notes
+
+        def loss() -> torch.Tensor:
+            return self.batch_loss(model, examples).loss
+
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                found += models.training_notes(
-                    model.train(),
-                    lambda: self.batch_loss(model, examples).loss.detach(),
-                )
-                found += _loss_notes(self.batch_loss(model, examples).loss)
-            found += [
-                f"The model or the loss warns: {warning.message}"
-                for warning in warned[:1]
-            ]
-        except Exception as error:  # anything that somebody's model and loss may do
-            reason = f"{type(error).__name__}: {error}{place_of(error)}"
+                model.train()
+                notes += models.training_notes(model, lambda: loss().detach())
+                notes += _loss_notes(loss())
+        except Exception as error:  # anything that a user's model and loss may do
+            reason = f"{error_text(error)}{place_of(error)}"
             text = f"The model or the loss fails on two held-out examples: {reason}."
             raise ValueError(f"{text} {_shapes(examples)}.") from error
-        return found
+        if warned:
+            notes.append(f"The model or the loss warns: {warned[0].message}")
+        return notes
 
     def evaluate(self, theta: np.ndarray) -> dict[str, float]:
         """Mean ``loss`` and metric of the model ``theta`` on the held-out examples.
 
-        With two classes also "ROC AUC", see `losses.area_under_curve`. The same bits whatever the
-        number of threads. BatchNorm uses averages over these examples.
+        With two classes also "ROC AUC", see `losses.area_under_curve`. The result has the same bits
+        with any number of threads. BatchNorm uses averages over these examples.
 
         Args:
             theta: float32 of shape (dim,).
@@ -194,26 +193,24 @@ class Task(abc.ABC):
         Raises:
             ValueError: for another shape.
         """
-        model, held = self._trained(theta), self.held_out()
-        outputs = list[torch.Tensor]()
-        if losses.has_two_classes(held.targets):
+        model = self._trained(theta)
+        data = self.held_out()
+        outputs: list[torch.Tensor] = []
+        if losses.has_two_classes(data.targets):
             model.register_forward_hook(
-                lambda _model, _inputs, found: outputs.append(found)
+                lambda _model, _inputs, output: outputs.append(output)
             )
+        batches = data.batches(_EVALUATION_BATCH)
         with models.one_thread(), torch.inference_mode():
-            sums = [
-                self.batch_loss(model, batch)
-                for batch in held.batches(_EVALUATION_BATCH)
-            ]
+            sums = [self.batch_loss(model, batch) for batch in batches]
         examples = max(1, sum(int(part.examples) for part in sums))
         scores = {"loss": sum(part.loss.item() for part in sums) / examples}
         if self.metric:
             scores[self.metric] = sum(float(part.correct) for part in sums) / examples
-        if (
-            outputs
-            and (area := losses.area_under_curve(outputs, held.targets)) is not None
-        ):
-            scores["ROC AUC"] = area
+        if outputs:
+            area = losses.area_under_curve(outputs, data.targets)
+            if area is not None:
+                scores["ROC AUC"] = area
         return scores
 
     def _trained(self, theta: np.ndarray) -> torch.nn.Module:
@@ -222,7 +219,8 @@ class Task(abc.ABC):
             raise_invalid("theta.shape", theta.shape, f"== ({self.dim},)")
         model = models.prepared(self.model).eval()
         models.bind_parameters(model, torch.tensor(theta, dtype=torch.float32))
-        if layers := models.batch_norms(model):
+        layers = models.batch_norms(model)
+        if layers:
             for layer in layers:
                 layer.reset_running_stats()
                 layer.momentum = None  # the mean of all batches
@@ -236,74 +234,74 @@ class Task(abc.ABC):
     def save_model(self, theta: np.ndarray, path: Path) -> None:
         """Write a file for `torch.load`, in one step.
 
-        It holds what the model's own ``load_state_dict`` takes to become the model ``theta``.
+        The file has the ``state_dict`` of the model ``theta``.
 
         Args:
             theta: float32 of shape (dim,).
-            path: where to; replaced if it exists.
+            path: of the file; replaced if it exists.
 
         Raises:
             ValueError: for another shape.
-            OSError: if there is no room, say; a file that was there is left as it was.
+            OSError: for example if the disk is full; an existing file is not changed.
         """
         with whole_file(path, private=False) as file:
             try:
                 state = self._trained(theta).state_dict()
                 torch.save({name: part.clone() for name, part in state.items()}, file)
-            except RuntimeError as error:  # what torch's writer makes of a full disk
+            except RuntimeError as error:  # torch's error for a full disk
                 raise OSError(str(error).partition("\n")[0]) from error
 
     def chance_accuracy(self) -> float | None:
-        """Accuracy on the held-out examples without learning: always their most frequent class.
+        """Accuracy on the held-out examples of predicting always their most frequent class.
 
-        ``None`` where an example has more than one target, or one that is no class, or the metric
-        is another.
+        ``None`` if an example has more than one target, or one that is no class, or the metric is
+        another.
         """
         targets = self.held_out().targets
-        classes = (
-            targets.dim() == 1 and not targets.is_floating_point() and len(targets) > 0
-        )
-        if self.metric != "accuracy" or not classes:
+        is_one_each = targets.dim() == 1 and not targets.is_floating_point()
+        if self.metric != "accuracy" or not is_one_each or not len(targets):
             return None
         return float(torch.bincount(targets).max()) / len(targets)
 
     def chance_loss(self) -> float | None:
-        """Loss on the held-out examples of the best outputs that are the same for all of them.
+        """The least loss on the held-out examples with the same outputs for all of them.
 
         For the mean square, that is the variance of the targets; for cross-entropy, the entropy of
-        the shares of the classes. ``None`` where an example has more than one class, or where it
-        cannot be found.
+        the shares of the classes. ``None`` if an example has more than one class, or the search
+        fails.
         """
-        held = self.held_out()
-        is_one_each = held.targets.dim() == 1 or held.targets.is_floating_point()
+        data = self.held_out()
+        is_one_each = data.targets.dim() == 1 or data.targets.is_floating_point()
         if type(self).batch_loss is not Task.batch_loss or not is_one_each:
             return None
-
-        def mean() -> torch.Tensor:
-            search.zero_grad()
-            found = self.loss(
-                same.expand(len(held), *same.shape).contiguous(), held.targets
-            )
-            value = found.loss / found.examples
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
-
         try:
             with models.one_thread():
-                two = held.map(lambda part: part[:2])
-                with torch.no_grad():
-                    shape = models.call_model(
-                        models.prepared(self.model).eval(), two.inputs
-                    ).shape
-                same = torch.zeros(shape[1:], requires_grad=True)
-                search = torch.optim.LBFGS(
-                    [same], max_iter=100, line_search_fn="strong_wolfe"
-                )
-                search.step(mean)  # type: ignore[no-untyped-call]
-                least = mean().item()
-        except Exception:  # noqa: BLE001 (anything that somebody's loss may do: the run goes on)
+                loss = self._least_constant_loss(data)
+        except Exception:  # noqa: BLE001 (anything that a user's loss may do: the run goes on)
             return None
-        return least if math.isfinite(least) else None
+        return loss if math.isfinite(loss) else None
+
+    def _least_constant_loss(self, data: ClientData) -> float:
+        """The least mean loss that one output for all examples has, by L-BFGS from zero."""
+        model = models.prepared(self.model).eval()
+        with torch.no_grad():
+            first = data.map(lambda part: part[:2])
+            shape = models.call_model(model, first.inputs).shape[1:]
+        output = torch.zeros(shape, requires_grad=True)
+        search = torch.optim.LBFGS(
+            [output], max_iter=100, line_search_fn="strong_wolfe"
+        )
+
+        def mean_loss() -> torch.Tensor:
+            search.zero_grad()
+            outputs = output.expand(len(data), *shape).contiguous()
+            result = self.loss(outputs, data.targets)
+            mean = result.loss / result.examples
+            mean.backward()  # type: ignore[no-untyped-call]
+            return mean
+
+        search.step(mean_loss)  # type: ignore[no-untyped-call]
+        return mean_loss().item()
 
     def check_client(self, client_id: int) -> None:
         """Raise ValueError unless ``client_id`` is one of ``0 … num_clients − 1``."""
@@ -326,8 +324,8 @@ def _loss_notes(loss: torch.Tensor) -> list[str]:
 
 
 def _shapes(examples: ClientData) -> str:
-    parts = examples.tensors().items()
-    kinds = {name: str(part.dtype).removeprefix("torch.") for name, part in parts}
-    return "; ".join(
-        f"{name}: {kinds[name]} {tuple(part.shape)}" for name, part in parts
-    )
+    texts = []
+    for name, part in examples.tensors().items():
+        kind = str(part.dtype).removeprefix("torch.")
+        texts.append(f"{name}: {kind} {tuple(part.shape)}")
+    return "; ".join(texts)

@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The mean over a batch, of outputs and targets."""
 
-_MOST_KEPT = (
-    2 << 30
-)  # bytes of tensors that are kept; larger data is read client by client
-
+# Bytes of tensors that stay in memory; larger data is read client by client.
+_MEMORY = 2 << 30
 
 _PARTITIONS = (
     "to be 'by:COLUMN' (a client for each value of a column), 'iid:CLIENTS', 'dirichlet:ALPHA' "
@@ -71,28 +69,28 @@ def from_datasets(
 ) -> DatasetTask:
     """A task from your model and your data, to train and audit.
 
-    Data is read when it is first asked for.
+    Data is read when it is first needed.
 
     Args:
         model: a module, whose values are those of the initial model (a trained one, say), or a
             class or function without arguments that makes one, whose values are drawn anew from
-            the run's seed. Parameters with ``requires_grad=False`` stay as they are. Outputs may be
-            a tensor, an object or mapping with ``logits``, or a tuple whose first entry counts.
+            the run's seed. Parameters with ``requires_grad=False`` are not trained. Outputs may be
+            a tensor, an object or mapping with ``logits``, or a tuple whose first entry is used.
         dataset: a `datasets.Dataset` or `datasets.DatasetDict`, a function without arguments that
             returns one, the id of a hub's data set, or a local file (CSV, TSV, JSON lines, LEAF's
             JSON, Parquet) or folder (of such files, of images, or saved by ``save_to_disk``).
         inputs: the column that the model is called with; a list of columns that become the
             features of one tensor; or a mapping from the model's arguments to columns. Whole
-            numbers become int64, real ones float32, also where they are stored as text, and images
+            numbers become int64, real ones float32, also if they are stored as text, and images
             float32 of shape (channels, height, width) in [0, 1].
         targets: the column of the targets. Text becomes classes, in the order of the alphabet.
             None may be blank.
-        partition: who has which rows: "by:COLUMN" (a client for each value of a column, which is
-            text as it is written, or a whole number),
-            "iid:CLIENTS", "dirichlet:ALPHA" (clients of equal size that have other shares of the
-            targets, drawn from a Dirichlet distribution as by Hsu et al. 2019), or a partitioner of
-            flwr-datasets that has no data yet.
-        num_clients: how many clients there are, for "dirichlet" only.
+        partition: how rows are partitioned among clients: "by:COLUMN" (a client for each value of a
+            column, which is text as it is written, or a whole number), "iid:CLIENTS",
+            "dirichlet:ALPHA" (clients of equal size with shares of the targets that are drawn from
+            a Dirichlet distribution, as by Hsu et al. 2019), or a partitioner of flwr-datasets that
+            has no data yet.
+        num_clients: number of clients, for "dirichlet" only.
         held_out: rows that no client has: the name of a split, a share in (0, 1) that is drawn from
             all rows, or a data set. By default the split "test" or "validation", or a tenth.
         loss: mean loss of a batch, ``loss(outputs, targets)``. By default cross-entropy for whole
@@ -100,17 +98,17 @@ def from_datasets(
             losses; targets of −100 are left out), and the mean square for real ones.
         metric: mean of a batch, ``metric(outputs, targets)``, reported under the function's name.
             By default accuracy for whole numbers, and none for real ones.
-        data_seed: seed of the partition and of what is held out.
-        unit: what one client is, in a word, such as "hospital", as reports call it. By default the
-            column that says whose a row is, without "_id" at its end, else "client".
+        data_seed: seed of the partition and of the held-out rows.
+        unit: a word for one client in reports, such as "hospital". By default the name of the
+            column of clients' ids, without "_id" at its end, else "client".
         defaults: settings of `RunConfig` that suit this task.
 
     Raises:
-        ValueError: for a ``partition``, ``held_out`` or ``data_seed`` that cannot be meant. What
-            the data lack is said when they are read: a column, a value, a number.
+        ValueError: for an invalid ``partition``, ``held_out`` or ``data_seed``. A column or value
+            that the data lack is reported when they are read.
     """
-    given = types.SimpleNamespace(**locals())  # the arguments by their names
-    given.defaults = dict(defaults)  # a mapping proxy cannot be pickled
+    arguments = types.SimpleNamespace(**locals())
+    arguments.defaults = dict(defaults)  # a mapping proxy cannot be pickled
     check_partition(partition, num_clients)
     if isinstance(held_out, float | int) and not 0 < held_out < 1:
         raise_invalid("held_out", held_out, "in (0, 1), a split's name or a data set")
@@ -118,25 +116,28 @@ def from_datasets(
     if not isinstance(model, torch.nn.Module) and not callable(model):
         raise_invalid("model", model, "to be a torch.nn.Module, or to make one")
     if isinstance(dataset, str | os.PathLike):
-        given.dataset = absolute(dataset)
-    return DatasetTask(given)
+        arguments.dataset = absolute(dataset)
+    return DatasetTask(arguments)
 
 
 def check_partition(partition: str | Partitioner, num_clients: int | None) -> None:
-    """Refuse a partition that cannot be meant; reads no data and imports nothing.
+    """Refuse an invalid partition; reads no data and imports nothing.
 
     Raises:
-        ValueError: names the argument and what may be written.
+        ValueError: names the argument and its valid forms.
     """
-    kind, _, value = (
-        partition.partition(":") if isinstance(partition, str) else ("", "", "")
-    )
-    meant = {
-        "by": value != "",
-        "iid": value.isdecimal() and int(value) >= 1,
-        "dirichlet": _is_positive(value),
-    }
-    if not meant.get(kind, hasattr(partition, "load_partition")):
+    kind = ""
+    is_valid = hasattr(partition, "load_partition")
+    if isinstance(partition, str):
+        kind, _, value = partition.partition(":")
+        match kind:
+            case "by":
+                is_valid = value != ""
+            case "iid":
+                is_valid = value.isdecimal() and int(value) >= 1
+            case "dirichlet":
+                is_valid = _is_positive(value)
+    if not is_valid:
         raise_invalid("partition", partition, _PARTITIONS)
     if kind == "dirichlet" and (num_clients is None or num_clients < 1):
         raise_invalid(
@@ -154,103 +155,106 @@ def _is_positive(text: str) -> bool:
 
 
 class DatasetTask(Task):
-    """What `from_datasets` makes of its arguments."""
+    """The task that `from_datasets` makes of its arguments."""
 
-    def __init__(self, given: types.SimpleNamespace) -> None:
-        self.given = given
-        self.defaults = given.defaults  # type: ignore[misc]
+    def __init__(self, arguments: types.SimpleNamespace) -> None:
+        self.arguments = arguments
+        self.defaults = arguments.defaults  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was read: it is read again where it is needed."""
-        return {"given": self.given, "defaults": self.defaults}
+        """The state without the data, which other processes read again."""
+        return {"arguments": self.arguments, "defaults": self.defaults}
 
     def options(self) -> dict[str, Any]:
-        """The arguments in words, unless the task was found by name."""
-        if "_found_by" in self.__dict__:
+        """The arguments in words, or the options by which `load_task` made the task."""
+        if self._loader is not None:
             return super().options()
-        given = {name: _words(value) for name, value in vars(self.given).items()}
-        del given["defaults"]
-        return given
+        values = {name: _words(value) for name, value in vars(self.arguments).items()}
+        del values["defaults"]
+        return values
 
     @functools.cached_property
     def metric(self) -> str:  # type: ignore[override]
         """See `Task.metric`."""
-        own = self.given.metric
-        if own is not None:
-            return str(getattr(own, "__name__", type(own).__name__))
+        metric = self.arguments.metric
+        if metric is not None:
+            return str(getattr(metric, "__name__", type(metric).__name__))
         return "" if self.held_out().targets.is_floating_point() else "accuracy"
 
     @functools.cached_property
     def unit(self) -> str:  # type: ignore[override]
         """See `Task.unit`."""
-        return self.given.unit or _unit_of(tables.owner_column(self.given.partition))
+        column = tables.owner_column(self.arguments.partition)
+        return self.arguments.unit or _unit_of(column)
 
     @functools.cached_property
     def _parts(self) -> tuple[Dataset, Dataset]:
-        given = self.given
-        owner = tables.owner_column(given.partition)
+        arguments = self.arguments
         parts = tables.open_source(
-            given.dataset, given.held_out, given.data_seed, owner
+            arguments.dataset,
+            arguments.held_out,
+            arguments.data_seed,
+            tables.owner_column(arguments.partition),
         )
         for rows in parts:
-            tables.check_columns(rows, "inputs", given.inputs)
-            tables.check_columns(rows, "targets", given.targets)
+            tables.check_columns(rows, "inputs", arguments.inputs)
+            tables.check_columns(rows, "targets", arguments.targets)
         return parts
 
     @functools.cached_property
     def _rows(self) -> list[np.ndarray]:
-        given = self.given
+        arguments = self.arguments
         return tables.client_rows(
             self._parts[0],
-            given.partition,
-            targets=given.targets,
-            seed=given.data_seed,
-            num_clients=given.num_clients,
+            arguments.partition,
+            targets=arguments.targets,
+            seed=arguments.data_seed,
+            num_clients=arguments.num_clients,
         )
 
     @functools.cached_property
     def _classes(self) -> list[Any] | None:
-        return tables.classes_of(self._parts, self.given.targets)
+        return tables.classes_of(self._parts, self.arguments.targets)
 
     @functools.cached_property
-    def _whole(self) -> losses.ClientData | None:
-        """All rows of the clients as tensors, or ``None`` if they are too large to be kept."""
+    def _tensors(self) -> losses.ClientData | None:
+        """All rows of the clients as tensors, or ``None`` if they are too large for that."""
         rows = self._parts[0]
-        size = sum(
-            part.nbytes for part in self._read(rows.select([0])).tensors().values()
-        )
-        return self._read(rows) if size * len(rows) <= _MOST_KEPT else None
+        row = self._read(rows.select([0]))
+        row_size = sum(part.nbytes for part in row.tensors().values())
+        return self._read(rows) if row_size * len(rows) <= _MEMORY else None
 
     def _read(self, rows: Dataset) -> losses.ClientData:
         return losses.ClientData(
-            tables.read_inputs(rows, self.given.inputs),
-            tables.read_targets(rows, self.given.targets, self._classes),
+            tables.read_inputs(rows, self.arguments.inputs),
+            tables.read_targets(rows, self.arguments.targets, self._classes),
         )
 
     @property
     def num_clients(self) -> int:
-        """How many clients the partition has; reads the data."""
+        """The number of clients of the partition; reads the data."""
         return len(self._rows)
 
     def model(self) -> torch.nn.Module:
         """A copy of the model, or a fresh one; its output is one tensor."""
-        own: Any = self.given.model
-        made: Any = own if isinstance(own, torch.nn.Module) else own()
-        made = made if inspect.isclass(own) else copy.deepcopy(made)
-        if not isinstance(made, torch.nn.Module):
-            kind = type(made).__name__
+        source: Any = self.arguments.model
+        model: Any = source if isinstance(source, torch.nn.Module) else source()
+        if not inspect.isclass(source):  # a function may return one module again
+            model = copy.deepcopy(model)
+        if not isinstance(model, torch.nn.Module):
+            kind = type(model).__name__
             raise TypeError(f"Expected model to make a torch.nn.Module, got {kind}.")
-        made.register_forward_hook(_one_tensor)
-        return made
+        model.register_forward_hook(_one_tensor)
+        return model
 
     def client(self, client_id: int) -> losses.ClientData:
         """The rows of one client."""
         self.check_client(client_id)
         rows = self._rows[client_id]
-        if self._whole is None:
+        if self._tensors is None:
             return self._read(self._parts[0].select(rows))
         index = torch.from_numpy(rows)
-        return self._whole.map(lambda part: part[index])
+        return self._tensors.map(lambda part: part[index])
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`."""
@@ -266,51 +270,49 @@ class DatasetTask(Task):
 
     def notes(self) -> list[str]:
         """See `Task.notes`; refuses missing values, and classes without an output."""
-        _ = self._whole  # reads every row, if there is room for them
-        found = super().notes()
-        column = self.given.targets
-        parts = [
-            tables.read_targets(rows, column, self._classes) for rows in self._parts
+        _ = self._tensors  # reads every row, if memory allows
+        notes = super().notes()
+        column = self.arguments.targets
+        targets = [
+            tables.read_targets(rows, column, self._classes).flatten()
+            for rows in self._parts
         ]
-        classes = torch.cat([part.flatten() for part in parts])
-        if self.given.loss is None and not classes.is_floating_point():
+        classes = torch.cat(targets)
+        if self.arguments.loss is None and not classes.is_floating_point():
             with torch.no_grad():
                 example = self.held_out().map(lambda part: part[:1])
                 outputs = call_model(prepared(self.model).eval(), example.inputs)
             logits, _ = losses.by_class(outputs, example.targets)
             losses.check_classes(classes, logits.shape[-1], column)
-        return found
+        return notes
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> losses.LossSum:
-        """The own loss and metric, each times the number of predictions."""
-        own, metric = self.given.loss, self.given.metric
-        right: float | torch.Tensor
-        count: int | torch.Tensor
-        if own is None:
+        """The user's or the default loss and metric, each times the number of predictions."""
+        mean_loss = self.arguments.loss
+        mean_metric = self.arguments.metric
+        correct: float | torch.Tensor = 0
+        count: int | torch.Tensor = len(targets)
+        if mean_loss is None:
             parts = losses.default_by_example(outputs, targets)
-            loss, right, count = (part.sum() for part in parts)
+            loss, correct, count = (part.sum() for part in parts)
         else:
-            loss = _one_number("loss", own(outputs, targets)) * len(targets)
-            classes = metric is None and self.metric
-            right = (
-                losses.default_by_example(outputs.detach(), targets)[1].sum()
-                if classes
-                else 0
-            )
-            count = len(targets)
-        if metric is not None:
+            loss = _one_number("loss", mean_loss(outputs, targets)) * len(targets)
+        if mean_metric is not None:
             with torch.no_grad():
-                right = float(_one_number("metric", metric(outputs, targets))) * int(
-                    count
-                )
-        return losses.LossSum(loss, right, count)
+                mean = _one_number("metric", mean_metric(outputs, targets))
+            correct = float(mean) * int(count)
+        elif mean_loss is not None and self.metric:
+            _, right, _ = losses.default_by_example(outputs.detach(), targets)
+            correct = right.sum()
+        return losses.LossSum(loss, correct, count)
 
     def by_example(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> losses.ByExample | None:
-        """See `Task.by_example`; ``None`` with a loss or metric of one's own."""
-        own = self.given.loss is not None or self.given.metric is not None
-        return None if own else losses.default_by_example(outputs, targets)
+        """See `Task.by_example`; ``None`` with the user's loss or metric."""
+        if self.arguments.loss is not None or self.arguments.metric is not None:
+            return None
+        return losses.default_by_example(outputs, targets)
 
 
 def _one_tensor(_model: torch.nn.Module, _inputs: Any, outputs: Any) -> torch.Tensor:
@@ -339,13 +341,13 @@ def _one_number(what: str, value: torch.Tensor) -> torch.Tensor:
 
 
 def _unit_of(column: str) -> str:
-    """What the values of a column name, in a word: "hospital" for "hospital_id"."""
+    """A word for the values of a column: "hospital" for "hospital_id"."""
     name = re.sub(r"(?<=.)([ _-]id|Id|ID)$", "", column)
     return name.replace("_", " ").strip() or "client"
 
 
 def _words(value: Any) -> str | float | None:
-    """A short text for a model, data set, function or partitioner; others as they are."""
+    """A short text for a model, data set, function or partitioner; plain values unchanged."""
     if value is None or isinstance(value, str | float | int):
         return value
     if type(value) in (list, tuple, dict):

@@ -40,7 +40,7 @@ class SplitImages(Classes, Task, abc.ABC):
     """Images for the EMNIST CNN, split over clients with different label shares and sizes.
 
     Attributes:
-        num_clients: how many clients share the training examples.
+        num_clients: number of clients, among which the training examples are partitioned.
         alpha: concentration of the clients' label shares (Dirichlet).
         data_seed: seed of the split.
     """
@@ -57,38 +57,41 @@ class SplitImages(Classes, Task, abc.ABC):
 
     @abc.abstractmethod
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
-        """Those of the clients, and the held-out ones."""
+        """The clients' examples, and the held-out ones."""
 
     def client(self, client_id: int) -> ClientData:
         """Images of shape (n, 1, 28, 28) and labels of shape (n,).
 
         Raises:
-            FileNotFoundError: if a file is missing; the message says where to get it.
+            FileNotFoundError: if a file is missing; the message names a source.
             ValueError: for a ``client_id`` that does not exist, or a file that is broken.
         """
         self.check_client(client_id)
-        own, _, parts = _load(self)
-        return _client_data(*(array[parts[client_id]] for array in own))
+        (images, labels), _, parts = _load(self)
+        rows = parts[client_id]
+        return _client_data(images[rows], labels[rows])
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`."""
-        parts = _load(self)[2]
+        _, _, parts = _load(self)
         return np.array([len(parts[client]) for client in client_ids], np.int64)
 
     def held_out(self) -> ClientData:
         """The images that no client has; errors as of `client`."""
-        return _client_data(*_load(self)[1])
+        _, (images, labels), _ = _load(self)
+        return _client_data(images, labels)
 
 
 @functools.lru_cache(maxsize=4)
 def _load(task: SplitImages) -> tuple[Examples, Examples, list[np.ndarray]]:
-    """The clients' examples, the held-out ones, and which of the former each client has."""
+    """The training examples, the held-out ones, and each client's rows of the former."""
     random = generator(task.data_seed)
-    own, held_out = task._examples(random)
+    training, held_out = task._examples(random)
+    _, labels = training
     parts = dirichlet_partition(
-        own[1], task.num_clients, alpha=task.alpha, minimum=task._fewest, random=random
+        labels, task.num_clients, alpha=task.alpha, minimum=task._fewest, random=random
     )
-    return own, held_out, parts
+    return training, held_out, parts
 
 
 def _client_data(images: np.ndarray, labels: np.ndarray) -> ClientData:
@@ -107,7 +110,7 @@ class Digits(SplitImages):
     shares and sizes, at least 4 examples each. Images are scaled to 28×28 with values in [0, 1].
 
     Attributes:
-        num_clients: how many clients share the training examples, at most 359.
+        num_clients: number of clients, at most 359.
         alpha: concentration of the clients' label shares (Dirichlet).
         data_seed: seed of the held-out part and of the split.
     """
@@ -122,12 +125,11 @@ class Digits(SplitImages):
         scaled = functional.interpolate(
             small, size=(28, 28), mode="bilinear", align_corners=False
         )
-        images, labels = scaled.numpy(), bunch.target
+        images = scaled.numpy()
+        labels = bunch.target
         training, held_out = stratified_split(labels, 0.2, random)
-        return (images[training], labels[training]), (
-            images[held_out],
-            labels[held_out],
-        )
+        training_examples = images[training], labels[training]
+        return training_examples, (images[held_out], labels[held_out])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +140,10 @@ class FashionMnist(SplitImages):
     least 16 examples each; the test images are held out. Values are in [0, 1].
 
     Attributes:
-        num_clients: how many clients share the training images.
+        num_clients: number of clients.
         alpha: concentration of the clients' label shares (Dirichlet).
         data_seed: seed of the split.
-        data_dir: where the four IDX files are, each as it is or with ``.gz``.
+        data_dir: the folder of the four IDX files, each with or without ``.gz``.
     """
 
     name: ClassVar[str] = "fashion-mnist"
@@ -154,10 +156,8 @@ class FashionMnist(SplitImages):
         object.__setattr__(self, "data_dir", absolute(self.data_dir))
 
     def _examples(self, random: np.random.Generator) -> tuple[Examples, Examples]:
-        train_x, train_y, test_x, test_y = (
-            read_idx(_find(self.data_dir, file)) for file in _FILES
-        )
-        return self._checked(train_x, train_y), self._checked(test_x, test_y)
+        arrays = [read_idx(_find(self.data_dir, file)) for file in _FILES]
+        return self._checked(*arrays[:2]), self._checked(*arrays[2:])
 
     def _checked(self, images: np.ndarray, labels: np.ndarray) -> Examples:
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1]:
@@ -165,7 +165,8 @@ class FashionMnist(SplitImages):
             raise ValueError(
                 f"Expected (n, 28, 28) and (n,) in {self.data_dir}, found {shapes}."
             )
-        if (highest := int(labels.max(initial=0))) >= _CLASSES:
+        highest = int(labels.max(initial=0))
+        if highest >= _CLASSES:
             raise ValueError(
                 f"Expected labels in {self.data_dir} < {_CLASSES}, found {highest}."
             )
@@ -182,7 +183,7 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
     each axis as a big-endian 32-bit integer, then the entries (LeCun et al., the MNIST page).
 
     Raises:
-        ValueError: if it is something else, or shorter or longer than it says.
+        ValueError: for another format, or a size that differs from the header.
     """
     try:
         raw = path.read_bytes()
@@ -219,17 +220,17 @@ def dirichlet_partition(
     minimum: int,
     random: np.random.Generator,
 ) -> list[np.ndarray]:
-    """Give every example to exactly one client, with different label shares and sizes.
+    """Assign every example to exactly one client, with different label shares and sizes.
 
-    Each client draws its size (``minimum`` plus a share of the rest ~ Dirichlet(2)) and its label
-    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes examples from what is left.
+    Each client draws its size (``minimum`` plus a share of the others ~ Dirichlet(2)) and its label
+    shares ~ Dirichlet(alpha), as Hsu et al. (2019) do, then takes from the remaining examples.
 
     Args:
         labels: int of shape (examples,).
-        num_clients: how many parts.
+        num_clients: number of parts.
         alpha: concentration: if small, a client has few labels, if large, all have equal shares.
         minimum: fewest examples of a client.
-        random: all the randomness.
+        random: the source of all randomness.
 
     Returns:
         For each client the sorted indices of its examples.
@@ -239,51 +240,53 @@ def dirichlet_partition(
     """
     spare = len(labels) - num_clients * minimum
     if spare < 0:
-        most = (
-            f"<= {len(labels) // minimum}, so that each has at least {minimum} examples"
-        )
-        raise_invalid("num_clients", num_clients, most)
-    sizes = minimum + random.multinomial(
-        spare, random.dirichlet(np.full(num_clients, 2.0))
-    )
-    classes = np.unique(labels)
-    stock = [random.permutation(np.flatnonzero(labels == label)) for label in classes]
-    lengths = np.array([len(indices) for indices in stock])
-    taken = np.zeros(len(classes), np.int64)
+        limit = len(labels) // minimum
+        wanted = f"<= {limit}, so that each has at least {minimum} examples"
+        raise_invalid("num_clients", num_clients, wanted)
+    size_shares = random.dirichlet(np.full(num_clients, 2.0))
+    sizes = minimum + random.multinomial(spare, size_shares)
+    stock = _shuffled_by_label(labels, random)
     parts = []
     for size in sizes:
-        shares = random.dirichlet(np.full(len(classes), alpha))
-        counts = _take(int(size), shares, lengths - taken, random)
-        rows = zip(stock, taken, counts, strict=True)
-        parts.append(
-            np.sort(np.concatenate([s[start : start + n] for s, start, n in rows]))
-        )
-        taken += counts
-    # The last ones took what was left over: spread them over the ids.
+        shares = random.dirichlet(np.full(len(stock), alpha))
+        available = np.array([len(rows) for rows in stock])
+        counts = _take(int(size), shares, available, random)
+        drawn = [rows[:count] for rows, count in zip(stock, counts, strict=True)]
+        stock = [rows[count:] for rows, count in zip(stock, counts, strict=True)]
+        parts.append(np.sort(np.concatenate(drawn)))
+    # The last clients took the remaining examples: spread them over the ids.
     return [parts[i] for i in random.permutation(num_clients)]
+
+
+def _shuffled_by_label(
+    labels: np.ndarray, random: np.random.Generator
+) -> list[np.ndarray]:
+    """The rows of each label, in random order."""
+    return [
+        random.permutation(np.flatnonzero(labels == label))
+        for label in np.unique(labels)
+    ]
 
 
 def stratified_split(
     labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of a training and a held-out part with ``share`` of every label in the second."""
-    rows = [
-        random.permutation(np.flatnonzero(labels == label))
-        for label in np.unique(labels)
+    held_out = [
+        rows[: round(share * len(rows))] for rows in _shuffled_by_label(labels, random)
     ]
-    second = np.sort(
-        np.concatenate([each[: round(share * len(each))] for each in rows])
-    )
+    second = np.sort(np.concatenate(held_out))
     return np.setdiff1d(np.arange(len(labels)), second), second
 
 
 def _take(
-    size: int, shares: np.ndarray, left: np.ndarray, random: np.random.Generator
+    size: int, shares: np.ndarray, available: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """How many examples of each label: multinomial draws, redrawn where the stock runs out."""
-    counts = np.zeros(len(left), np.int64)
-    while (missing := size - counts.sum()) > 0:
-        weights = np.where(counts < left, shares + 1e-12, 0)
+    """The number of examples of each label: multinomial, redrawn where a label runs out."""
+    counts = np.zeros(len(available), np.int64)
+    while counts.sum() < size:
+        weights = np.where(counts < available, shares + 1e-12, 0)
+        missing = size - counts.sum()
         counts += random.multinomial(missing, weights / weights.sum())
-        counts = np.minimum(counts, left)
+        counts = np.minimum(counts, available)
     return counts

@@ -13,7 +13,7 @@ from torch.nn import functional
 from fl_epe.checks import raise_invalid
 from fl_epe.models import Cnn, Inputs
 
-_IGNORED = -100  # torch's and Hugging Face's mark of a target that does not count
+_IGNORED = -100  # torch's and Hugging Face's mark of a target that is left out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +21,12 @@ class ClientData:
     """The examples of one client, or the held-out examples.
 
     Attributes:
-        inputs: what the model is called with: a tensor, or a mapping of keyword arguments to
-            tensors; first axis the examples.
-        targets: what `Task.loss` compares the outputs with, first axis the examples.
+        inputs: the model's inputs: a tensor, or a mapping of keyword arguments to tensors; first
+            axis the examples.
+        targets: the tensor that `Task.loss` compares with the outputs, first axis the examples.
     """
 
-    inputs: Any  # `Inputs`; whoever wrote the task knows which
+    inputs: Any  # `Inputs`; the task's author knows which
     targets: torch.Tensor
 
     def __post_init__(self) -> None:
@@ -41,9 +41,11 @@ class ClientData:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors, under names for a message."""
-        named = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
-        inputs = {f"inputs {name}".strip(): part for name, part in named.items()}
-        return {**inputs, "targets": self.targets}
+        if isinstance(self.inputs, Mapping):
+            named = {f"inputs {name}": part for name, part in self.inputs.items()}
+        else:
+            named = {"inputs": self.inputs}
+        return {**named, "targets": self.targets}
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> ClientData:
         """The same with every tensor changed, e.g. by taking some examples of it."""
@@ -64,11 +66,11 @@ class LossSum:
     """The loss of a batch as a sum, so that batches and masked positions add up.
 
     Attributes:
-        loss: differentiable scalar, summed over what was predicted.
-        correct: how many predictions were right; for a task with another metric than accuracy,
-            the sum of that metric. A tensor on a device spares it a synchronisation.
-        examples: how many predictions there were (for text, the tokens that are not masked); a
-            number or a tensor likewise.
+        loss: differentiable scalar, summed over the predictions.
+        correct: number of right predictions; for a task with another metric than accuracy, the sum
+            of that metric. A tensor on a device saves a synchronisation.
+        examples: number of predictions (for text, the tokens that are not masked); a number or a
+            tensor likewise.
     """
 
     loss: torch.Tensor
@@ -78,16 +80,17 @@ class LossSum:
     def mean(self) -> torch.Tensor:
         """The loss of a prediction, differentiable; 0 if there was none."""
         n = self.examples
-        return self.loss / (
-            n.clamp(min=1) if isinstance(n, torch.Tensor) else max(1, n)
-        )
+        if isinstance(n, torch.Tensor):
+            return self.loss / n.clamp(min=1)
+        return self.loss / max(1, n)
 
     def sums(self, device: torch.device) -> torch.Tensor:
         """Loss, metric and number of predictions, float64 of shape (3,) on ``device``."""
-        parts = (self.loss.detach(), self.correct, self.examples)
-        return torch.stack(
-            [torch.as_tensor(p, dtype=torch.float64, device=device) for p in parts]
-        )
+        sums = [
+            torch.as_tensor(value, dtype=torch.float64, device=device)
+            for value in (self.loss.detach(), self.correct, self.examples)
+        ]
+        return torch.stack(sums)
 
 
 ByExample = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -98,9 +101,9 @@ def cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, ignored: int = _IGNORED
 ) -> LossSum:
     """Summed `cross_entropy_by_example`; the examples are the targets that are not ``ignored``."""
-    return LossSum(
-        *(part.sum() for part in cross_entropy_by_example(logits, targets, ignored))
-    )
+    parts = cross_entropy_by_example(logits, targets, ignored)
+    loss, correct, examples = (part.sum() for part in parts)
+    return LossSum(loss, correct, examples)
 
 
 def cross_entropy_by_example(
@@ -111,23 +114,32 @@ def cross_entropy_by_example(
     Args:
         logits: shape (n, …, classes).
         targets: int64 of shape (n, …).
-        ignored: the target where nothing is to be predicted.
+        ignored: the target of a prediction that is left out.
     """
-    flat = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    losses = functional.cross_entropy(*flat, reduction="none", ignore_index=ignored)
+    losses = functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]),
+        targets.reshape(-1),
+        reduction="none",
+        ignore_index=ignored,
+    )
     counted = targets != ignored
     values = logits.detach()
-    fast = (
-        values.is_cpu and values.dtype == torch.float32
-    )  # NumPy's is ten times as fast
-    best = torch.from_numpy(values.numpy().argmax(-1)) if fast else values.argmax(-1)
-    parts = losses, (best == targets) & counted, counted
-    loss, correct, examples = (part.reshape(len(targets), -1).sum(1) for part in parts)
+    if values.is_cpu and values.dtype == torch.float32:
+        best = torch.from_numpy(
+            values.numpy().argmax(-1)
+        )  # ten times as fast as torch's
+    else:
+        best = values.argmax(-1)
+    is_right = (best == targets) & counted
+    n = len(targets)
+    loss, correct, examples = (
+        part.reshape(n, -1).sum(1) for part in (losses, is_right, counted)
+    )
     return loss, correct, examples
 
 
 class Classes:
-    """What tasks have in common whose model is the EMNIST CNN."""
+    """The model and the loss of tasks with the EMNIST CNN."""
 
     def model(self) -> torch.nn.Module:
         """A fresh EMNIST CNN."""
@@ -143,12 +155,12 @@ class Classes:
 
 
 def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExample:
-    """The loss that suits the targets, right classes and predictions of each example.
+    """The default loss for the targets, right classes and predictions of each example.
 
     Args:
         outputs: for whole numbers logits, see `by_class`; for real numbers as many values as the
             targets.
-        targets: int64 class numbers, −100 where nothing is to be predicted; or float32.
+        targets: int64 class numbers, −100 for a prediction that is left out; or float32.
 
     Returns:
         Cross-entropy, or squared error, of which no prediction is right; see `Task.by_example`.
@@ -164,9 +176,11 @@ def default_by_example(outputs: torch.Tensor, targets: torch.Tensor) -> ByExampl
 
 
 def _squared_errors(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    mine, theirs = _without_ones(outputs.shape[1:]), _without_ones(targets.shape[1:])
-    flat = min(len(mine), len(theirs)) < 2
-    if outputs.numel() != targets.numel() or (mine != theirs and not flat):
+    output_shape = _without_ones(outputs.shape[1:])
+    target_shape = _without_ones(targets.shape[1:])
+    one_is_flat = min(len(output_shape), len(target_shape)) < 2
+    have_same_order = output_shape == target_shape or one_is_flat
+    if outputs.numel() != targets.numel() or not have_same_order:
         raise ValueError(
             f"Expected as many outputs as real targets, in the same order, got "
             f"{tuple(outputs.shape)} for {tuple(targets.shape)}: for classes, make the targets "
@@ -190,18 +204,19 @@ def by_class(
     Raises:
         ValueError: if the outputs fit the targets in no way, or in both.
     """
-    shape, wanted = tuple(outputs.shape), tuple(targets.shape)
-    second = len(shape) > 2 and shape[:1] + shape[2:] == wanted
-    if second and shape[:-1] == wanted:
+    shape = tuple(outputs.shape)
+    wanted = tuple(targets.shape)
+    is_second = len(shape) > 2 and shape[:1] + shape[2:] == wanted
+    if is_second and shape[:-1] == wanted:
         raise ValueError(
             f"Expected outputs {shape} to show which axis has the classes: for targets {wanted} it "
             "may be the last or the second. Pad the sequences to another length, or give loss= and "
             "metric="
         )
-    alike = _without_ones(shape[1:-1]) == _without_ones(wanted[1:])
-    if second:
+    is_last = len(shape) == 2 or _without_ones(shape[1:-1]) == _without_ones(wanted[1:])
+    if is_second:
         outputs = outputs.movedim(1, -1)
-    elif math.prod(shape[:-1]) != targets.numel() or not (alike or len(shape) == 2):
+    elif not is_last or math.prod(shape[:-1]) != targets.numel():
         raise ValueError(
             f"Expected outputs {shape} to be (n, …, classes) or (n, classes, …) for targets "
             f"(n, …) = {wanted}"
@@ -214,35 +229,35 @@ def _without_ones(shape: Sequence[int]) -> list[int]:
 
 
 def has_two_classes(targets: torch.Tensor) -> bool:
-    """Whether each example has one target, which is 0 or 1, and there are both."""
+    """Whether each example has one target, which is 0 or 1, and both occur."""
     return targets.dim() == 1 and set(targets.tolist()) == {0, 1}
 
 
 def area_under_curve(
     outputs: Sequence[torch.Tensor], targets: torch.Tensor
 ) -> float | None:
-    """Area under the ROC curve, which is 0.5 for a guess whatever the shares of the classes.
+    """Area under the ROC curve, which is 0.5 for random guesses with any shares of the classes.
 
     Args:
         outputs: of all batches: two logits, or one number, for each example.
         targets: 0 or 1, shape (n,).
 
     Returns:
-        ``None`` where the outputs are of another shape, or not finite.
+        ``None`` if the outputs have another shape, or are not finite.
     """
     from sklearn.metrics import roc_auc_score
 
     if not all(isinstance(part, torch.Tensor) for part in outputs):
         return None
-    whole = torch.cat(list(outputs)).reshape(len(targets), -1)
-    if whole.shape[1] > 2 or not whole.isfinite().all():
+    rows = torch.cat(list(outputs)).reshape(len(targets), -1)
+    if rows.shape[1] > 2 or not rows.isfinite().all():
         return None
-    margin = whole[:, -1] - whole[:, :-1].sum(1)  # of two logits, or the only output
+    margin = rows[:, -1] - rows[:, :-1].sum(1)  # of two logits, or the only output
     return float(roc_auc_score(targets, margin))
 
 
 def check_classes(targets: torch.Tensor, outputs: int, column: str) -> None:
-    """Refuse class numbers that a model with so many outputs cannot predict.
+    """Refuse class numbers that a model with this number of outputs cannot predict.
 
     Raises:
         ValueError: names the column, the class and the number of outputs.

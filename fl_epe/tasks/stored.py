@@ -24,15 +24,15 @@ from fl_epe.models import Lstm
 from fl_epe.tasks import losses
 from fl_epe.tasks.contract import Task
 
-# Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm from its
-# code. It does not say the number of local epochs for EMNIST: our choice.
+# Of both tasks, from the paper (Andrew et al. 2024, section 5.1); the first clip norm is from its
+# code. The number of local epochs for EMNIST is our choice, as the paper does not state it.
 _BOTH = {
     "clip_norm": 0.1,
     "server_momentum": 0.9,
     "local_epochs": 1,
     "local_batch_size": 16,
 }
-# Section 5.2.1: rounds and clients a round (it says 15 epochs, these are 14.93) and learning rates.
+# Section 5.2.1: rounds and clients a round (15 epochs there, 14.93 here) and learning rates.
 # The noise is the largest of its Table 4 (ε = 30 for one participation).
 _EMNIST = {
     "rounds": 500,
@@ -93,17 +93,15 @@ class _NextWords:
 
 @dataclasses.dataclass(frozen=True)
 class _ByUser(Task, abc.ABC):
-    """What both kinds of data have in common.
+    """The options and the decoding of both kinds of data.
 
     Attributes:
-        max_examples: the most that a client trains on; 0 for all.
+        max_examples: largest number of examples that a client trains on; 0 for all.
         data_seed: seed of these examples.
     """
 
     _most_held_out: ClassVar[int]
-    _decode: ClassVar[
-        Any
-    ]  # makes inputs and targets of examples as `fl_epe.data` has them
+    _decode: ClassVar[Any]  # makes inputs and targets of `fl_epe.data`'s examples
     max_examples: int = 0
     data_seed: int = 0
 
@@ -118,13 +116,14 @@ class _ByUser(Task, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class StoredTask(_ByUser, abc.ABC):
-    """A task on what `fl_epe.data.convert` wrote; its name is the kind of data set.
+    """A task on data of `fl_epe.data.convert`; its name is the kind of data set.
 
     Attributes:
-        max_examples: the most that a client trains on, at random; 0 for all.
+        max_examples: largest number of examples that a client trains on, drawn at random; 0 for
+            all.
         data_seed: seed of that choice.
-        data_dir: what `fl_epe.data.convert` wrote, or a folder or file that it reads, or the
-            default. A source is converted first, once, into the user's cache folder.
+        data_dir: a folder that `fl_epe.data.convert` wrote, or a folder or file that it reads, or
+            the default. A source is converted first, once, into the user's cache folder.
     """
 
     data_dir: str = ""
@@ -136,7 +135,7 @@ class StoredTask(_ByUser, abc.ABC):
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are; reads the index."""
+        """The number of clients; reads the index."""
         return len(self._store)
 
     @property
@@ -144,7 +143,7 @@ class StoredTask(_ByUser, abc.ABC):
         """The converted data.
 
         Raises:
-            FileNotFoundError: if ``data_dir`` does not say where they are.
+            FileNotFoundError: if ``data_dir`` is empty.
         """
         if not self.data_dir:
             raise FileNotFoundError(
@@ -170,9 +169,8 @@ class StoredTask(_ByUser, abc.ABC):
             ValueError: for a ``client_id`` that does not exist, or files that are broken.
         """
         self.check_client(client_id)
-        return self._client_data(
-            self._store.shuffled(client_id, self.max_examples, self.data_seed)
-        )
+        examples = self._store.shuffled(client_id, self.max_examples, self.data_seed)
+        return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
         """See `Task.sizes`; from the index."""
@@ -181,20 +179,20 @@ class StoredTask(_ByUser, abc.ABC):
     def held_out(self) -> losses.ClientData:
         """Some examples of the source's test split.
 
-        If it has none, of its other held-out split, or of the tenth that was taken from every
-        client.
+        Without a test split, examples of its other held-out split, or of the tenth that was held
+        out of every client's.
         """
         return self._client_data(self._store.held_out(self._most_held_out))
 
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticTask(_ByUser, abc.ABC):
-    """A task whose clients are made from a seed when they are asked for; nothing is kept.
+    """A task whose clients are made from a seed whenever they are read, and not stored.
 
     Attributes:
-        max_examples: the most that a client has; 0 for no limit.
+        max_examples: largest number of examples of a client; 0 for no limit.
         data_seed: seed of all their examples.
-        num_clients: how many there are.
+        num_clients: number of clients.
     """
 
     _source: ClassVar[Any]
@@ -211,11 +209,12 @@ class SyntheticTask(_ByUser, abc.ABC):
         return self._client_data(examples)
 
     def sizes(self, client_ids: np.ndarray) -> np.ndarray:
-        """See `Task.sizes`; nothing is made."""
-        size, seed, most = self._source.size, self.data_seed, self.max_examples
-        return np.array(
-            [size(seed, int(client), most) for client in client_ids], np.int64
-        )
+        """See `Task.sizes`; no examples are made."""
+        sizes = [
+            self._source.size(self.data_seed, int(client), self.max_examples)
+            for client in client_ids
+        ]
+        return np.array(sizes, np.int64)
 
     def held_out(self) -> losses.ClientData:
         """Examples of clients that take no part; made once."""
@@ -232,10 +231,10 @@ class Emnist(_Characters, StoredTask):
     """Handwritten characters of 62 classes by writer (Cohen et al. 2017, Caldas et al. 2018).
 
     The defaults for rounds, clients a round, optimizers, batch size and noise are those of Andrew
-    et al. 2024; the paper does not say the numbers of canaries and local epochs for this task.
-    It has 3,383 writers and 814,000 characters. The hub's set has as many characters of more
-    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, whatever the source
-    has; TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
+    et al. 2024, who do not state the numbers of canaries and local epochs for this task.
+    They have 3,383 writers and 814,000 characters. The hub's set has as many characters of more
+    writers, TFF's 749,068 of 3,400 (3,383 wrote digits). Ink is 1 and paper 0, for every source;
+    TFF's own tasks train with paper 1. Images: shape (n, 1, 28, 28); labels: shape (n,).
     """
 
     name: ClassVar[str] = "emnist"

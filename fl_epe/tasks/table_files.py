@@ -1,7 +1,7 @@
 """Reads a table of examples from one file: CSV, TSV, JSON lines, LEAF's JSON or Parquet.
 
-All follow the rules of `fl_epe.table_file`. Types are inferred, but for clients' ids: they are text
-as it is written (`fl_epe.client_ids`).
+All follow the rules of `fl_epe.table_file`. Types are inferred, except for clients' ids, which are
+text as it is written (`fl_epe.client_ids`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_LINES = re.compile(
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether a file is called as those are that `read_file` reads."""
+    """Whether a file's name ends like those that `read_file` reads."""
     return table_ending(path) in _ENDINGS
 
 
@@ -45,7 +45,7 @@ def read_file(path: Path, by: str) -> pyarrow.Table:
     """The table in a file.
 
     Args:
-        path: the file; its ending says what it is.
+        path: the file; its ending decides the format.
         by: the column of clients' ids, or an empty text.
 
     Raises:
@@ -80,24 +80,20 @@ def _csv(path: Path, by: str) -> pyarrow.Table:
     layout = text_layout(path)
 
     def read(**options: Any) -> pyarrow.Table:
+        parse = csv.ParseOptions(delimiter=layout.separator)
+        convert = csv.ConvertOptions(decimal_point=layout.decimal, **options)
         with _utf_8(path, layout.encoding) as stream:
-            return csv.read_csv(
-                stream,
-                parse_options=csv.ParseOptions(delimiter=layout.separator),
-                convert_options=csv.ConvertOptions(
-                    decimal_point=layout.decimal, **options
-                ),
-            )
+            return csv.read_csv(stream, parse_options=parse, convert_options=convert)
 
-    table = read(strings_can_be_null=True)  # as numbers can, where nothing stands
+    table = read(strings_can_be_null=True)  # as numbers are, in an empty cell
     header = table.column_names
     table = table.rename_columns([name.strip() for name in header])
     check_header(table.column_names)
     if by in table.column_names:
-        at = table.column_names.index(by)
-        own = [header[at]]
-        ids = read(include_columns=own, column_types=dict.fromkeys(own, pa.string()))
-        table = table.set_column(at, by, ids.column(0))
+        index = table.column_names.index(by)
+        name = header[index]
+        ids = read(include_columns=[name], column_types={name: pa.string()})
+        table = table.set_column(index, by, ids.column(0))
     return table
 
 
@@ -113,31 +109,29 @@ def _json(path: Path, by: str) -> pyarrow.Table:
             "pandas.DataFrame.to_json(orient='records', lines=True)"
         )
     table = _json_lines(path, encoding)
-    if by in table.column_names and pa.types.is_temporal(
-        table[by].type
-    ):  # text like a date
+    if by in table.column_names and pa.types.is_temporal(table[by].type):
+        # An id that looks like a date is text.
         table = _json_lines(path, encoding, [(by, pa.string())])
     return table
 
 
-def _json_lines(path: Path, encoding: str, known: Sequence[Any] = ()) -> pyarrow.Table:
+def _json_lines(path: Path, encoding: str, types: Sequence[Any] = ()) -> pyarrow.Table:
+    """A table of JSON lines; the types of columns that are not named are inferred."""
     import pyarrow as pa
     from pyarrow import json
 
+    options = json.ParseOptions(explicit_schema=pa.schema(types))
     with _utf_8(path, encoding) as stream:
-        return json.read_json(
-            stream, parse_options=json.ParseOptions(explicit_schema=pa.schema(known))
-        )
+        return json.read_json(stream, parse_options=options)
 
 
 def _leaf(path: Path) -> pyarrow.Table:
     """The columns user, x and y; the rows of a client are next to each other."""
     import pyarrow as pa
 
-    users = read_leaf(path)
-    columns = {
-        name: [one for examples in users.values() for one in examples[name]]
-        for name in ("x", "y")
-    }
-    owners = [user for user, examples in users.items() for _ in examples["y"]]
-    return pa.table({"user": owners, **columns})
+    columns: dict[str, list[Any]] = {"user": [], "x": [], "y": []}
+    for user, examples in read_leaf(path).items():
+        columns["user"] += [user] * len(examples["y"])
+        columns["x"] += examples["x"]
+        columns["y"] += examples["y"]
+    return pa.table(columns)

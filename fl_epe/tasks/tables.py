@@ -1,7 +1,7 @@
-"""Rows of a data set: where they come from, and their columns as tensors that a model takes.
+"""Rows of a data set: their sources, their partition, and their columns as tensors for a model.
 
 Whole numbers become int64, real numbers float32, and images float32 of shape (channels, height,
-width) in [0, 1]. Rows must be alike: what differs in length has to be padded first.
+width) in [0, 1]. All rows must have one shape: sequences have to be padded first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
 Source: TypeAlias = "str | os.PathLike[str] | Dataset | DatasetDict | Callable[[], Any]"
-"""A data set, one with splits, a function that returns one, or where one is."""
+"""A data set, one with splits, a function that returns one, or the place of one."""
 
 Columns = str | Sequence[str] | Mapping[str, str]
 """One column; several that are features of one tensor; or columns by the model's arguments."""
@@ -60,16 +60,15 @@ def open_source(
     if isinstance(rows, Mapping):
         rows, held_out = _by_split(rows, held_out)
     if isinstance(held_out, str):
-        raise_invalid(
-            "held_out", held_out, "to be a share or a data set: the data have no splits"
-        )
-    if held_out is None or isinstance(held_out, float | int):
+        wanted = "to be a share or a data set: the data have no splits"
+        raise_invalid("held_out", held_out, wanted)
+    if held_out is None:
+        held_out = _HELD_OUT_SHARE
+    if isinstance(held_out, float | int):
         if len(rows) < 2:
             raise ValueError(f"Expected data with at least 2 rows, got {len(rows)}.")
         order = np.random.default_rng(seed).permutation(len(rows))
-        count = max(
-            1, round((_HELD_OUT_SHARE if held_out is None else held_out) * len(rows))
-        )
+        count = max(1, round(held_out * len(rows)))
         return rows.select(np.sort(order[count:])), rows.select(np.sort(order[:count]))
     if not len(rows) or not len(held_out):
         raise ValueError(
@@ -83,16 +82,17 @@ def read_tables(source: Source, by: str = "") -> dict[str, pandas.DataFrame]:
 
     Args:
         source: as ``dataset`` of `from_datasets`.
-        by: the column that says whose a row is, if there is one: text exactly as it is written,
-            and missing where nothing is.
+        by: the column of clients' ids, if there is one: text exactly as it is written, and missing
+            where it is empty.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
         ConnectionError: if a hub cannot be reached.
-        ValueError: for what is no table, and for ids that are no text and no whole numbers.
+        ValueError: for data that are no table, and ids that are no text and no whole numbers.
     """
-    found = _opened(source, by)
-    splits = found if isinstance(found, Mapping) else {"train": found}
+    splits = _opened(source, by)
+    if not isinstance(splits, Mapping):
+        splits = {"train": splits}
     return {name: _frame(split, by) for name, split in splits.items()}
 
 
@@ -109,18 +109,18 @@ def _frame(rows: Dataset, by: str) -> pandas.DataFrame:
 def _by_split(
     splits: Mapping[str, Dataset], held_out: str | float | Dataset | None
 ) -> tuple[Dataset, float | Dataset | None]:
-    """The training split, and what is held out; ``None`` if there is no split for that."""
+    """The training split, and the held-out part; ``None`` if there is no split for that."""
     if "train" not in splits and len(splits) != 1:
         raise ValueError(f"Expected a split 'train' among {', '.join(splits)}.")
     train = "train" if "train" in splits else next(iter(splits))
-    others = [name for name in splits if name != train]
+    choices = [name for name in splits if name != train]
     if held_out is None:
-        held_out = next((name for name in _HELD_OUT_SPLITS if name in others), None)
+        held_out = next((name for name in _HELD_OUT_SPLITS if name in choices), None)
     if not isinstance(held_out, str):
         return splits[train], held_out
-    if held_out not in others:
-        known = ", ".join(others) or "none"
-        raise_invalid("held_out", held_out, f"to be one of the other splits: {known}")
+    if held_out not in choices:
+        names = ", ".join(choices) or "none"
+        raise_invalid("held_out", held_out, f"to be one of the other splits: {names}")
     return splits[train], splits[held_out]
 
 
@@ -149,22 +149,27 @@ def _read_path(text: str, by: str) -> Any:
         return read_saved(path)
     local = path.is_absolute() or text.startswith((".", "~")) or is_table_file(path)
     if not path.is_dir() and (local or "/" not in text or path.parent.is_dir()):
-        beside = [one.name for one in path.parent.glob(f"*{path.suffix}")]
+        beside = [file.name for file in path.parent.glob(f"*{path.suffix}")]
         raise FileNotFoundError(
             f"No file or folder at dataset={text!r} (the id of a hub's data set is OWNER/NAME)"
             f"{did_you_mean(path.name, beside)}."
         )
     place = str(path) if path.is_dir() else text
     builder = datasets.load_dataset_builder(place)
+    files_of = builder.config.data_files or {}
     if path.is_dir():  # whose README.md may name files that are elsewhere
-        for files in (builder.config.data_files or {}).values():
+        for files in files_of.values():
             for file in files:
                 in_source(path, Path(file))
-    if path.is_dir() and builder.name in ("csv", "json"):
-        splits = builder.config.data_files.items()
-        return {str(split): _of_files(map(Path, files), by) for split, files in splits}
-    as_text = {"converters": {by: str}} if by and builder.name == "csv" else {}
-    return datasets.load_dataset(place, **as_text)
+        if builder.name in ("csv", "json"):
+            return {
+                str(split): _of_files([Path(file) for file in files], by)
+                for split, files in files_of.items()
+            }
+    options: dict[str, Any] = {}
+    if by and builder.name == "csv":
+        options["converters"] = {by: str}
+    return datasets.load_dataset(place, **options)
 
 
 def _of_files(paths: Iterable[Path], by: str) -> Dataset:
@@ -180,13 +185,16 @@ def check_columns(dataset: Dataset, argument: str, columns: Columns) -> None:
     """Refuse columns that a data set does not have.
 
     Raises:
-        ValueError: names the argument, the column and those that there are.
+        ValueError: names the argument, the column and the columns of the data set.
     """
-    named = columns.values() if isinstance(columns, Mapping) else columns
-    for name in [columns] if isinstance(columns, str) else named:
+    if isinstance(columns, str):
+        columns = [columns]
+    elif isinstance(columns, Mapping):
+        columns = list(columns.values())
+    for name in columns:
         if name not in dataset.column_names:
-            known = ", ".join(dataset.column_names)
-            raise_invalid(argument, name, f"to be a column of the data: {known}")
+            names = ", ".join(dataset.column_names)
+            raise_invalid(argument, name, f"to be a column of the data: {names}")
 
 
 def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
@@ -202,10 +210,11 @@ def read_inputs(dataset: Dataset, columns: Columns) -> Inputs:
             name: read_column(dataset, column, "inputs")
             for name, column in columns.items()
         }
-    features = [read_column(dataset, column, "inputs").float() for column in columns]
-    return torch.cat(
-        [part[:, None] if part.dim() == 1 else part for part in features], -1
-    )
+    features = []
+    for column in columns:
+        feature = read_column(dataset, column, "inputs").float()
+        features.append(feature[:, None] if feature.dim() == 1 else feature)
+    return torch.cat(features, -1)
 
 
 def read_targets(
@@ -215,25 +224,25 @@ def read_targets(
     if classes is None:
         return read_column(dataset, column, "targets")
     values = _values(dataset, column)
-    return torch.from_numpy(
-        np.searchsorted(np.asarray(classes, object), values).astype(np.int64)
-    )
+    numbers = np.searchsorted(np.asarray(classes, object), values)
+    return torch.from_numpy(numbers.astype(np.int64))
 
 
 def classes_of(parts: Sequence[Dataset], column: str) -> list[Any] | None:
     """The classes of a column of text, sorted; ``None`` if it holds numbers."""
     if getattr(parts[0].features[column], "dtype", "") not in _TEXTS:
         return None
-    found = set[str]()
+    classes = set[str]()
     for part in parts:
         labels = blank_as_null(_column(part, column))
         if labels.null_count:
             row = int(np.argmax(labels.is_null()))
-            row = row if part._indices is None else part._indices.column(0)[row].as_py()
+            if part._indices is not None:
+                row = part._indices.column(0)[row].as_py()
             wanted = f"to have a label in every row: {labels.null_count:,} have none, such as row"
             raise_invalid("targets", column, f"{wanted} {row + 1:,}")
-        found.update(labels.unique().to_pylist())
-    return sorted(found)
+        classes.update(labels.unique().to_pylist())
+    return sorted(classes)
 
 
 def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
@@ -243,7 +252,8 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
     feature = dataset.features[name]
     if isinstance(feature, Image):
         images = _alike([np.asarray(image) for image in dataset[name]], name, argument)
-        images = images[..., None] if images.ndim == 3 else images
+        if images.ndim == 3:  # without an axis for the channels
+            images = images[..., None]
         largest = {"uint8": 255, "bool": 1, "float32": 1}.get(str(images.dtype), 65535)
         scaled = np.moveaxis(images, -1, 1).astype(np.float32) / np.float32(largest)
         return torch.from_numpy(np.ascontiguousarray(scaled))
@@ -256,18 +266,17 @@ def read_column(dataset: Dataset, name: str, argument: str) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.int64))
     if values.dtype.kind != "f":
         raise_invalid(argument, name, f"to hold numbers, got {values.dtype}")
-    if bad := int(
-        np.count_nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
-    ):
+    is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
+    if not is_finite.all():
+        bad = int(np.count_nonzero(~is_finite))
         rows = f"{bad} of {len(values)} rows have a missing or infinite value"
-        raise_invalid(
-            argument, name, f"to be finite: {rows}. Fill them in, or leave them out"
-        )
+        wanted = f"to be finite: {rows}. Fill them in, or leave them out"
+        raise_invalid(argument, name, wanted)
     return torch.from_numpy(values.astype(np.float32))
 
 
 def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
-    """The numbers of a column that is text, as that of the clients' ids is."""
+    """The numbers of a column that is text, as a column of clients' ids is."""
     import pandas
 
     try:
@@ -280,7 +289,7 @@ def _numbers_in_text(dataset: Dataset, name: str, argument: str) -> np.ndarray:
 def _column(dataset: Dataset, name: str) -> pyarrow.ChunkedArray:
     """The values of a column in the order of the rows.
 
-    A selection of rows is taken at once, unless these are few of many: `datasets` itself gathers
+    A selection of rows is taken at once, unless it has few of many rows: `datasets` itself gathers
     one row after another, which takes seconds for a column of a million.
     """
     column = dataset.data.column(name)
@@ -300,20 +309,21 @@ def _array(dataset: Dataset, name: str) -> Any:
     """A column of numbers, or of lists of one length, as one array; else the values of each row."""
     from pyarrow import ExtensionType, compute, types
 
-    found = _column(dataset, name).combine_chunks()
-    shape = [len(found)]
-    while types.is_list(found.type) or types.is_fixed_size_list(found.type):
-        lengths = compute.list_value_length(found).unique().to_pylist()
+    values = _column(dataset, name).combine_chunks()
+    shape = [len(values)]
+    while types.is_list(values.type) or types.is_fixed_size_list(values.type):
+        lengths = compute.list_value_length(values).unique().to_pylist()
         if len(lengths) != 1 or lengths[0] is None:
             break
         shape += lengths
-        found = found.flatten()
-    if types.is_nested(found.type) or isinstance(found.type, ExtensionType):
+        values = values.flatten()
+    if types.is_nested(values.type) or isinstance(values.type, ExtensionType):
         return dataset.with_format("numpy", columns=[name])[:][name]
-    return found.to_numpy(zero_copy_only=False).reshape(shape)
+    return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 def _alike(values: Any, name: str, argument: str) -> np.ndarray:
+    """The values of all rows, which must have one shape, as one array."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
     shapes = sorted({np.shape(row) for row in values})
@@ -342,15 +352,15 @@ def client_rows(
     Args:
         dataset: all rows.
         partition: see `from_datasets`.
-        targets: the column of which "dirichlet" gives every client other shares.
-        seed: of whatever is random in it.
-        num_clients: how many there are, for "dirichlet".
+        targets: the column whose shares differ between clients with "dirichlet".
+        seed: of the randomness of the partition.
+        num_clients: number of clients, for "dirichlet".
 
     Returns:
         For each client the int64 numbers of its rows, ascending.
 
     Raises:
-        ValueError: if the rows cannot be partitioned like that.
+        ValueError: if the partition does not fit the rows.
 
     Examples:
         >>> import datasets
@@ -376,13 +386,13 @@ def client_rows(
 
 
 def owner_column(partition: str | Partitioner) -> str:
-    """The column that says whose a row is, or an empty text if the partition names none."""
+    """The column of clients' ids, or an empty text if the partition names none."""
     if isinstance(partition, str):
         return partition[3:] if partition.startswith("by:") else ""
-    natural = (
-        "NaturalId" in type(partition).__name__
-    )  # of flwr-datasets, also its grouped ones
-    return str(getattr(partition, "_partition_by", "")) if natural else ""
+    # The partitioners by natural ids of flwr-datasets, also those that group ids.
+    if "NaturalId" in type(partition).__name__:
+        return str(getattr(partition, "_partition_by", ""))
+    return ""
 
 
 def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
@@ -395,16 +405,16 @@ def _by_column(dataset: Dataset, column: str) -> list[np.ndarray]:
         raise ValueError(
             f"{ids.null_count} of {len(ids)} rows have no value there: fill them in"
         )
-    coded = ids.combine_chunks().dictionary_encode()
-    owners = id_order(coded.dictionary.to_pylist())[coded.indices.to_numpy()]
-    return _by_owner(owners)
+    encoded = ids.combine_chunks().dictionary_encode()
+    clients = id_order(encoded.dictionary.to_pylist())
+    return _by_owner(clients[encoded.indices.to_numpy()])
 
 
 def _by_owner(owners: np.ndarray) -> list[np.ndarray]:
     """The rows of each client, from the client of each row."""
-    return np.split(
-        np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]
-    )
+    rows = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners))
+    return np.split(rows, ends[:-1])
 
 
 def _dirichlet(
@@ -417,14 +427,13 @@ def _dirichlet(
 ) -> list[np.ndarray]:
     """Clients of equal size whose label shares are Dirichlet (Hsu et al. 2019).
 
-    The numbers are drawn as flwr-datasets' InnerDirichletPartitioner draws them, which gives up
-    where floating point holds none of the shares that a client has left. Its DirichletPartitioner
-    splits each label over the clients: with many clients and a small alpha some are left empty.
+    The numbers are drawn as flwr-datasets' InnerDirichletPartitioner draws them, which fails if
+    all remaining shares of a client are 0 in floating point. Its DirichletPartitioner splits each
+    label over the clients: with many clients and a small alpha some have no rows.
     """
-    classes = np.unique(_values(dataset, targets).to_numpy(), return_inverse=True)[
-        1
-    ]  # 0, 1, 2, …
-    waiting = [list(order[classes[order] == one]) for one in range(classes.max() + 1)]
+    values = _values(dataset, targets).to_numpy()
+    _, classes = np.unique(values, return_inverse=True)  # 0, 1, 2, …
+    waiting = [list(order[classes[order] == i]) for i in range(classes.max() + 1)]
     random = np.random.default_rng(seed)
     shares = random.dirichlet(np.full(len(waiting), alpha), clients)
     room = [len(part) for part in np.array_split(order, clients)]
@@ -436,15 +445,13 @@ def _dirichlet(
             growing.remove(client)
             continue
         room[client] -= 1
-        while not (
-            rows := waiting[
-                label := _next_class(shares[client], waiting, alpha, random)
-            ]
-        ):
+        label = _next_class(shares[client], waiting, alpha, random)
+        while not waiting[label]:
             shares[:, label] = 0
             total = shares.sum(axis=1, keepdims=True)
             shares /= np.where(total, total, 1)
-        owners[rows.pop()] = client
+            label = _next_class(shares[client], waiting, alpha, random)
+        owners[waiting[label].pop()] = client
     return _by_owner(owners)
 
 
@@ -454,14 +461,14 @@ def _next_class(
     alpha: float,
     random: np.random.Generator,
 ) -> int:
-    """A class by a client's ``shares``, which are drawn anew where all of them are 0.
+    """A class drawn by a client's ``shares``, which are drawn anew if all of them are 0.
 
-    Then their sum was too small for floating point. How it is divided between the classes of which
-    rows are ``waiting`` does not depend on it, and is a Dirichlet law itself.
+    Then their sum was too small for floating point. Their proportions among the classes with
+    ``waiting`` rows are independent of the sum, and have a Dirichlet distribution again.
     """
     if not shares.any():
-        left = [bool(rows) for rows in waiting]
-        shares[left] = random.dirichlet(np.full(sum(left), alpha))
+        has_rows = [bool(rows) for rows in waiting]
+        shares[has_rows] = random.dirichlet(np.full(sum(has_rows), alpha))
     return int(random.choice(len(shares), p=shares))
 
 

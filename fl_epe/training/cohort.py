@@ -1,7 +1,6 @@
 """Local training of a round's clients, one after another or many at once, into one clipped sum."""
 
 import dataclasses
-import itertools
 import logging
 import math
 import types
@@ -25,19 +24,21 @@ logger = logging.getLogger(__name__)
 Loaded = list[tuple[int, ClientData]]
 """Clients with their data."""
 
-_SAME = 0.02  # of the norm of an update; a ReLU at its kink makes a thousandth
+# Largest distance of an update in a chunk from the same update computed alone, as a share of its
+# norm; a ReLU at its kink makes a thousandth.
+_TOLERANCE = 0.02
 
 
 @dataclasses.dataclass
 class Counts:
-    """What is counted beside the sum of the clipped updates.
+    """Counts beside the sum of the clipped updates.
 
     Attributes:
         clients: number of clients whose update is in the sum.
         unclipped: number of these whose norm was at most the clip norm.
         examples: number of predictions that they made while they trained.
         loss_sum: sum of the losses of these predictions.
-        correct: how many of these predictions were right, or the sum of another metric.
+        correct: number of these predictions that were right, or the sum of another metric.
         faults: one for each client whose update was lost.
     """
 
@@ -49,17 +50,16 @@ class Counts:
     faults: list[Fault] = dataclasses.field(default_factory=list)
 
     def lose(self, client: int, error: Exception) -> None:
-        """Note a client that could not be trained."""
-        self.faults.append(
-            Fault(FaultKind.CLIENT_FAILED, f"client {client}: {error_text(error)}")
-        )
+        """Record a client that could not be trained."""
+        text = f"client {client}: {error_text(error)}"
+        self.faults.append(Fault(FaultKind.CLIENT_FAILED, text))
 
 
 class _Round:
-    """What clients of a round train with, the sum of their updates, and what has been counted.
+    """The state of a round: the global model, the sum of the updates, and the counts.
 
     Updates on a device are clipped and added up there, in float64 as well; their squares add up in
-    another order. The host does not wait for it before `finish`, so that it prepares the next
+    another order. The host does not wait for the device before `finish`, and prepares the next
     clients' data meanwhile; of model-sized vectors only the sum comes back. Updates on the CPU go
     to the `ClippedSum` itself.
     """
@@ -72,23 +72,29 @@ class _Round:
         seed: int,
         round_number: int,
     ) -> None:
-        self.theta, self.local, self.counts = theta, local, Counts()
-        self._total, self._seed = total, (seed, round_number)
+        self.theta = theta
+        self.local = local
+        self.counts = Counts()
+        self._total = total
+        self._seed = seed
+        self._round_number = round_number
         self._multiples: torch.Tensor | None = None
-        self._clients, self._measured = list[int](), list[torch.Tensor]()
+        self._clients: list[int] = []
+        self._measured: list[torch.Tensor] = []
         if not theta.is_cpu:
-            self._multiples, self._scratch = torch.zeros(
+            zeros = torch.zeros(
                 (2, len(theta)), dtype=torch.float64, device=theta.device
             )
+            self._multiples, self._scratch = zeros
 
     def random(self, client: int) -> np.random.Generator:
-        return generator(*self._seed, client)
+        return generator(self._seed, self._round_number, client)
 
     def member(self, client: int, data: ClientData) -> Member:
         return Member(data, self.local, self.random(client))
 
     def lengths(self, updates: torch.Tensor) -> torch.Tensor:
-        """The rows' norms on a device, shape (clients, 1). It may have no memory left for them."""
+        """The rows' norms on a device, shape (clients, 1). The device may run out of memory."""
         if self._multiples is None:  # `ClippedSum.add` takes the norm itself
             return updates[:, :0]
         lengths: torch.Tensor = torch.linalg.vector_norm(
@@ -105,7 +111,8 @@ class _Round:
     ) -> None:
         """Clip the rows of ``updates``, add them up, and count their rows of ``parts``.
 
-        On a device ``updates`` is changed, and the counts follow in `finish`.
+        The columns of ``parts`` are those of `LossSum.sums`. On a device ``updates`` is changed,
+        and the counts follow in `finish`.
         """
         if self._multiples is None:
             added = [self._total.add(update.numpy()) for update in updates]
@@ -124,82 +131,87 @@ class _Round:
         added: Sequence[bool | None],
         parts: list[list[float]],
     ) -> None:
-        """Count clients; ``added`` is what `ClippedSum.add` says of their updates."""
+        """Count clients; ``added`` has the result of `ClippedSum.add` for each update."""
         counts = self.counts
-        for client, unclipped, own in zip(clients, added, parts, strict=True):
+        for client, unclipped, sums in zip(clients, added, parts, strict=True):
             if unclipped is None:
-                counts.faults.append(
-                    Fault(
-                        FaultKind.CLIENT_NOT_FINITE,
-                        f"client {client}: its update was not finite",
-                    )
-                )
+                text = f"client {client}: its update was not finite"
+                counts.faults.append(Fault(FaultKind.CLIENT_NOT_FINITE, text))
                 continue
+            loss, correct, examples = sums
             counts.clients += 1
             counts.unclipped += unclipped
-            counts.loss_sum += own[0]
-            counts.correct += own[1]
-            counts.examples += int(own[2])
+            counts.loss_sum += loss
+            counts.correct += correct
+            counts.examples += int(examples)
 
     def finish(self) -> None:
         """Bring the sum and the counts from the device."""
         if self._multiples is None or not self._measured:
             return
         self._total.add_multiples(self._multiples.cpu().numpy())
-        rows, most = torch.cat(self._measured).tolist(), self._total.clip_norm
-        added = [row[0] <= most if math.isfinite(row[0]) else None for row in rows]
-        self._count(self._clients, added, [row[1:] for row in rows])
+        added: list[bool | None] = []
+        parts = []
+        for length, *sums in torch.cat(self._measured).tolist():
+            is_unclipped = length <= self._total.clip_norm
+            added.append(is_unclipped if math.isfinite(length) else None)
+            parts.append(sums)
+        self._count(self._clients, added, parts)
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
-    """The same memory for torch, which would warn of an array that cannot be written.
+    """The same memory, marked as writable: torch warns of an array that is not.
 
     Nothing writes to it.
     """
-    described = dict(array.__array_interface__)
-    described["data"] = described["data"][0], False
-    return np.asarray(types.SimpleNamespace(__array_interface__=described, owner=array))
+    interface = dict(array.__array_interface__)
+    address, _ = interface["data"]
+    interface["data"] = (address, False)
+    return np.asarray(types.SimpleNamespace(__array_interface__=interface, owner=array))
 
 
 class CohortTrainer:
     """Trains clients of a task, clips their updates and adds them up.
 
-    `Execution` says how: one client after another in the same memory (`Trainer`), or a chunk of
-    clients of about the same size at once (`vectorized.py`). Both give the same updates but for
-    rounding. A chunk that fails is halved until the client is found whose fault it is. If torch
-    cannot vectorise the model, its clients are trained one after another; if a GPU's memory does
-    not hold a chunk, later ones are half as large.
+    `Execution` decides how: one client after another in the same memory (`Trainer`), or a chunk of
+    clients of about the same size at once (`vectorized.py`). Both compute the same updates up to
+    rounding. A chunk that fails is halved until only the client that causes the error is lost. If
+    torch cannot vectorise the model, its clients are trained one after another; if a GPU's memory
+    does not hold a chunk, later chunks are half as large.
 
     A trainer serves one thread at a time.
 
     Args:
         task: the task whose clients are trained.
-        execution: where and how they train; from the environment variables by default.
+        execution: the device and the precision; from the environment variables by default.
 
     Attributes:
-        chunk: how many clients are trained at once.
+        chunk: number of clients that are trained at once.
     """
 
     def __init__(self, task: Task, execution: Execution | None = None) -> None:
-        self._task, self._execution = task, execution or Execution.from_environment()
+        self._task = task
+        self._execution = execution or Execution.from_environment()
         self._trainer = Trainer(task, self._execution)
         self.chunk = self._execution.clients_at_once(task.dim, self._trainer.convolves)
-        self._proved, self._worked = set[bool](), False
-        if self.chunk > 1 and (reason := self._alone()):
-            self._one_at_a_time(reason)
+        self._checked = set[bool]()  # for clients without and with padding
+        self._chunk_succeeded = False
+        if self.chunk > 1:
+            obstacle = self._obstacle()
+            if obstacle:
+                self._one_at_a_time(obstacle)
         self._together = Together(task, self._execution) if self.chunk > 1 else None
 
-    def _alone(self) -> str:
-        """Why clients cannot be trained at once; "" if they can."""
-        if self._trainer.alone:
+    def _obstacle(self) -> str:
+        """The reason why clients cannot be trained at once; "" if they can."""
+        if self._trainer.whole_batches:
             return "BatchNorm takes whole batches"
-        kind = type(self._task)
-        own, by_example = (
-            next(place for place, base in enumerate(kind.__mro__) if name in vars(base))
-            for name in ("batch_loss", "by_example")
-        )
-        if own < by_example:  # both are in `Task` at the latest
-            return f"{kind.__name__} overrides batch_loss and not by_example"
+        for base in type(self._task).__mro__:
+            if "by_example" in vars(base):  # at the latest in `Task`
+                return ""
+            if "batch_loss" in vars(base):
+                name = type(self._task).__name__
+                return f"{name} overrides batch_loss and not by_example"
         return ""
 
     def train(
@@ -215,22 +227,23 @@ class CohortTrainer:
         """Train ``clients`` from the global model ``theta`` and add their updates to ``total``.
 
         A client whose data or training fails, or whose update is not finite, is left out and
-        noted as a fault.
+        recorded as a fault.
 
         Args:
             theta: float32 of shape (dim,), not changed.
             clients: their ids.
-            local: how to train.
-            total: takes the clipped updates.
+            local: the settings of the training.
+            total: the clipped updates are added to it.
             seed: of the local randomness (batch order, dropout).
-            round_number: draws other randomness in every round.
+            round_number: the randomness of every round is another.
 
         Raises:
             ValueError: for a ``theta`` of another shape or type.
         """
         if theta.shape != (self._task.dim,) or theta.dtype != np.float32:
-            found = f"{theta.dtype}{theta.shape}"
-            raise_invalid("theta", found, f"to be float32 of shape {(self._task.dim,)}")
+            actual = f"{theta.dtype}{theta.shape}"
+            wanted = f"to be float32 of shape {(self._task.dim,)}"
+            raise_invalid("theta", actual, wanted)
         start = torch.as_tensor(_writable(theta), device=self._execution.torch_device())
         work = _Round(start, local, total, seed, round_number)
         self._execution.apply()
@@ -239,8 +252,8 @@ class CohortTrainer:
                 self._train_one(work, client)
         else:
             loaded = self._load(work, clients)
-            if len(self._proved) < 2:
-                self._prove(work, loaded)
+            if len(self._checked) < 2:
+                self._check_chunks(work, loaded)
             for chunk in self._chunks(loaded, local.batch_size):
                 self._train_chunk(work, chunk)
         work.finish()
@@ -251,12 +264,13 @@ class CohortTrainer:
         self, work: _Round, client: int, data: ClientData | None = None
     ) -> bool:
         try:
-            data = self._task.client(client) if data is None else data
+            if data is None:
+                data = self._task.client(client)
             update, sums = self._trainer.train(
                 work.theta, data, work.local, work.random(client)
             )
             lengths = work.lengths(update[None])
-        except Exception as error:  # noqa: BLE001 (anything a task may do: others train on)
+        except Exception as error:  # noqa: BLE001 (anything a task may do: the others train on)
             work.counts.lose(client, error)
             return False
         work.add([client], update[None], lengths, sums[None])
@@ -273,93 +287,94 @@ class CohortTrainer:
         return sorted(loaded, key=lambda pair: len(pair[1]), reverse=True)
 
     def _chunks(self, loaded: Loaded, batch_size: int) -> Iterator[Loaded]:
-        """Clients whose batches are padded alike, as many at once as there is room for now."""
+        """Clients whose batches are padded to one size, at most ``chunk`` of them at once.
+
+        ``chunk`` may become smaller while the chunks are trained.
+        """
         while loaded:
-            rows = padded_size(len(loaded[0][1]), batch_size)
-            fit = (
-                padded_size(len(data), batch_size) == rows
-                for _, data in loaded[: self.chunk]
-            )
-            size = sum(itertools.takewhile(bool, fit))
-            yield loaded[:size]
-            loaded = loaded[size:]
+            candidates = loaded[: self.chunk]
+            sizes = [padded_size(len(data), batch_size) for _, data in candidates]
+            count = 1
+            while count < len(sizes) and sizes[count] == sizes[0]:
+                count += 1
+            yield loaded[:count]
+            loaded = loaded[count:]
 
     def _train_chunk(self, work: _Round, chunk: Loaded) -> None:
-        """Train a chunk at once; if that fails, its halves, down to one client alone."""
+        """Train a chunk at once; if that fails, train its halves, down to single clients."""
         if self._together is None or self.chunk == 1:
             for client, data in chunk:
                 self._train_one(work, client, data)
             return
         try:
             members = [work.member(client, data) for client, data in chunk]
-            with (
-                one_thread(),
-                self._trainer.own_randomness(*(m.random for m in members)),
-            ):
+            randoms = [member.random for member in members]
+            with one_thread(), self._trainer.own_randomness(*randoms):
                 updates, sums = self._together.train(
                     work.theta, members, work.local.learning_rate
                 )
             lengths = work.lengths(updates)
-        except Exception as error:  # noqa: BLE001 (one by one it is found whose fault that is)
+        except Exception as error:  # noqa: BLE001 (the halves show which client causes it)
             half = -(-len(chunk) // 2)
             if half < len(chunk):
                 if isinstance(error, torch.cuda.OutOfMemoryError):
                     self.chunk = min(self.chunk, half)
                 self._train_chunk(work, chunk[:half])
                 self._train_chunk(work, chunk[half:])
-            elif (
-                self._train_one(work, *chunk[0]) and not self._worked
-            ):  # not the client's fault
+                return
+            client, data = chunk[0]
+            is_trained = self._train_one(work, client, data)
+            if is_trained and not self._chunk_succeeded:  # the client is not the cause
                 self._one_at_a_time(str(error).partition("\n")[0])
         else:
-            self._worked = True
+            self._chunk_succeeded = True
             work.add([client for client, _ in chunk], updates, lengths, sums)
 
     def _one_at_a_time(self, reason: str) -> None:
-        if self._execution.chunk is not None:  # somebody asked for it
+        if self._execution.chunk is not None:  # the user asked for chunks
             logger.warning(
                 "Training one client at a time, not %d: %s", self.chunk, reason
             )
         self.chunk = 1
 
-    def _prove(self, work: _Round, loaded: Loaded) -> None:
-        """Before clients train at once by default: one of them learns the same in both ways.
+    def _check_chunks(self, work: _Round, loaded: Loaded) -> None:
+        """Before clients train at once by default, check that one client's update is the same.
 
-        It would not if examples of a batch saw each other, or, on a CPU, if the model drew random
-        numbers of its own. A client with a batch that has to be padded is tried for itself.
+        It differs if examples of a batch depend on each other, or, on a CPU, if the model draws
+        random numbers of its own. A client with a batch that needs padding is checked separately.
         """
         for client, data in reversed(loaded):
-            padded = len(data) % padded_size(len(data), work.local.batch_size) > 0
-            if not len(data) or padded in self._proved or self.chunk == 1:
+            is_padded = len(data) % padded_size(len(data), work.local.batch_size) > 0
+            if not len(data) or is_padded in self._checked or self.chunk == 1:
                 continue
             try:
-                alone, _ = self._trainer.train(
+                update, _ = self._trainer.train(
                     work.theta, data, work.local, work.random(client)
                 )
-                length = float(alone.norm())
-            except Exception:  # noqa: BLE001, S112 (its own fault, noted when it trains)
+                length = float(update.norm())
+            except Exception:  # noqa: BLE001, S112 (the client's fault, recorded when it trains)
                 continue
             if not math.isfinite(length):
                 continue
-            self._proved.add(padded)
-            if self._execution.chunk is None and not self._same(
-                work, client, data, alone
-            ):
-                self.chunk = 1
+            self._checked.add(is_padded)
+            if self._execution.chunk is None:
+                member = work.member(client, data)
+                if not self._is_same_in_chunk(work, member, update):
+                    self.chunk = 1
 
-    def _same(
-        self, work: _Round, client: int, data: ClientData, alone: torch.Tensor
+    def _is_same_in_chunk(
+        self, work: _Round, member: Member, update: torch.Tensor
     ) -> bool:
+        """Whether training in a chunk leads to the ``update`` of training alone."""
         assert self._together is not None  # noqa: S101
-        if (
-            self._trainer.draws
-        ):  # other numbers at once: only a CPU promises the same bits
-            return not alone.is_cpu
-        members = [work.member(client, data)]
+        if self._trainer.draws:
+            # A chunk draws other numbers, and only on a CPU are equal bits promised.
+            return not update.is_cpu
         try:
             rows, _ = self._together.train(
-                work.theta, members, work.local.learning_rate
+                work.theta, [member], work.local.learning_rate
             )
         except Exception:  # noqa: BLE001 (torch cannot vectorise the model)
             return False
-        return float((rows[0] - alone).norm()) <= _SAME * float(alone.norm())
+        distance = float((rows[0] - update).norm())
+        return distance <= _TOLERANCE * float(update.norm())

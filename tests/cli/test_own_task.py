@@ -50,7 +50,7 @@ def stops() -> Task:
             raise KeyError("told to")
         return 0.5
     return from_datasets(
-        task().given.model, rows, inputs="x", targets="y", partition="iid:10",
+        task().arguments.model, rows, inputs="x", targets="y", partition="iid:10",
         metric=metric, defaults=SMALL,
     )
 '''
@@ -294,7 +294,7 @@ def test_compare_trains_a_task_of_this_folder():
 def test_the_final_model_is_kept_for_ones_own_module(monkeypatch: pytest.MonkeyPatch):
     assert _run("owntask:normal", "--save-model", "--output", "out") == 0
     task = importlib.import_module("owntask").normal()
-    net = task.given.model()
+    net = task.arguments.model()
     assert not net.load_state_dict(torch.load("out/model.pt")).missing_keys
     theta = torch.cat([part.detach().flatten() for part in net.parameters()]).numpy()
     last = AuditRecord.load(Path("out/record.npz")).metrics["eval_loss"][-1]

@@ -52,7 +52,7 @@ class TestNodes:
     def test_clients_that_nobody_holds_are_waited_for(self):
         with InProcessGrid(worker_app(Tiny(clients=7)), 2) as grid:
             directory = NodeRegistry(20, 0.5)
-            while len(directory._held) < 2:  # however slowly they answer
+            while len(directory._clients_of) < 2:  # however slowly they answer
                 list(directory.refresh(grid))
             with pytest.raises(
                 TimeoutError, match=r"20 clients within 0\.5 s: 2 nodes hold 7"

@@ -425,10 +425,10 @@ def test_data_that_are_not_kept_are_read_client_by_client(
     monkeypatch: pytest.MonkeyPatch,
 ):
     kept = _task()
-    assert kept._whole is not None
-    monkeypatch.setattr("fl_epe.tasks.dataset_task._MOST_KEPT", 100)
+    assert kept._tensors is not None
+    monkeypatch.setattr("fl_epe.tasks.dataset_task._MEMORY", 100)
     read = _task()
-    assert read._whole is None
+    assert read._tensors is None
     for number in range(10):
         assert torch.equal(read.client(number).inputs, kept.client(number).inputs)
         assert torch.equal(read.client(number).targets, kept.client(number).targets)

@@ -117,7 +117,7 @@ class _Doubled(DatasetTask):
 def test_what_cannot_train_at_once_trains_one_by_one(kind: str):
     task = _task(normalised if kind == "batch-norm" else net)
     if kind == "own-call":
-        task = _Doubled(task.given)
+        task = _Doubled(task.arguments)
     assert _cohort(task, 4)._together is None
 
 
@@ -175,7 +175,7 @@ class _Fails(DatasetTask):
 
 @pytest.mark.parametrize("chunk", [1, 4])
 def test_a_client_whose_data_fail_is_lost_alone(chunk: int):
-    task = _Fails(_task(net).given)
+    task = _Fails(_task(net).arguments)
     total = ClippedSum(task.dim, 0.5)
     counts = _cohort(task, chunk).train(
         task.initial(0), range(4), LocalTraining(), total, seed=0, round_number=1
