@@ -183,7 +183,7 @@ def _paper(summary: Summary) -> Iterator[str]:
     record = summary.record
     if record is None:
         return
-    mean_count = record.presence.sum(axis=0).mean()
+    counts = record.presence.sum(axis=0)
     for statistic, name in _PAPER.items():
         try:
             estimate = auditing.epsilon_from_record(
@@ -199,7 +199,7 @@ def _paper(summary: Summary) -> Iterator[str]:
             yield (
                 f"The paper's {name}: ε = {number(estimate.epsilon)} ({interval(estimate)}). It "
                 "need not agree with the table: it is of a mean canary, which took part "
-                f"{how_often(mean_count)}, and compares Gaussians whose widths are fitted. "
+                f"{how_often(counts.mean())}, and compares Gaussians whose widths are fitted. "
                 "Canaries that took part more and less often widen theirs, and so raise ε; the "
                 "table's fit knows how often each took part."
             )
