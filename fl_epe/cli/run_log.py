@@ -105,22 +105,19 @@ def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
         command: the command that is ending the run now.
         started: when that command started.
     """
-    commands = list[str]()
-    times = list[str]()
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        with open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file:
-            texts = file.read().splitlines()
-        for text in texts:
+    starts = list[tuple[str, str]]()
+    with (
+        contextlib.suppress(OSError, ValueError, LookupError, TypeError),
+        open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file,
+    ):
+        for text in file:
             line = json.loads(text)
             if line["event"] == "started":
-                typed = str(line["command"])
-                time = str(line["time"])
-                if not typed.startswith("fl-epe resume"):  # lines above: another run
-                    commands.clear()
-                    times.clear()
-                commands.append(typed)
-                times.append(time)
-    if not commands or commands[-1] != command:
-        commands.append(command)
-        times.append(started)
-    return {"started": times[0], "ended": now(), "commands": tuple(commands)}
+                start = (str(line["command"]), str(line["time"]))
+                if not start[0].startswith("fl-epe resume"):
+                    starts.clear()  # they are of another run
+                starts.append(start)
+    if not starts or starts[-1][0] != command:
+        starts.append((command, started))
+    commands = tuple(typed for typed, _ in starts)
+    return {"started": starts[0][1], "ended": now(), "commands": commands}

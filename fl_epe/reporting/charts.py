@@ -157,13 +157,11 @@ def scatter(
     }
 
 
-def band(
-    x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any
-) -> JSON:
+def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str) -> JSON:
     """The area between two curves, which the legend does not name."""
     there_and_back = np.append(np.ravel(x), np.ravel(x)[::-1])
     upper_and_lower = np.append(high, np.ravel(low)[::-1])
-    outline = scatter(
+    return scatter(
         "lines",
         there_and_back,
         upper_and_lower,
@@ -176,7 +174,6 @@ def band(
         opacity=0.2,
         hoverinfo="skip",
     )
-    return outline | more
 
 
 def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:

@@ -12,7 +12,7 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats, Integers
 from fl_epe.files import write_text
-from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.publish import columns_text
 from fl_epe.reporting.summary import Summary
 
 _BLOCK = 1000  # clients whose rounds are in memory at a time
@@ -112,6 +112,4 @@ def write_clients(summary: Summary, path: Path) -> Path:
         columns[f"epsilon_{sees}_rounds_known"] = [
             "" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in epsilons
         ]
-    rows = zip(*columns.values(), strict=True)
-    text = table_text([dict(zip(columns, row, strict=True)) for row in rows])
-    return write_text(path, text, private=True)
+    return write_text(path, columns_text(columns), private=True)

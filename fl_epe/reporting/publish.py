@@ -99,7 +99,12 @@ def _scores_table(record: AuditRecord, answers: Sequence[Answer]) -> str:
                 scores[observed:] = answer.scores.unobserved
         columns[f"expected_score_{sees}"] = expected
         columns[f"score_{sees}"] = scores
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    return columns_text({name: values.tolist() for name, values in columns.items()})
+
+
+def columns_text(columns: Mapping[str, Sequence[Any]]) -> str:
+    """A CSV table of columns of the same length, as `table_text` writes it."""
+    rows = zip(*columns.values(), strict=True)
     return table_text([dict(zip(columns, row, strict=True)) for row in rows])
 
 

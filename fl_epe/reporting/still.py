@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fl_epe.checks import Floats
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.numbers import JSON
 
@@ -75,8 +73,9 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
 
     layout = chart.layout
     y_axes = [name for name in layout if name.startswith("y")]
-    names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
-    height = 1.6 + 0.4 * len(names) if names else _HEIGHT
+    height = _HEIGHT
+    if isinstance(chart.traces[0]["y"][0], str):  # a row for each name
+        height = 1.6 + 0.4 * len(chart.traces[0]["y"])
     # The picture depends neither on a matplotlibrc nor on settings of the caller.
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
@@ -91,16 +90,11 @@ def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
         panels = grid[:, 0]
         for trace in chart.traces:
             y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
-            _draw(
-                panels[y_axes.index(y_axis)],
-                trace,
-                _numbers(trace["x"], names),
-                _numbers(trace["y"], names),
-            )
+            _draw(panels[y_axes.index(y_axis)], trace)
         for name, panel in zip(y_axes, panels, strict=True):
-            _finish_axis(panel, "y", layout[name], names)
+            _finish_axis(panel, "y", layout[name])
             panel.spines[["top", "right"]].set_visible(False)
-        _finish_axis(panels[-1], "x", layout["xaxis"], [])
+        _finish_axis(panels[-1], "x", layout["xaxis"])
         figure.align_ylabels()
         if titled:
             figure.suptitle(chart.title, fontsize=10.5)
@@ -125,13 +119,11 @@ def still(chart: Chart) -> str:
     return f"data:image/svg+xml;base64,{image}"
 
 
-def _numbers(values: Iterable[Any], names: list[str]) -> Floats:
-    """Where values are on an axis; each of these names is its place among them."""
-    places = [names.index(v) if isinstance(v, str) else v for v in values]
-    return np.array(places, np.float64)
-
-
-def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
+def _draw(axes: Axes, trace: JSON) -> None:
+    x = np.array(trace["x"], np.float64)
+    y = trace["y"]
+    if not isinstance(y[0], str):
+        y = np.array(y, np.float64)
     if trace["type"] == "bar":
         axes.bar(x, y, trace["width"], color=PALETTE[trace["marker"]["color"]])
         return
@@ -179,12 +171,8 @@ def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
         )
 
 
-def _finish_axis(
-    axes: Axes, letter: Literal["x", "y"], properties: JSON, names: list[str]
-) -> None:
-    """Label, limits and ticks of one axis; a y-axis of names has one at each."""
-    if names:
-        axes.set_yticks(range(len(names)), names)
+def _finish_axis(axes: Axes, letter: Literal["x", "y"], properties: JSON) -> None:
+    """Label, limits and ticks of one axis."""
     changes = {f"{letter}label": properties["title"]["text"]}
     if properties.get("type") == "log":
         axes.set_xscale("log")
