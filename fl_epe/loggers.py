@@ -156,7 +156,7 @@ def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogg
     for logger in loggers:
         if isinstance(logger, str):
             _, package = _built_in(logger)
-            if importlib.util.find_spec(package) is None:
+            if package is not None and importlib.util.find_spec(package) is None:
                 raise ModuleNotFoundError(
                     f"Logging to {logger} needs the package {package}, which is not installed: "
                     "pip install 'fl-epe[loggers]'.",
@@ -173,8 +173,8 @@ def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogg
     ]
 
 
-def _built_in(name: str) -> tuple[Callable[[Path, bool], RunLogger], str]:
-    """The class of a built-in logger, and the package that it needs.
+def _built_in(name: str) -> tuple[Callable[[Path, bool], RunLogger], str | None]:
+    """The class of a built-in logger, and the package that it needs; ``None`` without one.
 
     Raises:
         ValueError: for a name that is not known.

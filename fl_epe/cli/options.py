@@ -29,8 +29,8 @@ import contextlib
 import dataclasses
 import inspect
 import json
-import math
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -53,16 +53,20 @@ Typed = Mapping[str, Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviated options, and says what is wrong in one line.
+    """A parser of what is typed alone, without abbreviated options, with errors of one line.
 
     Attributes:
         names: what is typed for an argument, by its name in Python.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.allow_abbrev = False
-        self.formatter_class = argparse.RawDescriptionHelpFormatter
+        super().__init__(
+            *args,
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **more,
+        )
         self.names: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
@@ -138,7 +142,7 @@ def add_options(
             option = parser.names.setdefault(name, "--" + name.replace("_", "-"))
             how["dest"] = prefix + name
             how["required"] = is_needed and not prefix
-            (group or parser).add_argument(option, default=None, **how)
+            (group or parser).add_argument(option, **how)
         else:
             parser.names[name] = mark
             how["metavar"] = mark
@@ -151,8 +155,6 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
     """A dataclass of what was typed; the values of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
     for dest, value in vars(arguments).items():
-        if value is None:
-            continue
         if isinstance(value, list):
             value = dict(value) if isinstance(value[0], tuple) else tuple(value)
         name, _, inner = dest.partition(" ")
@@ -161,9 +163,9 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
         else:
             values[name] = value
     parameters = inspect.signature(settings).parameters
-    made = settings(**{name: values[name] for name in parameters if name in values})
-    check_types(made)
-    return made
+    command = settings(**{name: values[name] for name in parameters if name in values})
+    check_types(command)
+    return command
 
 
 def description_of(settings: type) -> tuple[str, str]:
@@ -212,24 +214,26 @@ def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
         how = _how_to_read(typing.get_args(kinds[0])[0])
         return {**how, "nargs": "+", "action": "extend"} if how else {}
     if words and float in kinds:
-        return {"type": _number(words), "metavar": "|".join(("X", *words))}
+        return {"type": _number(float, words), "metavar": "|".join(("X", *words))}
     if words:
         return {"choices": words}
     return _READERS.get(kinds[0], {}).copy()
 
 
-def _number(words: Collection[str] = ()) -> Callable[[str], float | str]:
-    """A reader of a finite number, or of one of the words."""
+def _number(
+    kind: type[int] | type[float], words: Collection[str] = ()
+) -> Callable[[str], float | str]:
+    """A reader of a number that is finite as a float, or of one of the words."""
 
     def number(text: str) -> float | str:
         if text in words:
             return text
-        value = float(text)
-        if not math.isfinite(value):
+        value = kind(text)
+        if not abs(value) <= sys.float_info.max:  # also of nan
             raise ValueError
         return value
 
-    number.__name__ = "float"  # for argparse's message
+    number.__name__ = kind.__name__  # for argparse's message
     return number
 
 
@@ -255,8 +259,8 @@ def name_and_value(text: str) -> tuple[str, Any]:
 
 # How argparse makes a value of each type from a word of the command line, and how help shows it.
 _READERS: dict[Any, dict[str, Any]] = {
-    int: {"type": int, "metavar": "N"},
-    float: {"type": _number(), "metavar": "X"},
+    int: {"type": _number(int), "metavar": "N"},
+    float: {"type": _number(float), "metavar": "X"},
     str: {"type": _text, "metavar": "TEXT"},
     Path: {"type": _path, "metavar": "PATH"},
 }
