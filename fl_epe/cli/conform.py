@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, waiting
 from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
@@ -57,8 +57,7 @@ class Conform:
         try:
             release = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError, ValueError) as error:
-            text = f"Expected {{target}} to be module:name, but: {error}."
-            raise ArgumentError(text, target=self.target) from error
+            raise_invalid("target", self.target, f"to be module:name, but: {error}")
         typed = [self.target]
         for name, value in self.claim.items():
             typed.append(f"--{name.replace('_', '-')}")

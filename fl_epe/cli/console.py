@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.files import on_one_line, printable, run_folder
 
 # How codecs write what an encoding lacks.
@@ -72,9 +72,7 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
-        raise ArgumentError(
-            "Expected {output} to be a directory, but it is a file.", output=str(output)
-        )
+        raise_invalid("output", str(output), "to be a directory, but it is a file")
     return output
 
 

@@ -81,7 +81,7 @@ class New:
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
-        """The file for a table, and lines about what becomes of its columns."""
+        """The file for a table, and lines about the use of its columns."""
         from fl_epe.tasks import read_tables
 
         tables = read_tables(str(data), self.by or "")

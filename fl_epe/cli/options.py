@@ -46,14 +46,14 @@ _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
 _NAMED_SECTION = re.compile(r"(?:Attributes|Args|Options):\n")
 _NAMED_TEXT = re.compile(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", re.M)
 
-Made = TypeVar("Made")
+Command = TypeVar("Command")
 
 # The type of a field that is a `Group`.
 Typed = Mapping[str, Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of what is typed alone, without abbreviated options, with errors of one line.
+    """A parser without defaults and abbreviated options, whose errors are one line.
 
     Attributes:
         names: what is typed for an argument, by its name in Python.
@@ -151,8 +151,8 @@ def add_options(
             parser.add_argument(name, **how)
 
 
-def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
-    """A dataclass of what was typed; the values of a `Group` become a dictionary by name."""
+def make(settings: Callable[..., Command], arguments: argparse.Namespace) -> Command:
+    """The dataclass with the typed values; those of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
     for dest, value in vars(arguments).items():
         if isinstance(value, list):
@@ -169,7 +169,7 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
 
 
 def description_of(settings: type) -> tuple[str, str]:
-    """What a docstring says before its sections, and its examples, for a terminal."""
+    """A docstring's text before its sections, and its examples, for a terminal."""
     text = inspect.cleandoc(settings.__doc__ or "")
     about, *sections = _SECTIONS.split(f"\n\n{text}")
     paragraphs = [
@@ -267,7 +267,7 @@ _READERS: dict[Any, dict[str, Any]] = {
 
 
 def _help(text: str | None, default: Any) -> str | None:
-    """The text for a terminal, with the default unless the text says it."""
+    """The text for a terminal, with the default unless the text has it."""
     if text is None:
         return None
     text = text.replace("%", "%%").removesuffix(".")

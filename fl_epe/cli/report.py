@@ -1,4 +1,4 @@
-"""``fl-epe report``, ``export`` and ``estimate``: what is made of records and scores."""
+"""``fl-epe report``, ``export`` and ``estimate``: commands that read records and scores."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder, place_of
 
 if TYPE_CHECKING:
+    from fl_epe.auditing import AuditRecord
     from fl_epe.simulation import Job, Progress
 
 _FINAL = "epsilon-final"  # a metric after the last round alone
@@ -45,7 +46,7 @@ _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
 def task_settings(parser: Parser, words: Sequence[str]) -> type:
-    """The dataclass of the options of the task that somebody typed; an empty one without a task.
+    """The dataclass of the options of the task that was typed; an empty one without a task.
 
     Args:
         parser: of the command, with all its other options.
@@ -151,7 +152,7 @@ class _Machine:
     def _carry_out(
         self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
     ) -> int:
-        """Train in a folder that nobody else works in, keep the record, and report on it."""
+        """Train in a folder that is locked, keep the record, and report on it."""
         from fl_epe import flower, simulation
 
         reference = job.task.reference
@@ -217,18 +218,32 @@ class _Machine:
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
+        return self._report(record, output, resume, log, loggers)
+
+    def _report(
+        self,
+        record: AuditRecord,
+        output: Path,
+        resume: str,
+        log: RunLog,
+        loggers: Loggers,
+    ) -> int:
+        """Keep the record of a finished run, and report on it."""
+        from fl_epe.simulation import remove_checkpoint
+
         next_command = resume
         try:
             record.save(output / RECORD)
             next_command = command_line(["report", str(output)])
-            simulation.remove_checkpoint(output / CHECKPOINT)
+            remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             text = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
             console.say(f"{text} Then go on with: {next_command}")
             return console.FAILED
-        status, page = summary.exit_status, str(output / "report.html")
+        status = summary.exit_status
+        page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         loggers.close(summary.metrics(), output)
         return status
@@ -365,11 +380,13 @@ def _text(progress: Progress) -> str:
         held_out = f"held out {progress.eval_loss:.4g}"
     names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
     final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
-    left = f"{progress.seconds_left:.0f} s left"
+    time_left = f"{progress.seconds_left:.0f} s left"
     if math.isnan(every):
-        result = f"clip {progress.clip_norm:.3g}  {left}"
+        result = f"clip {progress.clip_norm:.3g}  {time_left}"
     elif math.isnan(final):
-        result = f"ε so far {number(every)} ({number(low)} – {number(high)})  {left}"
+        result = (
+            f"ε so far {number(every)} ({number(low)} – {number(high)})  {time_left}"
+        )
     else:
         result = f"ε final model {number(final)}, every round {number(every)}"
     return f"loss {progress.loss:.4g}  {held_out}  {result}"

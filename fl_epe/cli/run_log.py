@@ -1,4 +1,4 @@
-"""``run.log``: what happens in a run, one JSON object a line, for programs that watch it.
+"""``run.log``: the events of a run, one JSON object a line, for programs that watch it.
 
     tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, ."epsilon-all"]'
 

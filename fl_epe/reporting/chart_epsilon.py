@@ -77,25 +77,9 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     median_client = _median_client_traces(answers[1], estimates, grid, highest)
     traces = [*areas_first, *median_client]
     panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
-    caption = [
-        "Lines are ε by what an adversary sees, with shaded "
-        f"{first_estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
-        "of rounds that they took part in. Diamonds are the client of the answer, which took part "
-        f"{times}, the median; triangles are what leaks of it at least."
-    ]
-    limit = charts.drawable(answers[1].analytical.epsilon)
-    if any(estimate.epsilon > limit for estimate in estimates.values()):
-        caption.append("An estimate above theory is so by chance.")
-    if any(answer.extrapolated for answer in answers):
-        caption.append("No canary took part so often.")
     if len(client_counts):
         panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
         traces.append(_bars(client_counts[client_counts <= end], end))
-        caption.append("Below are the clients of this run.")
-    not_drawn = int(np.sum(client_counts > end))
-    if not_drawn:
-        up_to = how_often(client_counts.max())
-        caption.append(f"{not_drawn:,} more took part up to {up_to}.")
     letters = max(len(number(estimate.epsilon)) for estimate in estimates.values())
     step = next(
         digit * 10**power
@@ -106,7 +90,7 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
     return Chart(
         name="epsilon",
         title=f"ε at δ = {first_estimate.delta:.2g} of one client, by how often it takes part",
-        caption=" ".join(caption),
+        caption=" ".join(_caption(times, answers, estimates, client_counts, end)),
         alternative=f"A client that takes part {times}. {charts.answers_in_words(named)}",
         traces=charts.in_legend_once(traces),
         layout=charts.axes(
@@ -117,6 +101,33 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         ),
         may_be_logarithmic=True,
     )
+
+
+def _caption(
+    times: str,
+    answers: tuple[Answer, Answer],
+    estimates: Mapping[str, EpsilonEstimate],
+    client_counts: Integers,
+    end: float,
+) -> Iterator[str]:
+    """The sentences below the chart of a client that takes part ``times``, up to ``end``."""
+    confidence = next(iter(estimates.values())).confidence
+    yield (
+        f"Lines are ε by what an adversary sees, with shaded {confidence:.0%} intervals; "
+        "open symbols are canaries, at the number of rounds that they took part in. Diamonds are "
+        f"the client of the answer, which took part {times}, the median; triangles are what leaks "
+        "of it at least."
+    )
+    limit = charts.drawable(answers[1].analytical.epsilon)
+    if any(estimate.epsilon > limit for estimate in estimates.values()):
+        yield "An estimate above theory is so by chance."
+    if any(answer.extrapolated for answer in answers):
+        yield "No canary took part so often."
+    if len(client_counts):
+        yield "Below are the clients of this run."
+    not_drawn = int(np.sum(client_counts > end))
+    if not_drawn:
+        yield f"{not_drawn:,} more took part up to {how_often(client_counts.max())}."
 
 
 def _client_counts(record: AuditRecord) -> Integers:

@@ -1,4 +1,4 @@
-"""What a chart of a report is: traces and a layout as JSON, and the same numbers as words and rows.
+"""Charts of a report: traces and a layout as JSON, and the same numbers as words and rows.
 
 A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, which stands in the page and
 in print; in a browser with JavaScript, plotly draws the same traces over it. Colors are names of

@@ -1,4 +1,4 @@
-"""What else a report says, under the questions that a reader would ask: `details`."""
+"""The details of a report, under the questions that a reader would ask: `details`."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,7 +20,7 @@ _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
-    """Each question with its sentences; without questions that this run says nothing about."""
+    """Each question with its sentences; questions without sentences are left out."""
     sections = [(question, list(say(summary))) for question, say in _QUESTIONS.items()]
     return [(question, lines) for question, lines in sections if lines]
 
@@ -162,7 +162,7 @@ def _clients(summary: Summary) -> Iterator[str]:
 def _of_client(
     summary: Summary, leakage: ClientLeakage, place: int, answer: auditing.Answer
 ) -> str:
-    """ε of a client by κ of the canaries, its interval, and what theory allows it."""
+    """ε of a client by κ of the canaries, its interval, and the limit of theory."""
     record = summary.record
     fit = answer.fit
     view = answer.view

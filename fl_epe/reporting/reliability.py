@@ -1,4 +1,4 @@
-"""What makes an answer unreliable, or changes how it is to be read: warnings, by their rank.
+"""Warnings: reasons why an answer is unreliable or has to be read differently, by their rank.
 
 Examples:
     >>> ReportWarning("load", "canaries are 40% of a round's weight").status
@@ -190,7 +190,7 @@ def _of_proof(record: AuditRecord, answer: Answer) -> Iterator[ReportWarning]:
 
 
 def refutation(evidence: Evidence) -> str:
-    """What refutes a claim, in words."""
+    """The evidence that refutes a claim, in words."""
     estimate = evidence.estimate
     if estimate is not None and not evidence.proved:
         return f"ε ≥ {number(estimate.low)} if its noise is Gaussian"

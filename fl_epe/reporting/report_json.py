@@ -1,4 +1,4 @@
-"""What ``report.json`` holds; ``report.schema.json`` beside this file is its JSON schema."""
+"""The content of ``report.json``; ``report.schema.json`` beside this file is its JSON schema."""
 
 from collections.abc import Iterable
 

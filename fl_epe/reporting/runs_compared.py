@@ -1,4 +1,4 @@
-"""Runs side by side: their answers at one δ, what differs in their settings, and which ε differ.
+"""Runs side by side: their answers at one δ, the settings that differ, and the ε that differ.
 
 `compare_runs` computes it from records alone. A difference of two ε is called larger than chance
 only if its interval leaves 0 out; with several pairs of runs the intervals of one adversary hold
@@ -17,7 +17,7 @@ from fl_epe.auditing import (
     answers,
     epsilon_difference,
 )
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import check_probability
 from fl_epe.reporting.charts import SEEN
 from fl_epe.reporting.reliability import SEES
 from fl_epe.reporting.summary import Summary, settings_of, summarize
@@ -74,7 +74,7 @@ class PairDifference:
         return self.second, self.first
 
     def sentence(self) -> str:
-        """What the interval supports, and no more."""
+        """The difference in a sentence that claims no more than the interval supports."""
         value = signed(self.difference.value, "+")
         low = signed(self.difference.low, "+")
         high = signed(self.difference.high, "+")
@@ -92,7 +92,7 @@ class PairDifference:
 
 @dataclasses.dataclass(frozen=True)
 class RunsCompared:
-    """All that a comparison of runs says.
+    """The result of a comparison of runs.
 
     Attributes:
         runs: in the order in which they were named.
@@ -132,10 +132,9 @@ def compare_runs(
         raise ValueError(
             f"Expected 2 to {MOST_RUNS} runs to compare, got {len(records)}."
         )
-    if delta is not None and not 0 < delta < 1:
-        raise ArgumentError("Expected {delta} in (0, 1).", delta=delta)
     if delta is None:
         delta = min(record.delta for record in records.values())
+    check_probability("delta", delta)
     runs = tuple(
         ComparedRun(letter, name, summarize(record, delta), record, settings_of(record))
         for letter, (name, record) in zip(_LETTERS, records.items(), strict=False)

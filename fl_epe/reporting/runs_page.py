@@ -1,4 +1,4 @@
-"""What people and programs read of runs side by side: tables, a page with a chart, CSV and JSON.
+"""Runs side by side as tables, as a page with a chart, and as CSV and JSON.
 
 `write_runs_compared` writes the files, `print_runs_compared` prints to a terminal.
 """
@@ -46,7 +46,7 @@ def write_runs_compared(compared: RunsCompared, directory: Path) -> list[Path]:
 
 
 def to_dict(compared: RunsCompared) -> dict[str, Any]:
-    """What ``comparison.json`` holds; ``None`` for a number that is infinite or unknown."""
+    """The content of ``comparison.json``; ``None`` for a number that is infinite or unknown."""
     return {
         "schema": 1,
         "delta": compared.delta,
@@ -132,11 +132,11 @@ def _run_cells(run: ComparedRun) -> tuple[str, ...]:
 
 
 MARKS = "* follows from every round's, by post-processing. † extrapolated."
-"""What the marks of the table mean."""
+"""A note on the marks of the table."""
 
 
 def print_runs_compared(console: Console, compared: RunsCompared) -> None:
-    """Print the result, the runs, what differs, ε of each, the differences and the notes."""
+    """Print the result, the runs, their settings, ε of each, the differences and the notes."""
     console.print(result(compared), style="bold", highlight=False)
     runs = plain_table(
         "Runs", ("", "directory", "status", "held out", "ended (UTC)"), left=3

@@ -19,7 +19,7 @@ _LARGEST_OVERLAP = 1.2  # that canaries of one release can have
 
 
 def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
-    """What makes the answer unreliable or changes its reading, the most important first."""
+    """Reasons why the answer is unreliable or read differently, the most important first."""
     warnings = []
     estimate = scores.estimate
     evidence = scores.evidence
@@ -50,13 +50,13 @@ def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
 
 
 def score_status(scores: ScoreSummary) -> Status:
-    """What the answer is worth: that of the most important warning."""
+    """The status of the most important warning, or "ok"."""
     warnings = score_warnings(scores)
     return warnings[0].status if warnings else "ok"
 
 
 def score_sentences(scores: ScoreSummary) -> list[str]:
-    """How exposed a canary is, and what that says of the claim; the first warning comes first."""
+    """How exposed a canary is, after the first warning, and whether the claim is refuted."""
     status = score_status(scores)
     estimate = scores.estimate
     if estimate is None:

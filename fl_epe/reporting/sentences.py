@@ -1,4 +1,4 @@
-"""What a report says first, for the terminal and for the page: two sentences, a table, warnings.
+"""The beginning of a report, in the terminal and on the page: two sentences, a table, warnings.
 
 How exposed a client is goes by how often a guess at whether it took part can be right, if it is as
 likely as not beforehand: `guess_limit` has the formula. Where "little" and "a lot" begin is ours.
@@ -36,7 +36,7 @@ def size_of_updates(summary: Summary) -> str:
 
 
 def scope(summary: Summary) -> str:
-    """What the answer does and does not say about real clients' data, without its full stop."""
+    """What is and what is not measured about the data of clients, without its full stop."""
     views = [answer.view for answer in summary.answers if answer.view is not None]
     rare = ""
     if not all(view.noise_prevails() for view in views):
@@ -54,7 +54,7 @@ def scope(summary: Summary) -> str:
 
 
 def about_run(summary: Summary) -> str:
-    """Which run it is: what was trained, for how many, how long, when and how well."""
+    """The run: its task, number of clients, rounds, end, and metric on held-out data."""
     record = summary.record
     facts = [f"Task: {summary.task or 'not named'}"]
     if record is not None:
@@ -159,7 +159,7 @@ def first_sentence(summary: Summary) -> str:
 
 
 def exposure(summary: Summary) -> str:
-    """How often this attack is right, from what it sees; empty if nothing was measured."""
+    """How often this attack is right by each adversary's view; empty if nothing was measured."""
     clauses = list[str]()
     for answer in summary.answers:
         estimate = answer.estimate
@@ -210,7 +210,7 @@ def rounds_of(answer: Answer, summary: Summary) -> str:
 
 
 def what_to_do(summary: Summary) -> str:
-    """What to do, in one sentence; never that a model may be published."""
+    """Advice in one sentence; it never is that a model may be published."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
     final, every = (
@@ -272,7 +272,7 @@ def table_title(summary: Summary) -> str:
 
 
 def table_note(summary: Summary) -> str:
-    """Whose ε the table has, and what its marks mean."""
+    """The client and adversary of the ε in the table, and the meaning of its marks."""
     answers = summary.answers
     every_round = answers[1]
     if not math.isfinite(every_round.participations):
@@ -339,7 +339,7 @@ def fault_lines(summary: Summary) -> list[str]:
 
 
 def meaning(summary: Summary) -> list[str]:
-    """What an ε means for a guess, and what kind of number each is, in sentences."""
+    """The meaning of ε for a guess, and of each kind of number, in sentences."""
     scale = [
         f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}"
         for epsilon in (1, 3)

@@ -178,10 +178,7 @@ def _lines(
 
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """What theory allows, and what each adversary learns, of the silo with the largest ε.
-
-    For each unit and δ.
-    """
+    """For each unit and δ: the limit of theory, and the silo with the largest ε by adversary."""
     for unit, delta in dict.fromkeys((answer.unit, answer.delta) for answer in answers):
         alike = [
             answer
@@ -201,7 +198,7 @@ def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
 
 
 def _allowed(answers: Sequence[SiloAnswer]) -> str:
-    """What theory allows in these silos, in words."""
+    """The limit of theory in these silos, in words."""
     limits = {}
     unknown = []
     for answer in answers:
@@ -241,7 +238,7 @@ def _largest(lines: dict[str, SiloLine]) -> str:
 
 
 def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
-    """ε with its interval, what is proved, theory and the linear limit, as text."""
+    """ε with its interval, lower bound, theory and the linear limit, as text."""
     epsilon = "not measured"
     if line.epsilon is not None:
         epsilon = f"{number(line.epsilon)} ({number(line.low)} – {number(line.high)})"

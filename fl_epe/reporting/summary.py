@@ -1,4 +1,4 @@
-"""`summarize`: what a record says of its answers, and all that reports, pages and JSON show of it.
+"""`summarize`: the answers of a record with their warnings, for reports, pages and JSON.
 
 Examples:
     >>> from fl_epe.limit import limit_record
@@ -37,7 +37,7 @@ _NOT_SETTINGS = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The answers of a run, and what they are worth.
+    """The answers of a run, and their status.
 
     Attributes:
         answers: for an adversary who sees the final model, and for one who sees every round's.
@@ -68,12 +68,12 @@ class Summary:
 
     @property
     def status(self) -> Status:
-        """What the answers are worth: that of the most important warning."""
+        """The status of the most important warning, or "ok"."""
         return self.warnings[0].status if self.warnings else "ok"
 
     @property
     def exit_status(self) -> int:
-        """Of a command that reports it: 0 if the status is "ok", else 3."""
+        """Exit status of a command that reports it: 0 if the status is "ok", else 3."""
         return 0 if self.status == "ok" else 3
 
     @property
@@ -92,7 +92,7 @@ class Summary:
         return self.record.design.task if self.record else self.settings.get("task")
 
     def metrics(self) -> dict[str, float | str]:
-        """The status, and what is known of the answers by their names in a run's metrics."""
+        """The status, and the finite numbers of the answers by their names in a run's metrics."""
         metrics = answer_metrics(self.answers).items()
         finite = {name: value for name, value in metrics if math.isfinite(value)}
         return {"status": self.status, **finite}
@@ -139,7 +139,7 @@ class Summary:
 def summarize(
     record: AuditRecord, delta: float | None = None, confidence: float = 0.95
 ) -> Summary:
-    """What a record says.
+    """The answers of a record, with their warnings.
 
     Args:
         record: the audit record of a run.
