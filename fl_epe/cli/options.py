@@ -59,13 +59,12 @@ class Parser(argparse.ArgumentParser):
         names: what is typed for an argument, by its name in Python.
     """
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(
-            *args,
             allow_abbrev=False,
             argument_default=argparse.SUPPRESS,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            **more,
+            **options,
         )
         self.names: dict[str, str] = {}
 
@@ -147,7 +146,7 @@ def add_options(
             parser.names[name] = mark
             how["metavar"] = mark
             if not is_needed:
-                how["nargs"] = "?"
+                how |= {"nargs": "?", "default": field.default}
             parser.add_argument(name, **how)
 
 

@@ -67,10 +67,10 @@ class Report:
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
         if len(self.run_dirs) > 1:
-            not_for_these = ("figures", "clients", "details")
+            not_for_these = ["figures", "clients", "details"]
             purpose = "one run; report each of them on its own"
         else:
-            not_for_these = ("delta", "output")
+            not_for_these = ["delta", "output"]
             purpose = "two or more runs that are compared; one was named"
         for name in not_for_these:
             value = getattr(self, name)
@@ -239,13 +239,14 @@ class Estimate:
             if not self.json:
                 raise
             warning = {"code": "not-measured", "text": str(error)}
-            values = {
-                "status": "not measured",
-                "warnings": [warning],
-                "answer": None,
-                "details": {},
-            }
-            print_json(values)
+            print_json(
+                {
+                    "status": "not measured",
+                    "warnings": [warning],
+                    "answer": None,
+                    "details": {},
+                }
+            )
             return NOT_MEASURED
         values = score_values(scores)
         if self.json:

@@ -70,7 +70,7 @@ class RunLog:
         """Add a line; numbers that are infinite or unknown become ``null``."""
         if self._is_lost:
             return
-        line = {"time": now(), "event": event}
+        line: dict[str, Any] = {"time": now(), "event": event}
         for name, value in values.items():
             line[name] = finite(value) if isinstance(value, float) else value
         try:

@@ -17,7 +17,7 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
     """Score against expected score of each canary; ``None`` if nothing was measured."""
     traces = list[JSON]()
     null_traces = []
-    clauses = []
+    clauses = list[str]()
     for answer in answers:
         fit = answer.fit
         scores = answer.scores

@@ -31,8 +31,9 @@ def as_json(value: Any) -> Any:
 
 def finite_numbers(numbers: Mapping[str, float | None]) -> JSON:
     """Numbers as JSON; ``unbounded`` names those of them that are infinite."""
-    unbounded = [name for name, value in numbers.items() if value == math.inf]
-    return as_json(numbers) | {"unbounded": unbounded}
+    values: JSON = {name: finite(value) for name, value in numbers.items()}
+    values["unbounded"] = [name for name, value in numbers.items() if value == math.inf]
+    return values
 
 
 def interval(estimate: EpsilonEstimate) -> str:
