@@ -174,17 +174,11 @@ class ProgressLine:
             print(printable(f"{doing} {done}{of}  {text}".rstrip()), flush=True)
 
 
-FAILED = 1
-"""Exit status of a failure that should not happen."""
-
-BAD_INPUT = 2
-"""Exit status if something that was typed or read is wrong."""
-
-NOT_MEASURED = 3
-"""Exit status if ε was not measured or is not to be relied on: a report's status is not "ok"."""
-
-NO_READER = 141
-"""Exit status if standard output is a pipe that was closed."""
+# Exit statuses.
+FAILED = 1  # a failure that should not happen
+BAD_INPUT = 2  # something that was typed or read is wrong
+NOT_MEASURED = 3  # ε was not measured, or a report's status is not "ok"
+NO_READER = 141  # standard output is a pipe that was closed
 
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
