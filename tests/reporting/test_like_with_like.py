@@ -112,7 +112,8 @@ def test_the_walk_finds_what_is_not_alike(case):
     assert wrong_places(record, [entries[1] | {"participations": 1.0}])
     assert wrong_places(record, [entries[1] | {"epsilon": entries[0]["epsilon"]}])
     swapped = dataclasses.replace(
-        summary.answers[1], adversary=Adversary("all", knows_rounds=bool(summary.rounds_known))
+        summary.answers[1],
+        adversary=Adversary("all", knows_rounds=bool(summary.rounds_known)),
     )
     assert not of_one_question(swapped)
 
