@@ -1,4 +1,4 @@
-"""A function in the place of an object's own, for a while."""
+"""A function of an object that is replaced for a while."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from typing import Any
 def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     """While this lasts, ``call`` stands in the place of ``owner``'s function of that name.
 
-    Where somebody else has put another function there since, that one stays.
+    If other code has put another function there since, that one stays.
     """
-    own = getattr(owner, name)
+    original = getattr(owner, name)
     is_attribute = name in vars(owner)
     setattr(owner, name, call)
     try:
@@ -19,6 +19,6 @@ def stand_in(owner: Any, name: str, call: Callable[..., Any]) -> Iterator[None]:
     finally:
         if vars(owner).get(name) is call:
             if is_attribute:
-                setattr(owner, name, own)
+                setattr(owner, name, original)
             else:
                 delattr(owner, name)

@@ -1,8 +1,8 @@
-"""Where a run is logged: TensorBoard, MLflow, Weights & Biases, or objects of your own.
+"""Loggers of a run: TensorBoard, MLflow, Weights & Biases, or objects of your own.
 
-Whoever runs a training tells `Loggers` what is known after a round, and at the end. A built-in
-logger is asked for by its name, any other `RunLogger` is handed over as an object. A logger that
-fails is said once, and the run goes on without it.
+A run gives `Loggers` its numbers after each round, and its answer at the end. A built-in logger is
+chosen by its name, any other `RunLogger` is passed as an object. If a logger fails, there is one
+warning, and the run goes on without it.
 
 Examples:
     >>> class Printer:
@@ -36,19 +36,19 @@ from fl_epe.checks import checked_type, raise_invalid
 from fl_epe.files import inside, write_json
 
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
-"""What the built-in loggers are called."""
+"""The names of the built-in loggers."""
 
 _PROJECT = "fl_epe"  # experiment in MLflow, project in Weights & Biases
 _PATIENCE = 60.0  # seconds that an upload may take at the end of a run
-_SHORTLY = 0.05  # seconds between two looks
-_FLUSH = 0.5  # seconds after which Weights & Biases writes what it was told
+_SHORTLY = 0.05  # seconds until the time is read again
+_FLUSH = 0.5  # seconds after which Weights & Biases writes its values
 
 
 class RunLogger(Protocol):
-    """What is told the numbers of a run while it goes on. It may raise any error."""
+    """A receiver of the numbers of a run while it goes on. It may raise any error."""
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Take what is known after a round.
+        """Take the numbers after a round.
 
         Args:
             round_number: rounds done.
@@ -67,13 +67,13 @@ class Loggers:
     """All loggers of one run, none of which can end it.
 
     Args:
-        log_to: a name of a built-in logger, or several and objects.
-        folder: of the run. What TensorBoard shows, and by which ids MLflow and Weights & Biases
-            know the run, is in it.
-        warn: told once of a logger that failed, in a sentence.
+        log_to: the name of a built-in logger, or a list of names and objects.
+        folder: of the run. It holds the files of TensorBoard, and the ids of the run in MLflow
+            and Weights & Biases.
+        warn: called with a sentence about a logger that failed.
 
     Raises:
-        ValueError: for a name that is not known, or an object that is no logger.
+        ValueError: for a name that is not known, or an object that is not a logger.
         ModuleNotFoundError: if the package of a built-in logger is not installed.
     """
 
@@ -83,47 +83,47 @@ class Loggers:
         folder: Path,
         warn: Callable[[str], None],
     ) -> None:
-        self._left = check_loggers(log_to)
-        self._folder, self._warn = folder, warn
+        self._working = check_loggers(log_to)
+        self._folder = folder
+        self._warn = warn
         self._open: dict[int, RunLogger] = {}
         self._has_begun = False
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to tell."""
-        return bool(self._left)
+        """Whether there is a logger that works."""
+        return bool(self._working)
 
     def log(
         self, round_number: int, values: Mapping[str, object], *, resumed: bool
     ) -> None:
-        """Tell every logger what is known after a round.
+        """Give every logger the numbers after a round.
 
         Args:
             round_number: rounds done.
-            values: by name; those that are no finite numbers are left out.
+            values: by name; those that are not finite numbers are left out.
             resumed: whether the run goes on with one that was logged before, by another process.
         """
         numbers = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, int | float)
-        }
-        known = {
             name: float(value)
-            for name, value in numbers.items()
-            if math.isfinite(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and math.isfinite(value)
         }
-        goes_on = resumed or self._has_begun
-        for one in list(self._left):
-            with self._standing_back(one):
-                if id(one) not in self._open:
-                    self._open[id(one)] = self._opened(one, goes_on)
-                self._open[id(one)].log(round_number, known)
+        is_resumed = resumed or self._has_begun
+        for logger in list(self._working):
+            with self._surviving(logger):
+                if id(logger) not in self._open:
+                    opened = logger
+                    if isinstance(opened, str):
+                        make_logger, _ = _built_in(opened)
+                        opened = make_logger(self._folder, is_resumed)
+                    self._open[id(logger)] = opened
+                self._open[id(logger)].log(round_number, numbers)
         self._has_begun = True
 
     def close(
         self, summary: Mapping[str, float | str], folder: Path | None = None
     ) -> None:
-        """Tell every logger that was told a round the answer, or that the run stopped.
+        """Give every logger that got a round the answer, or the news that the run stopped.
 
         Args:
             summary: "status", and the answer by its names in the run's metrics.
@@ -131,96 +131,97 @@ class Loggers:
         """
         if folder is not None:
             summary = {**summary, "report": str((folder / "report.html").resolve())}
-        for one in list(self._left):
-            if id(one) in self._open:
-                with self._standing_back(one):
-                    self._open.pop(id(one)).close(summary)
-
-    def _opened(self, one: str | RunLogger, goes_on: bool) -> RunLogger:
-        if not isinstance(one, str):
-            return one
-        make, _ = _built_in(one)
-        return make(self._folder, goes_on)
+        for logger in list(self._working):
+            if id(logger) in self._open:
+                with self._surviving(logger):
+                    self._open.pop(id(logger)).close(summary)
 
     @contextlib.contextmanager
-    def _standing_back(self, one: str | RunLogger) -> Iterator[None]:
+    def _surviving(self, logger: str | RunLogger) -> Iterator[None]:
+        """An error of this logger ends its work, and not the run."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the run goes on
-            self._left.remove(one)
-            name = one if isinstance(one, str) else type(one).__name__
-            why = error_text(error)
-            self._warn(f"logging to {name} failed ({why}); the run goes on without it.")
+            self._working.remove(logger)
+            name = logger if isinstance(logger, str) else type(logger).__name__
+            reason = error_text(error)
+            self._warn(
+                f"logging to {name} failed ({reason}); the run goes on without it."
+            )
 
 
 def check_loggers(log_to: str | Sequence[str | RunLogger]) -> list[str | RunLogger]:
-    """Each logger that is asked for, once; raises the errors of `Loggers`."""
-    each = [log_to] if isinstance(log_to, str) else list(log_to)
-    for one in each:
-        if not isinstance(one, str):
-            if not all(callable(getattr(one, name, None)) for name in ("log", "close")):
-                raise_invalid(
-                    "log_to", one, "to have the methods log and close of a RunLogger"
+    """The loggers without repetitions; raises the errors of `Loggers`."""
+    loggers = [log_to] if isinstance(log_to, str) else list(log_to)
+    for logger in loggers:
+        if isinstance(logger, str):
+            _, package = _built_in(logger)
+            if package is not None and importlib.util.find_spec(package) is None:
+                raise ModuleNotFoundError(
+                    f"Logging to {logger} needs the package {package}, which is not installed: "
+                    "pip install 'fl-epe[loggers]'.",
+                    name=package,
                 )
-            continue
-        _, package = _built_in(one)
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(
-                f"Logging to {one} needs the package {package}, which is not installed: "
-                "pip install 'fl-epe[loggers]'.",
-                name=package,
+        elif not all(
+            callable(getattr(logger, name, None)) for name in ("log", "close")
+        ):
+            raise_invalid(
+                "log_to", logger, "to have the methods log and close of a RunLogger"
             )
-    return [one for i, one in enumerate(each) if one not in each[:i]]
+    return [
+        logger for place, logger in enumerate(loggers) if logger not in loggers[:place]
+    ]
 
 
 def _built_in(name: str) -> tuple[Callable[[Path, bool], RunLogger], str | None]:
-    """What makes a built-in logger, and the package that it needs; ``None`` if it needs none.
+    """The class of a built-in logger, and the package that it needs; ``None`` without one.
 
     Raises:
         ValueError: for a name that is not known.
     """
-    known: LoggerName = checked_type("log_to", name, LoggerName)
-    match known:
+    logger: LoggerName = checked_type("log_to", name, LoggerName)
+    match logger:
         case "tensorboard":
             return _TensorBoard, "tensorboard"
         case "mlflow":
             return _MLflow, "mlflow"
         case "wandb":
             return _WandB, "wandb"
-    assert_never(known)
+    assert_never(logger)
 
 
 class _TensorBoard:
-    """Event files in the folder ``tensorboard``; rounds that are told again replace the old."""
+    """Event files in the folder ``tensorboard``; a round that is repeated replaces the old one."""
 
     def __init__(self, folder: Path, resumed: bool) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         path = inside(folder, folder / "tensorboard")
+        # Files are read in the order of the seconds in their names: this one has to be the last.
         while any(path.glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(
-                _SHORTLY
-            )  # files are read by the second in their names: this one is last
+            time.sleep(_SHORTLY)
         self._writer = EventFileWriter(str(path))
         self._start: Any = SessionLog(status=SessionLog.START)
         self._round = 0
 
-    def _add(self, **what: Any) -> None:
+    def _add(self, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer.add_event(Event(wall_time=time.time(), step=self._round, **what))
+        event = Event(wall_time=time.time(), step=self._round, **content)
+        self._writer.add_event(event)
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         self._round = round_number
-        if (
-            self._start is not None
-        ):  # what is there of this round and later ones is forgotten
+        if self._start is not None:  # readers then drop this round and later ones
             self._add(session_log=self._start)
             self._start = None
-        points = [Summary.Value(tag=n, simple_value=v) for n, v in values.items()]
+        points = [
+            Summary.Value(tag=name, simple_value=value)
+            for name, value in values.items()
+        ]
         self._add(summary=Summary(value=points))
         self._writer.flush()
 
@@ -234,20 +235,23 @@ class _TensorBoard:
 
 
 class _SameRun:
-    """By which id a run is known elsewhere, and which rounds it was told, in a file.
+    """A file with the id of a run in another system, and the last round that is logged there.
 
     Attributes:
         id: empty for a new run.
     """
 
     def __init__(self, path: Path, resumed: bool) -> None:
-        self._path, self.id, self._round = inside(path.parent, path), "", -1
+        self._path = inside(path.parent, path)
+        self.id = ""
+        self._round = -1
         if resumed and path.exists():
-            known = json.loads(path.read_text("utf-8"))
-            self.id, self._round = str(known["id"]), int(known["round"])
+            state = json.loads(path.read_text("utf-8"))
+            self.id = str(state["id"])
+            self._round = int(state["round"])
 
     def is_new(self, round_number: int) -> bool:
-        """Whether a round was not told before; it then counts as told."""
+        """Whether a round was not logged before; it then counts as logged."""
         if round_number <= self._round:
             return False
         self._round = round_number
@@ -264,42 +268,41 @@ class _MLflow:
 
         self._client = MlflowClient()
         self._same = _SameRun(folder / "mlflow.json", resumed)
-        if not self._same.id:
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
-            found = self._client.get_experiment_by_name(name)
-            place = (
-                self._client.create_experiment(name)
-                if found is None
-                else found.experiment_id
-            )
-            self._same.id = self._client.create_run(
-                place, run_name=folder.name
-            ).info.run_id
-        else:
+        if self._same.id:
             self._client.update_run(self._same.id, status="RUNNING")
+        else:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
+            experiment = self._client.get_experiment_by_name(name)
+            if experiment is None:
+                experiment_id = self._client.create_experiment(name)
+            else:
+                experiment_id = experiment.experiment_id
+            run = self._client.create_run(experiment_id, run_name=folder.name)
+            self._same.id = run.info.run_id
 
     def log(self, round_number: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
         if self._same.is_new(round_number):
             now = time.time_ns() // 10**6
-            points = [Metric(n, v, now, round_number) for n, v in values.items()]
+            points = [
+                Metric(name, value, now, round_number) for name, value in values.items()
+            ]
             self._client.log_batch(self._same.id, metrics=points)
 
     def close(self, summary: Mapping[str, float | str]) -> None:
         for name, value in summary.items():
             self._client.set_tag(self._same.id, name, value)
         ends = {"stopped": "KILLED", "failed": "FAILED"}
-        self._client.set_terminated(
-            self._same.id, ends.get(str(summary.get("status")), "FINISHED")
-        )
+        end = ends.get(str(summary.get("status")), "FINISHED")
+        self._client.set_terminated(self._same.id, end)
 
 
 class _WandB:
     """A run of Weights & Biases, offline unless ``WANDB_MODE`` says otherwise.
 
-    Its names have no hyphens. What it would note of the machine and of the command, in which a seed
-    may stand, is off.
+    Its names have no hyphens. Its records of the machine and of the command, which may have a seed,
+    are off.
     """
 
     def __init__(self, folder: Path, resumed: bool) -> None:

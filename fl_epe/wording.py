@@ -9,7 +9,7 @@ Examples:
 
 import math
 
-# What threads are called in which a node of this process works.
+# The name of threads in which a node of this process works.
 NODE_THREAD = "fl-epe-node"
 
 
@@ -27,37 +27,42 @@ def number(value: float | None) -> str:
 
 def signed(value: float, plus: str = "") -> str:
     """A number with its sign, or with ``plus`` if it is not negative; "unknown" for NaN."""
-    return (
-        "unknown"
-        if math.isnan(value)
-        else f"{'−' if value < 0 else plus}{number(abs(value))}"
-    )
+    if math.isnan(value):
+        return "unknown"
+    sign = "−" if value < 0 else plus
+    return f"{sign}{number(abs(value))}"
 
 
 def amount(count: float) -> str:
-    """A number that is whole, or an average of such to three digits; "unknown" for NaN."""
+    """A whole number, or an average of whole numbers to three digits; "unknown" for NaN."""
     if math.isnan(count):
         return "unknown"
     return f"{count:,.0f}" if count > 999 else f"{count:.3g}"
 
 
-def counted(count: float, what: str) -> str:
-    """How many there are of ``what``, a word in the singular; an average need not be whole."""
+def counted(count: float, singular: str) -> str:
+    """A count with its noun, which is given in the singular; an average need not be whole."""
     shown = amount(count)
-    return f"{shown} {what}{'' if shown == '1' else 's'}"
+    ending = "" if shown == "1" else "s"
+    return f"{shown} {singular}{ending}"
 
 
 def how_often(count: float) -> str:
     """How often: "once", or so many times."""
-    shown = counted(count, "time")
-    return "once" if shown == "1 time" else shown
+    times = counted(count, "time")
+    return "once" if times == "1 time" else times
 
 
 def unit_of_records(records: int) -> str:
-    """Whose privacy: that of a record, or of a person with several."""
+    """The unit of privacy: a record, or a person with several."""
     return "record" if records == 1 else f"person of {records} records"
+
+
+def capitalized(text: str) -> str:
+    """A text whose first letter is a capital letter."""
+    return text[:1].upper() + text[1:]
 
 
 def sentence(clause: str) -> str:
     """A clause with a capital letter and a full stop."""
-    return f"{clause[:1].upper()}{clause[1:]}."
+    return f"{capitalized(clause)}."

@@ -166,7 +166,7 @@ def settings_of_matplotlib_are_a_link(place):
     (place.received / "matplotlibrc").symlink_to(place.own / "secret.txt")
 
 
-@attempt("report", ".", "--figures", "pdf", says="Figures: ", fresh=True)
+@attempt("report", ".", "--figures", "svg", says="Figures: ", fresh=True)
 def settings_of_matplotlib_are_a_pipe(place):
     place.record()
     os.mkfifo(place.received / "matplotlibrc")
@@ -188,20 +188,20 @@ def templates_and_texts_with_code(place):
     code = "{{ cycler.__init__.__globals__.os.system('" + place.started + "') }}"
     folder = place.received / "templates"
     folder.mkdir()
-    for name in ("report.html.j2", "table.tex.j2"):
+    for name in ("report.html.j2", "silos.html.j2"):
         (folder / name).write_text(code)
         (place.received / name).write_text(code)
     place.record(unit=code, task=code, settings={code: code})
 
 
-@attempt("report", ".", "--details", "--figures", "pdf", "--clients", says="Clients: ")
+@attempt("report", ".", "--details", "--figures", "svg", "--clients", says="Clients: ")
 def outputs_that_are_links(place):
     _with_clients(place)
     for name in ("report.json", "report.html", "epsilon.png", "clients.csv"):
         (place.received / name).symlink_to(place.own / "notes.txt")
 
 
-@attempt("report", ".", "--clients", "--figures", "pdf", says="Clients: ")
+@attempt("report", ".", "--clients", "--figures", "svg", says="Clients: ")
 def outputs_that_are_hard_links(place):
     _with_clients(place)
     (place.received / "figures").mkdir()
@@ -209,8 +209,7 @@ def outputs_that_are_hard_links(place):
     for name in (
         *names,
         "figures/scores.csv",
-        "figures/table.tex",
-        "figures/epsilon.pdf",
+        "figures/epsilon.svg",
     ):
         os.link(place.own / "notes.txt", place.received / name)
 
@@ -219,7 +218,7 @@ def _with_clients(place: Place) -> None:
     limit_with_clients().save(place.received / RECORD)
 
 
-@attempt("report", ".", "--figures", "pdf", says="figures")
+@attempt("report", ".", "--figures", "svg", says="figures")
 def figures_that_are_a_link(place):
     place.record()
     (place.received / "figures").symlink_to(place.own / "home")

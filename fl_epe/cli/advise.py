@@ -1,4 +1,4 @@
-"""``fl-epe advise``: noise for a wanted ε, canaries for a run, and who of a log is worst case."""
+"""``fl-epe advise``: noise for a wanted ε, canaries for a run, and the worst case of a log."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,9 @@ from fl_epe.files import record_in
 from fl_epe.mechanism import strategy_matrix
 from fl_epe.schedules import Schedule, Trace, log_of, make_schedule
 
-_DELTA, _CLIENTS = 1e-5, 10**6
-_SHARES = (0.05, 0.1, 0.2)
+_DELTA = 1e-5
+_CLIENTS = 10**6
+_SHARES = (0.05, 0.1, 0.2)  # of a round that is canaries
 
 
 def _planned(
@@ -25,32 +26,41 @@ def _planned(
     run: AuditRecord | None = None,
 ) -> tuple[Schedule, Trace | None]:
     """The schedule that is asked for, else that of the run, and the log that it replays."""
-    usual = 1.0
+    default_participations = 1.0
     if run is not None:
-        design, mechanism = run.design, run.mechanism
-        spec = spec or design.schedule or mechanism.participation.name
-        usual = mechanism.canary_participations
+        design = run.design
+        spec = spec or design.schedule or run.mechanism.participation.name
+        default_participations = run.mechanism.canary_participations
         if design.num_clients and design.clients_per_round:
-            usual = run.rounds * design.clients_per_round / design.num_clients
+            default_participations = (
+                run.rounds * design.clients_per_round / design.num_clients
+            )
     spec = spec or "epochs"
+    log = None
+    default_rounds = RunConfig.rounds
     with argument_context("participation", spec):
-        log, often = log_of(spec) or (None, usual)
-    rounds = limit.rounds_like(run, rounds, log.rounds if log else RunConfig.rounds)
+        replayed = log_of(spec)
+    if replayed is not None:
+        log, default_participations = replayed
+        default_rounds = log.rounds
+    rounds = limit.rounds_like(run, rounds, default_rounds)
+    if participations is None:
+        participations = default_participations
     with argument_context("participation", spec, "rounds", "participations"):
-        return make_schedule(
-            spec, rounds, often if participations is None else participations
-        ), log
+        return make_schedule(spec, rounds, participations), log
 
 
 def _clients(
     clients: int | None, log: Trace | None, run: AuditRecord | None
 ) -> int | None:
-    """How many clients there are, if anybody says so."""
+    """The number of clients: of the log, as typed, or of the run; ``None`` if it is not known."""
     if clients is not None and clients < 2:
         raise_invalid("clients", clients, ">= 2")
     if log is not None:
         return log.population
-    return clients or (run.design.num_clients if run is not None else None)
+    if clients is None and run is not None:
+        return run.design.num_clients
+    return clients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,16 +191,18 @@ class Canaries:
         clients = _clients(self.clients, log, None) or self.clients
         delta = chosen_delta(self.delta, clients)
         shares = _SHARES if self.share is None else (self.share,)
-        z, setting = self.noise_multiplier, limit.limit_like(None)
-        found = [
-            limit.canary_advice(schedule, z, delta, clients, s, **setting)
-            for s in shares
+        setting = limit.limit_like(None)
+        advice = [
+            limit.canary_advice(
+                schedule, self.noise_multiplier, delta, clients, share, **setting
+            )
+            for share in shares
         ]
         if self.json:
-            print_json({"delta": delta, "advice": found})
+            print_json({"delta": delta, "advice": advice})
             return 0
-        terminal().print(limit.canary_table(found, delta))
-        print_lines(limit.canary_lines(found))
+        terminal().print(limit.canary_table(advice, delta))
+        print_lines(limit.canary_lines(advice))
         return 0
 
 
@@ -232,7 +244,7 @@ class Log:
         """Print it."""
         trace = Trace.read(self.file)
         delta = chosen_delta(self.delta, trace.population)
-        found = limit.exposure(
+        exposure = limit.exposure(
             trace,
             self.noise_multiplier,
             delta,
@@ -242,19 +254,19 @@ class Log:
         )
         if self.json:
             values = {
-                "noise_multiplier": found.noise_multiplier,
+                "noise_multiplier": exposure.noise_multiplier,
                 "delta": delta,
                 "rounds": trace.rounds,
                 "clients": trace.population,
                 "participations": len(trace.client_ids),
-                "sees": found.sees,
-                "median": found.median,
-                "top": found.top(self.top),
-                "caps": found.caps,
+                "sees": exposure.sees,
+                "median": exposure.median,
+                "top": exposure.top(self.top),
+                "caps": exposure.caps,
             }
             print_json(values)
             return 0
-        for table in limit.exposure_tables(found, self.top):
+        for table in limit.exposure_tables(exposure, self.top):
             terminal().print(table)
-        print_lines(limit.exposure_lines(found))
+        print_lines(limit.exposure_lines(exposure))
         return 0

@@ -32,8 +32,8 @@ from fl_epe.limit import (
 from fl_epe.schedules import SCHEDULES, schedule_maker
 from fl_epe.tasks import look_in_current_folder
 
-_OWN = {field.name for field in dataclasses.fields(ComparisonPlan)}
-_SETTINGS = {field.name for field in dataclasses.fields(RunConfig)}
+_OF_PLAN = {field.name for field in dataclasses.fields(ComparisonPlan)}
+_OF_RUN = {field.name for field in dataclasses.fields(RunConfig)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Compare:
     """
 
     NAMES: ClassVar = {
-        **{name: f"--set {name.replace('_', '-')}" for name in _SETTINGS - _OWN},
+        **{name: f"--set {name.replace('_', '-')}" for name in _OF_RUN - _OF_PLAN},
         "noise_multiplier": "--noise-multipliers",
         "canary_participations": "--participations",
         "participation": "--schedules",
@@ -85,13 +85,13 @@ class Compare:
     def __call__(self, words: Sequence[str]) -> int:
         """Measure it."""
         check_count("workers", self.workers)
-        asked = dict(self.plan)
+        settings = dict(self.plan)
         if self.from_log is not None:
-            others = asked.get("schedules") or DEFAULT_SCHEDULES
-            asked["schedules"] = (f"trace:path={self.from_log}", *others)
-        ComparisonPlan(**asked)  # is refused before any log is read
+            schedules = settings.get("schedules") or DEFAULT_SCHEDULES
+            settings["schedules"] = (f"trace:path={self.from_log}", *schedules)
+        ComparisonPlan(**settings)  # is refused before any log is read
         with waiting("Reading the log of who took part"):
-            plan = ComparisonPlan(**with_log(asked))
+            plan = ComparisonPlan(**with_log(settings))
         if plan.task is not None and ":" in plan.task:
             look_in_current_folder()
         output = output_directory(self.output, "compare")
@@ -105,10 +105,11 @@ class Compare:
                     on_cell=lambda done, total: line.show("measured", done, total),
                 )
         except KeyboardInterrupt as stop:
-            again = (
-                f" The same command with --output {shlex.quote(str(output))} goes on."
-            )
-            print_whole("", "Stopped." + again * (plan.task is not None))
+            text = "Stopped."
+            if plan.task is not None:
+                folder = shlex.quote(str(output))
+                text += f" The same command with --output {folder} goes on."
+            print_whole("", text)
             return exit_status(stop)
         if all(row.skipped is not None for row in rows):
             raise ValueError(
@@ -136,14 +137,15 @@ class Schedules:
     def __call__(self, words: Sequence[str]) -> int:
         """Print them."""
         console = terminal()
-        for kind, made in SCHEDULES.items():
+        for kind, schedule_class in SCHEDULES.items():
             console.print(kind, style="bold")
-            about, *_ = description_of(made)[0].split("\n\n")
-            print_whole("  " + " ".join(about.split()))
+            description, _ = description_of(schedule_class)
+            first_paragraph = description.split("\n\n")[0]
+            print_whole("  " + " ".join(first_paragraph.split()))
             maker = schedule_maker(kind)
-            texts = texts_of(made) | texts_of(maker)
-            _, _, *options = inspect.signature(maker, eval_str=True).parameters.values()
-            for option in options:
-                print_whole(f"    {option.name}: {texts.get(option.name, '')}")
+            texts = texts_of(schedule_class) | texts_of(maker)
+            # The first two parameters, rounds and participations, are options of all commands.
+            for name in list(inspect.signature(maker).parameters)[2:]:
+                print_whole(f"    {name}: {texts.get(name, '')}")
         print_whole(description_of(Schedules)[1])
         return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import raise_invalid
 from fl_epe.cli.console import NOT_MEASURED, print_json, print_whole, waiting
 from fl_epe.cli.options import Group, Typed
 from fl_epe.conformance import Target, conform
@@ -57,25 +57,25 @@ class Conform:
         try:
             release = pkgutil.resolve_name(self.target)
         except (ImportError, AttributeError, ValueError) as error:
-            why = f"Expected {{target}} to be module:name, but: {error}."
-            raise ArgumentError(why, target=self.target) from error
-        target = (
-            release if isinstance(release, Target) else Target(release, **self.claim)
-        )
+            raise_invalid("target", self.target, f"to be module:name, but: {error}")
         typed = [self.target]
         for name, value in self.claim.items():
-            values = value if isinstance(value, tuple) else (value,)
-            flag = f"--{name.replace('_', '-')}"
-            typed += [flag] if value is True else [flag, *map(str, values)]
-        target = dataclasses.replace(target, **self.claim, where=shlex.join(typed))
+            typed.append(f"--{name.replace('_', '-')}")
+            if isinstance(value, tuple):
+                typed += map(str, value)
+            elif value is not True:
+                typed.append(str(value))
+        if not isinstance(release, Target):
+            release = Target(release, **self.claim)
+        target = dataclasses.replace(release, **self.claim, where=shlex.join(typed))
         with waiting("Running the mechanism, thousands of times"):
-            found = conform(
+            conformance = conform(
                 target, trials=self.trials, level=self.level, seed=self.seed
             )
         if self.html is not None:
-            self.html.write_text(found.as_html(), encoding="utf-8")
+            self.html.write_text(conformance.as_html(), encoding="utf-8")
         if self.json:
-            print_json(found.as_json())
+            print_json(conformance.as_json())
         else:
-            print_whole(found.table())
-        return 0 if found.passed else NOT_MEASURED
+            print_whole(conformance.table())
+        return 0 if conformance.passed else NOT_MEASURED

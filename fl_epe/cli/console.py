@@ -1,7 +1,7 @@
-"""What several commands print, where they write, and what is said when something goes wrong.
+"""What several commands print, where they write, and how they report an error.
 
-An `ArgumentError` names the option that was typed. Whatever else is raised becomes one line, and
-its traceback is shown where ``--debug`` asks for it.
+The message of an `ArgumentError` names the option that was typed. Any other error becomes one line,
+and its traceback is shown where ``--debug`` asks for it.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from fl_epe.checks import ArgumentError
+from fl_epe.checks import ArgumentError, raise_invalid
 from fl_epe.files import on_one_line, printable, run_folder
 
 # How codecs write what an encoding lacks.
@@ -72,9 +72,7 @@ def output_directory(chosen: Path | None, name: str) -> Path:
     """
     output = chosen or run_folder(name)
     if output.exists() and not output.is_dir():
-        raise ArgumentError(
-            "Expected {output} to be a directory, but it is a file.", output=str(output)
-        )
+        raise_invalid("output", str(output), "to be a directory, but it is a file")
     return output
 
 
@@ -94,11 +92,8 @@ def print_json(values: dict[str, Any]) -> None:
     """Print JSON for another program; ``null`` is a number that is infinite or unknown."""
     from fl_epe.reporting import as_json
 
-    print(
-        printable(
-            json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)
-        )
-    )
+    text = json.dumps(as_json(values), indent=2, ensure_ascii=False, allow_nan=False)
+    print(printable(text))
 
 
 PATIENCE = 1.5
@@ -107,13 +102,12 @@ PATIENCE = 1.5
 
 @contextlib.contextmanager
 def waiting(doing: str) -> Iterator[None]:
-    """Say on a terminal what is done, if it takes longer than `PATIENCE`.
+    """Print on a terminal what is being done, if it takes longer than `PATIENCE`.
 
-    Elsewhere nothing is said, so that what a log or a notebook has does not depend on speed.
+    Elsewhere nothing is printed, so that a log or a notebook does not depend on speed.
     """
-    timer = threading.Timer(
-        PATIENCE, say, [f"{doing} …"], {"prefix": "", "alarm": False}
-    )
+    options = {"prefix": "", "alarm": False}
+    timer = threading.Timer(PATIENCE, say, [f"{doing} …"], options)
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()
@@ -180,9 +174,12 @@ class ProgressLine:
             print(printable(f"{doing} {done}{of}  {text}".rstrip()), flush=True)
 
 
-# Exit statuses: a failure that should not happen; something typed or read is wrong; ε was not
-# measured or is not to be relied on (a report's status is not "ok"); a closed pipe.
-FAILED, BAD_INPUT, NOT_MEASURED, NO_READER = 1, 2, 3, 141
+# Exit statuses.
+FAILED = 1  # a failure that should not happen
+BAD_INPUT = 2  # something that was typed or read is wrong
+NOT_MEASURED = 3  # ε was not measured, or a report's status is not "ok"
+NO_READER = 141  # standard output is a pipe that was closed
+
 ISSUES = "https://github.com/fl-epe/fl-epe/issues"
 _EXTRAS = {"torch": "sim", "sklearn": "sim"} | dict.fromkeys(
     ("PIL", "datasets", "flwr_datasets", "h5py", "pyarrow"), "data"
@@ -209,19 +206,18 @@ def report_error(
         return NOT_MEASURED
     if debug:
         traceback.print_exception(error)
-    if (text := _text(error, names)) is not None:
+    text = _text(error, names)
+    if text is not None:
         say(text)
         return BAD_INPUT
     name = f"{type(error).__name__}{_reason(error)}"
-    shows = "" if debug else " (--debug shows the traceback)"
-    say(
-        f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{shows}"
-    )
+    hint = "" if debug else " (--debug shows the traceback)"
+    say(f"{prog} failed, which it should not: {name}. Please report it: {ISSUES}{hint}")
     return FAILED
 
 
 def _text(error: Exception, names: Mapping[str, str]) -> str | None:
-    """What is wrong with what was typed or read; ``None`` where the fault is ours."""
+    """What is wrong with something typed or read; ``None`` for an error of this package."""
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         extra = _EXTRAS[error.name]
         return f"This needs {error.name}, which is not installed: pip install 'fl-epe[{extra}]'."
@@ -244,7 +240,7 @@ def _text(error: Exception, names: Mapping[str, str]) -> str | None:
 
 
 def remedy(error: OSError) -> str:
-    """What to do about an error of a file, as a sentence; empty if that is not known."""
+    """What to do about an error of a file, as a sentence; empty if there is no advice."""
     if error.errno in _FULL:
         return "Free some space."
     if error.errno in _CLOSED:
@@ -258,13 +254,14 @@ def _reason(error: Exception) -> str:
 
 def say(text: str, prefix: str = "fl-epe: error: ", *, alarm: bool = True) -> None:
     """Print one line on standard error, in red on a terminal if it is an ``alarm``."""
-    coloured = alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    red, plain = ("\x1b[31m", "\x1b[0m") if coloured else ("", "")
-    print(f"{red}{prefix}{on_one_line(text)}{plain}", file=sys.stderr)
+    line = f"{prefix}{on_one_line(text)}"
+    if alarm and sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        line = f"\x1b[31m{line}\x1b[0m"
+    print(line, file=sys.stderr)
 
 
 def close_stdout() -> None:
-    """Nobody reads what this program prints: let what is still to be written go nowhere."""
+    """Discard what is still to be printed, as standard output has no reader."""
     with (
         contextlib.suppress(OSError, ValueError),  # stdout is no file, or closed
         open(os.devnull, "w") as nowhere,

@@ -1,4 +1,4 @@
-"""``fl-epe new`` and ``fl-epe data convert``: a task on data of one's own, and published data."""
+"""``fl-epe new`` and ``fl-epe data convert``: a task on the user's data, and published data."""
 
 import dataclasses
 import json
@@ -15,12 +15,11 @@ from fl_epe.files import write_text
 from fl_epe.tasks import CLEAR_CLASSES, ColumnKinds, classes_to_predict, sort_columns
 
 _CLIENTS = 100  # where no column says whose a row is
-_ENOUGH = RunConfig.clients_per_round  # clients of a round, to train
-_LEAST_OFTEN = 2  # of a client in a run, as nothing is measured of who never takes part
+_LEAST_PARTICIPATIONS = 2  # nothing is measured of clients that never take part
 _CANCER = [
-    f"{kind} {what}"
+    f"{kind} {measure}"
     for kind in ("mean", "worst")
-    for what in ("radius", "texture", "smoothness", "concavity", "symmetry")
+    for measure in ("radius", "texture", "smoothness", "concavity", "symmetry")
 ]
 
 
@@ -75,32 +74,20 @@ class New:
             with waiting(f"Reading {self.data}"):
                 text, about = self._of_table(self.data)
         write_text(path, text)
-        go = "" if path.parent == Path() else f"cd {shlex.quote(str(path.parent))} && "
-        print_whole(
-            f"{path}: a task of your own",
-            *about,
-            f"Next: {go}fl-epe run {path.stem}:task",
-        )
+        command = f"fl-epe run {path.stem}:task"
+        if path.parent != Path():
+            command = f"cd {shlex.quote(str(path.parent))} && {command}"
+        print_whole(f"{path}: a task of your own", *about, f"Next: {command}")
         return 0
 
     def _of_table(self, data: Path) -> tuple[str, list[str]]:
-        """The file for a table, and lines about what becomes of its columns."""
+        """The file for a table, and lines about the use of its columns."""
         from fl_epe.tasks import read_tables
 
         tables = read_tables(str(data), self.by or "")
         train = "train" if "train" in tables else next(iter(tables))
         names = [str(name) for name in tables[train].columns]
-        if self.targets is None:
-            raise_invalid(
-                "targets", None, f"to name a column of {data}: {', '.join(names)}"
-            )
-        needed = [self.targets] if self.by is None else [self.targets, self.by]
-        for argument, column in zip(("targets", "by"), needed, strict=False):
-            if column not in names:
-                wanted = f"to be a column of {data}: {', '.join(names)}"
-                raise_invalid(argument, column, wanted + did_you_mean(column, names))
-        if self.by == self.targets:
-            raise_invalid("by", self.by, "to be another column than --targets")
+        needed = self._needed_columns(data, names)
         table = tables[train].dropna(subset=needed)
         classes = classes_to_predict(tables[train][self.targets])
         kinds = sort_columns(table, but=needed)
@@ -112,29 +99,50 @@ class New:
                 f"{', '.join(names)}. For images or text, write the task with "
                 "fl_epe.tasks.from_datasets: see docs/guides/own-task.md",
             )
-        if self.by is None:
-            clients = min(
-                _CLIENTS, len(table) * 9 // 10
-            )  # a tenth of the rows is held out
-        else:
+        if self.by is not None:
             clients = table[self.by].nunique()
+        else:  # a tenth of the rows is held out
+            clients = min(_CLIENTS, len(table) * 9 // 10)
         if clients < 2:
             raise_invalid(
                 "data", str(data), f"to have the rows of 2 clients, found {clients}"
             )
-        values: dict[str, Any] = {"outputs": classes or 1, "train": train}
+        source = (
+            data.resolve() if data.exists() else data
+        )  # or the id of a hub's data set
+        values: dict[str, Any] = {"train": train, "source": str(source)}
         if classes is None:
             numbers = table[self.targets].astype(float)
-            values |= {"mean": numbers.mean(), "deviation": numbers.std(ddof=0) or 1.0}
-        values["source"] = str(
-            data.resolve() if data.exists() else data
-        )  # or a hub's id
-        text = _filled(self.file, kinds, needed, clients, **values)
-        what = "a real number" if classes is None else f"one of {classes:,} classes"
-        about = [f"To predict: {self.targets}, {what}", *_described(kinds)]
-        if dropped := len(tables[train]) - len(table):
+            values["outputs"] = 1
+            values["mean"] = numbers.mean()
+            values["deviation"] = numbers.std(ddof=0) or 1.0
+            target = "a real number"
+        else:
+            values["outputs"] = classes
+            target = f"one of {classes:,} classes"
+        about = [f"To predict: {self.targets}, {target}", *_described(kinds)]
+        dropped = len(tables[train]) - len(table)
+        if dropped:
             about.append(f"Rows left out, without {' or '.join(needed)}: {dropped:,}")
-        return text, about
+        return _filled(self.file, kinds, needed, clients, **values), about
+
+    def _needed_columns(self, data: Path, names: list[str]) -> list[str]:
+        """The target's column and, if there is one, the owner's, among those of the table."""
+        columns = ", ".join(names)
+        if self.targets is None:
+            raise_invalid("targets", None, f"to name a column of {data}: {columns}")
+        needed = {"targets": self.targets}
+        if self.by is not None:
+            needed["by"] = self.by
+        for argument, column in needed.items():
+            if column not in names:
+                hint = did_you_mean(column, names)
+                raise_invalid(
+                    argument, column, f"to be a column of {data}: {columns}{hint}"
+                )
+        if self.by == self.targets:
+            raise_invalid("by", self.by, "to be another column than --targets")
+        return list(needed.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,11 +186,13 @@ class Convert:
                 vocabulary=self.vocabulary,
                 on_progress=line.show,
             )
-        found = f"{len(store):,} clients, {store.about['examples']:,} examples"
-        lines = [f"{self.target}: {found}, {store.about['held_out']:,} held out"]
-        if without := store.about["clients_without_examples"]:
-            lines.append(f"Clients left out, without examples: {without:,}")
-        print_whole(*lines)
+        print_whole(
+            f"{self.target}: {len(store):,} clients, {store.about['examples']:,} examples, "
+            f"{store.about['held_out']:,} held out"
+        )
+        empty = store.about["clients_without_examples"]
+        if empty:
+            print_whole(f"Clients left out, without examples: {empty:,}")
         return 0
 
 
@@ -200,7 +210,8 @@ def _filled(
     """
     from fl_epe.reporting import render_page
 
-    few = min(_ENOUGH, clients // 2)
+    few = min(RunConfig.clients_per_round, clients // 2)
+    enough = math.ceil(_LEAST_PARTICIPATIONS * clients / RunConfig.rounds)
     text = render_page(
         "own_task.py.j2",
         "cli",
@@ -209,7 +220,7 @@ def _filled(
         needed=needed,
         owner=needed[1] if len(needed) > 1 else None,
         clients=clients,
-        cohort=max(1, few, math.ceil(_LEAST_OFTEN * clients / RunConfig.rounds)),
+        cohort=max(1, few, enough),
         rounds=RunConfig.rounds,
         most_levels=CLEAR_CLASSES,
         quoted=_quoted,
@@ -219,22 +230,22 @@ def _filled(
 
 
 def _described(kinds: ColumnKinds) -> list[str]:
-    """A line for each kind of column that there is, and one for each that is left out."""
+    """A line for each kind of column that there is, and one for each column that is left out."""
     named = {
         "Numbers": kinds.numbers,
         "Categories": kinds.categories,
-        "Dates": list(kinds.dates),
+        "Dates": kinds.dates,
     }
-    lines = [f"{what}: {', '.join(names)}" for what, names in named.items() if names]
-    return lines + [
-        f"Left out: {name} ({reason})" for name, reason in kinds.left_out.items()
-    ]
+    lines = [f"{kind}: {', '.join(names)}" for kind, names in named.items() if names]
+    for name, reason in kinds.left_out.items():
+        lines.append(f"Left out: {name} ({reason})")
+    return lines
 
 
 def _quoted(value: object) -> str:
-    """A literal with double quotes; of several values each on a line of its own if it is long.
+    """A literal with double quotes; if it is long, each of several values has its own line.
 
-    What is not printable is written as Python's escapes, which are JSON's for what that escapes.
+    Letters that are not printable are Python's escapes, which are JSON's where JSON has some.
     """
     text = json.dumps(value, ensure_ascii=False)
     if len(text) >= 80:

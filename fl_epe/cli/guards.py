@@ -1,4 +1,4 @@
-"""What keeps a command from doing harm: signals, and settings of the current folder.
+"""Guards of a command: against signals, and against settings of the current folder.
 
 `signals_stop` makes Ctrl-C, SIGTERM and SIGHUP end a command alike, a run so that its rounds are
 kept; `end_beside_threads` ends the process where a second one came.
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from fl_epe.simulation import StopRequest
 
 _SIGNALS = [
-    getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)
 ]
 
 
@@ -32,8 +34,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """128 and the number of the signal, which is SIGINT unless it was another."""
-    return 128 + signal.Signals[stop.args[0] if isinstance(stop, Stopped) else "SIGINT"]
+    """128 and the number of the signal, which is SIGINT where `Stopped` does not name another."""
+    name = stop.args[0] if isinstance(stop, Stopped) else "SIGINT"
+    return 128 + signal.Signals[name]
 
 
 @contextlib.contextmanager
@@ -48,23 +51,23 @@ def signals_stop(stop: StopRequest | None = None) -> Iterator[list[int]]:
         stop: asks the run.
 
     Yields:
-        The numbers of the signals that came.
+        The numbers of the signals so far.
     """
-    came: list[int] = []
+    received: list[int] = []
 
     def handle(number: int, frame: types.FrameType | None) -> None:
-        came.append(number)
-        if stop is None or len(came) > 1 or not stop.ask():
+        received.append(number)
+        if stop is None or len(received) > 1 or not stop.ask():
             raise Stopped(signal.Signals(number).name)
 
     in_main = threading.current_thread() is threading.main_thread()
     with contextlib.ExitStack() as afterwards:
         for number in _SIGNALS if in_main else ():
-            known = signal.getsignal(number)
-            if known not in (signal.SIG_IGN, None):
+            handler = signal.getsignal(number)
+            if handler not in (signal.SIG_IGN, None):
                 signal.signal(number, handle)
-                afterwards.callback(signal.signal, number, known)
-        yield came
+                afterwards.callback(signal.signal, number, handler)
+        yield received
 
 
 def import_matplotlib() -> None:

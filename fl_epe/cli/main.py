@@ -70,19 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     that should not happen, 128 + n when stopped by signal n and 141 when nobody reads the output
     any more. `argparse` exits by itself for options that do not exist (2) and for help (0).
     """
-    for (
-        name,
-        value,
-    ) in SILENCE.items():  # before Flower is imported: it reads them only then
+    # Flower reads these only when it is imported, which is later.
+    for name, value in SILENCE.items():
         os.environ.setdefault(name, value)
+    # ε and θ can be printed, whatever the terminal's encoding.
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # ε and θ, whatever the terminal's encoding
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=console.SPELLED_OUT)
+    words = sys.argv[1:] if argv is None else argv
     try:
         with signals_stop():
-            status = _carried_out(list(sys.argv[1:] if argv is None else argv))
+            status = _carried_out(list(words))
     except KeyboardInterrupt as stop:
         print("Stopped.", file=sys.stderr)
         status = exit_status(stop)
@@ -121,12 +119,10 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         option = unknown[0].partition("=")[0]
-        known = [
-            name for name in arguments.parser.names.values() if name.startswith("-")
-        ]
         hint = " (a value with a space needs quotes)"
         if option.startswith("-"):
-            hint = did_you_mean(option, known)
+            names = arguments.parser.names.values()
+            hint = did_you_mean(option, [name for name in names if name[:1] == "-"])
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return arguments
 
@@ -146,15 +142,15 @@ def parser_for(words: Sequence[str]) -> Parser:
     parser.add_argument(
         "--version", action="version", version=f"fl-epe {fl_epe.__version__}"
     )
-    above: dict[str, Any] = {
+    folders: dict[str, Any] = {
         "": parser.add_subparsers(required=True, metavar="COMMAND")
     }
     typed = [word for word in words if not word.startswith("-")]
     for name, (place, summary) in COMMANDS.items():
         folder, _, last = name.rpartition(" ")
-        command = above[folder].add_parser(last, help=summary)
+        command = folders[folder].add_parser(last, help=summary)
         if not place:
-            above[name] = command.add_subparsers(required=True, metavar="WHAT")
+            folders[name] = command.add_subparsers(required=True, metavar="WHAT")
         elif typed[: len(name.split())] == name.split():
             _fill(command, place, words)
     return parser

@@ -43,34 +43,35 @@ from fl_epe.cli.console import BAD_INPUT
 from fl_epe.files import on_one_line
 
 _SECTIONS = re.compile(r"\n\n(Attributes|Examples):\n")
+_NAMED_SECTION = re.compile(r"(?:Attributes|Args|Options):\n")
+_NAMED_TEXT = re.compile(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", re.M)
 
-Made = TypeVar("Made")
+Command = TypeVar("Command")
 
 # The type of a field that is a `Group`.
 Typed = Mapping[str, Any]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviated options, and says what is wrong in one line.
+    """A parser without defaults and abbreviated options, whose errors are one line.
 
     Attributes:
         names: what is typed for an argument, by its name in Python.
     """
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.allow_abbrev, self.formatter_class = (
-            False,
-            argparse.RawDescriptionHelpFormatter,
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            allow_abbrev=False,
+            argument_default=argparse.SUPPRESS,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **options,
         )
-        self.names = dict[str, str]()
+        self.names: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Print the message and end with status 2."""
-        self.exit(
-            BAD_INPUT,
-            f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n",
-        )
+        line = f"fl-epe: error: {on_one_line(message)} (see {self.prog} --help)\n"
+        self.exit(BAD_INPUT, line)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,47 +110,50 @@ def add_options(
         without: names of fields that get no option.
         prefix: before the names of the parser's attributes, which are the fields' names.
     """
-    texts, kinds = (
-        texts_of(settings),
-        typing.get_type_hints(settings, include_extras=True),
-    )
+    texts = texts_of(settings)
+    kinds = typing.get_type_hints(settings, include_extras=True)
     for field in dataclasses.fields(settings):
-        kind, mark = kinds[field.name], None
+        name = field.name
+        text = texts.get(name)
+        kind = kinds[name]
+        mark = None
         if typing.get_origin(kind) is Annotated:
             kind, mark = typing.get_args(kind)
-        text = texts.get(field.name)
         if isinstance(mark, Group):
             inner = mark.settings
-            inner = inner if isinstance(inner, type) else inner(parser, words)
-            inside = parser.add_argument_group((text or field.name).removesuffix("."))
+            if not isinstance(inner, type):
+                inner = inner(parser, words)
+            title = (text or name).removesuffix(".")
             add_options(
                 parser,
                 inner,
-                group=inside,
+                group=parser.add_argument_group(title),
                 without=mark.without,
-                prefix=f"{field.name} ",
+                prefix=f"{name} ",
             )
-        elif field.name not in without and (how := _how_to_read(kind, field.default)):
-            how["help"] = _help(text, field.default)
-            needed = field.default is field.default_factory is dataclasses.MISSING
-            if mark is None:
-                option = parser.names.setdefault(
-                    field.name, "--" + field.name.replace("_", "-")
-                )
-                how |= {"dest": prefix + field.name, "required": needed and not prefix}
-                (group or parser).add_argument(option, default=None, **how)
-            else:
-                parser.names[field.name] = mark
-                nargs = {} if needed else {"nargs": "?"}
-                parser.add_argument(field.name, **how | nargs | {"metavar": mark})
+            continue
+        how = _how_to_read(kind, field.default)
+        if name in without or not how:
+            continue
+        how["help"] = _help(text, field.default)
+        is_needed = field.default is field.default_factory is dataclasses.MISSING
+        if mark is None:
+            option = parser.names.setdefault(name, "--" + name.replace("_", "-"))
+            how["dest"] = prefix + name
+            how["required"] = is_needed and not prefix
+            (group or parser).add_argument(option, **how)
+        else:
+            parser.names[name] = mark
+            how["metavar"] = mark
+            if not is_needed:
+                how |= {"nargs": "?", "default": field.default}
+            parser.add_argument(name, **how)
 
 
-def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
-    """A dataclass of what was typed; the values of a `Group` become a dictionary by name."""
+def make(settings: Callable[..., Command], arguments: argparse.Namespace) -> Command:
+    """The dataclass with the typed values; those of a `Group` become a dictionary by name."""
     values: dict[str, Any] = {}
     for dest, value in vars(arguments).items():
-        if value is None:
-            continue
         if isinstance(value, list):
             value = dict(value) if isinstance(value[0], tuple) else tuple(value)
         name, _, inner = dest.partition(" ")
@@ -157,41 +161,36 @@ def make(settings: Callable[..., Made], arguments: argparse.Namespace) -> Made:
             values.setdefault(name, {})[inner] = value
         else:
             values[name] = value
-    names = inspect.signature(settings).parameters
-    made = settings(**{name: value for name, value in values.items() if name in names})
-    check_types(made)
-    return made
+    parameters = inspect.signature(settings).parameters
+    command = settings(**{name: values[name] for name in parameters if name in values})
+    check_types(command)
+    return command
 
 
 def description_of(settings: type) -> tuple[str, str]:
-    """What a docstring says before its sections, and its examples, for a terminal."""
-    about, *sections = _SECTIONS.split(
-        "\n\n" + inspect.cleandoc(settings.__doc__ or "")
-    )
+    """A docstring's text before its sections, and its examples, for a terminal."""
+    text = inspect.cleandoc(settings.__doc__ or "")
+    about, *sections = _SECTIONS.split(f"\n\n{text}")
     paragraphs = [
         textwrap.fill(_plain(part), 79) for part in about.split("\n\n") if part
     ]
-    examples = dict(zip(sections[::2], sections[1::2], strict=True)).get("Examples")
-    shown = (
-        f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}\n"
-        if examples
-        else ""
-    )
-    return "\n\n".join(paragraphs), shown
+    examples = ""
+    for title, section in zip(sections[::2], sections[1::2], strict=True):
+        if title == "Examples":
+            lines = textwrap.indent(textwrap.dedent(section), "  ")
+            examples = f"examples:\n{lines}\n"
+    return "\n\n".join(paragraphs), examples
 
 
 def texts_of(settings: Callable[..., Any]) -> dict[str, str]:
-    """What docstrings say of each attribute or option; nothing where docstrings are stripped."""
+    """The text of each attribute or option in docstrings; empty where these are stripped."""
     texts: dict[str, str] = {}
-    for each in reversed(
-        inspect.getmro(settings) if isinstance(settings, type) else (settings,)
-    ):
-        text = inspect.cleandoc(each.__doc__ or "")
-        section = (*re.split(r"(?:Attributes|Args|Options):\n", text, maxsplit=1), "")[
-            1
-        ]
-        found = re.findall(r"^(?: {4})?(\w+): (.+(?:\n {5,}.+)*)", section, re.M)
-        texts |= {name: _plain(text) for name, text in found}
+    documented = inspect.getmro(settings) if isinstance(settings, type) else (settings,)
+    for item in reversed(documented):
+        docstring = inspect.cleandoc(item.__doc__ or "")
+        for section in _NAMED_SECTION.split(docstring, maxsplit=1)[1:]:
+            for name, text in _NAMED_TEXT.findall(section):
+                texts[name] = _plain(text)
     return texts
 
 
@@ -202,26 +201,30 @@ def _plain(text: str) -> str:
 def _how_to_read(kind: Any, default: Any = None) -> dict[str, Any]:
     """How argparse reads a value of this type; empty if it cannot be typed as an option."""
     kinds = [part for part in parts_of(kind) if part is not types.NoneType]
-    kind, words = kinds[0], tuple(part for part in kinds if isinstance(part, str))
-    if kind is bool:
-        both = default is True or default is None
-        return {"action": argparse.BooleanOptionalAction if both else "store_true"}
-    if typing.get_origin(kind) is Mapping:
+    words = tuple(part for part in kinds if isinstance(part, str))
+    if kinds[0] is bool:
+        has_no_form = default is True or default is None
+        action = argparse.BooleanOptionalAction if has_no_form else "store_true"
+        return {"action": action}
+    origin = typing.get_origin(kinds[0])
+    if origin is Mapping:
         return {"action": "append", "type": name_and_value, "metavar": "NAME=VALUE"}
-    if typing.get_origin(kind) is tuple:
-        how = _how_to_read(typing.get_args(kind)[0])
-        return how and how | {"nargs": "+", "action": "extend"}
+    if origin is tuple:
+        how = _how_to_read(typing.get_args(kinds[0])[0])
+        return {**how, "nargs": "+", "action": "extend"} if how else {}
     if words and float in kinds:
         return {"type": _number(float, words), "metavar": "|".join(("X", *words))}
     if words:
         return {"choices": words}
-    return dict(zip(("type", "metavar"), _READERS.get(kind, ()), strict=False))
+    return _READERS.get(kinds[0], {}).copy()
 
 
-def _number(kind: type, words: Collection[str] = ()) -> Callable[[str], Any]:
-    """What makes a finite number of what somebody typed, unless it is one of the words."""
+def _number(
+    kind: type[int] | type[float], words: Collection[str] = ()
+) -> Callable[[str], float | str]:
+    """A reader of a number that is finite as a float, or of one of the words."""
 
-    def number(text: str) -> Any:
+    def number(text: str) -> float | str:
         if text in words:
             return text
         value = kind(text)
@@ -239,6 +242,10 @@ def _text(text: str) -> str:
     return text
 
 
+def _path(text: str) -> Path:
+    return Path(_text(text))
+
+
 def name_and_value(text: str) -> tuple[str, Any]:
     """The two parts of "NAME=VALUE", where the value is in JSON or else text as it is."""
     name, equals, value = text.partition("=")
@@ -249,25 +256,23 @@ def name_and_value(text: str) -> tuple[str, Any]:
     return name.replace("-", "_"), value
 
 
-# What makes a value of each type from a word of the command line, and how help shows it.
-_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
-    int: (_number(int), "N"),
-    float: (_number(float), "X"),
-    str: (_text, "TEXT"),
-    Path: (lambda text: Path(_text(text)), "PATH"),
+# How argparse makes a value of each type from a word of the command line, and how help shows it.
+_READERS: dict[Any, dict[str, Any]] = {
+    int: {"type": _number(int), "metavar": "N"},
+    float: {"type": _number(float), "metavar": "X"},
+    str: {"type": _text, "metavar": "TEXT"},
+    Path: {"type": _path, "metavar": "PATH"},
 }
 
 
 def _help(text: str | None, default: Any) -> str | None:
-    """The text for a terminal, with the default unless the text says it."""
+    """The text for a terminal, with the default unless the text has it."""
     if text is None:
         return None
-    plain = text.replace("%", "%%").removesuffix(".")
-    if (
-        "(default: " in plain
-        or default is False
-        or default in (None, (), dataclasses.MISSING)
-    ):
-        return plain
-    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-    return f"{plain} (default: {shown})"
+    text = text.replace("%", "%%").removesuffix(".")
+    no_default = default is False or default in (None, (), dataclasses.MISSING)
+    if no_default or "(default: " in text:
+        return text
+    if isinstance(default, tuple):
+        default = " ".join(map(str, default))
+    return f"{text} (default: {default})"

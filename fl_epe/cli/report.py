@@ -1,4 +1,4 @@
-"""``fl-epe report``, ``export`` and ``estimate``: what is made of records and scores."""
+"""``fl-epe report``, ``export`` and ``estimate``: commands that read records and scores."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Report:
 
     Examples:
         fl-epe report runs/half
-        fl-epe report runs/half --figures pdf svg
+        fl-epe report runs/half --figures svg png
         fl-epe report runs/half runs/quarter runs/eighth --output side-by-side
 
     Attributes:
         run_dirs: holds record.npz, or is such a file by another name, beside which the report is
             written; several are compared.
-        figures: also write every figure in the style of a paper into RUN_DIR/figures, as any of
-            pdf, svg and png, beside it what it draws as CSV, scores.csv and the table for LaTeX.
+        figures: also write every figure in the style of a paper into RUN_DIR/figures, as svg, png
+            or both, beside it what it draws as CSV, and scores.csv.
         clients: also write clients.csv into RUN_DIR: ε of each client in the log, for adversaries
             who know its rounds. It is personal data.
         delta: of several runs, compare at this target δ (default: that of the runs; if they
@@ -57,7 +57,7 @@ class Report:
     NAMES: ClassVar = {"run_dir": "RUN_DIR"}
 
     run_dirs: Annotated[tuple[Path, ...], "RUN_DIR"]
-    figures: tuple[Literal["pdf", "svg", "png"], ...] = ()
+    figures: tuple[Literal["svg", "png"], ...] = ()
     clients: bool = False
     delta: float | None = None
     output: Path | None = None
@@ -66,19 +66,20 @@ class Report:
     @waiting("Computing what the record tells")
     def __call__(self, words: Sequence[str]) -> int:
         """Write the report of one run, or compare several."""
-        several = len(self.run_dirs) > 1
-        for name in (
-            ("figures", "clients", "details") if several else ("delta", "output")
-        ):
-            if (value := getattr(self, name)) != getattr(Report, name):
-                why = "one run; report each of them on its own"
-                why = (
-                    why
-                    if several
-                    else "two or more runs that are compared; one was named"
-                )
-                raise ArgumentError(f"{{{name}}} is for {why}.", **{name: str(value)})
-        return self._compare() if several else self._report(self.run_dirs[0])
+        if len(self.run_dirs) > 1:
+            not_for_these = ["figures", "clients", "details"]
+            purpose = "one run; report each of them on its own"
+        else:
+            not_for_these = ["delta", "output"]
+            purpose = "two or more runs that are compared; one was named"
+        for name in not_for_these:
+            value = getattr(self, name)
+            if value != getattr(Report, name):
+                text = f"{{{name}}} is for {purpose}."
+                raise ArgumentError(text, **{name: str(value)})
+        if len(self.run_dirs) > 1:
+            return self._compare()
+        return self._report(self.run_dirs[0])
 
     def _report(self, directory: Path) -> int:
         from fl_epe.reporting import write_clients, write_figures
@@ -111,13 +112,13 @@ class Report:
             if places.count(place) > 1:
                 raise_invalid("run_dir", str(directory), "to be named once")
         records = {str(run): AuditRecord.load(_record_of(run)) for run in self.run_dirs}
-        found = compare_runs(records, self.delta)
+        compared = compare_runs(records, self.delta)
         print()
-        print_runs_compared(terminal(), found)
+        print_runs_compared(terminal(), compared)
         import_matplotlib()
-        pages = write_runs_compared(found, self.output or Path())
+        pages = write_runs_compared(compared, self.output or Path())
         print_whole(f"Comparison: {pages[0]}")
-        return 0 if found.measured else NOT_MEASURED
+        return 0 if compared.measured else NOT_MEASURED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +178,14 @@ def print_and_write(
     write_report(summary, directory)
     print()
     print_report(terminal(), summary, details=details)
-    found = summary.performance()
-    for line in found[:-1] or found:  # the loss only where there is no metric
+    lines = summary.performance()
+    for line in lines[:-1] or lines:  # the loss only where there is no metric
         print_whole(on_one_line(line))
-    more = "" if details else "  (--details prints the rest)"
-    print_whole(f"Report: {directory / 'report.html'}{more}")
+    hint = "" if details else "  (--details prints the rest)"
+    print_whole(f"Report: {directory / 'report.html'}{hint}")
     if ADVISE in what_to_do(summary):
-        asked = f"--like {shlex.quote(str(directory))} --target-epsilon 3"
-        print_whole(f"Noise: {ADVISE} {asked}")
+        folder = shlex.quote(str(directory))
+        print_whole(f"Noise: {ADVISE} --like {folder} --target-epsilon 3")
     return summary
 
 
@@ -227,7 +228,7 @@ class Estimate:
             check_not_negative("claim", self.claim)
         try:
             with waiting("Computing estimates and bounds"):
-                found = summarize_scores(
+                scores = summarize_scores(
                     bare_scores(*read_scores(self.file), self.dim),
                     self.delta,
                     confidence=self.confidence,
@@ -238,13 +239,19 @@ class Estimate:
             if not self.json:
                 raise
             warning = {"code": "not-measured", "text": str(error)}
-            nothing = {"status": "not measured", "warnings": [warning], "answer": None}
-            print_json({**nothing, "details": {}})
+            print_json(
+                {
+                    "status": "not measured",
+                    "warnings": [warning],
+                    "answer": None,
+                    "details": {},
+                }
+            )
             return NOT_MEASURED
-        values = score_values(found)
+        values = score_values(scores)
         if self.json:
             print_json(values)
         else:
-            print_scores(terminal(), found, details=self.details)
-        passed = found.evidence is None or found.evidence.verdict == "not violated"
+            print_scores(terminal(), scores, details=self.details)
+        passed = scores.evidence is None or scores.evidence.verdict == "not violated"
         return 0 if values["status"] == "ok" and passed else NOT_MEASURED

@@ -32,9 +32,10 @@ from fl_epe.seeding import Seeds
 from fl_epe.tasks import find_task, is_reference, look_in_current_folder
 
 if TYPE_CHECKING:
+    from fl_epe.auditing import AuditRecord
     from fl_epe.simulation import Job, Progress
 
-_FINAL = "epsilon-final"  # which there is after the last round alone
+_FINAL = "epsilon-final"  # a metric after the last round alone
 _BUILT_IN_OPTIONS = (
     "--num-clients",
     "--alpha",
@@ -46,7 +47,7 @@ _MODEL = "model.pt"  # of the final model, in a run's folder
 
 
 def task_settings(parser: Parser, words: Sequence[str]) -> type:
-    """The dataclass of the options of the task that somebody typed; an empty one without a task.
+    """The dataclass of the options of the task that was typed; an empty one without a task.
 
     Args:
         parser: of the command, with all its other options.
@@ -56,18 +57,16 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
         ImportError: if the task's module cannot be imported.
         ValueError: if there is no such task, or it has an option of the command's name.
     """
-    if (reference := _reference(parser, words)) is None:
+    reference = _reference(parser, words)
+    if reference is None:
         return dataclasses.make_dataclass("NoOptions", [])
-    if (
-        ":" in reference
-    ):  # a file here must not stand in for a package of a built-in task
+    options = parser._option_string_actions
+    if ":" in reference:
         look_in_current_folder()
-    else:
+    else:  # a file here must not stand in for a package of a built-in task
         typed = {word.partition("=")[0] for word in words if word.startswith("--")}
-        if not typed.issubset(
-            [*parser._option_string_actions, *_BUILT_IN_OPTIONS, "--"]
-        ):
-            # One is misspelt, which is said without PyTorch: it takes seconds to load.
+        if not typed.issubset([*options, *_BUILT_IN_OPTIONS, "--"]):
+            # One is misspelt: the error needs no PyTorch, which takes seconds to load.
             names = [
                 (option[2:].replace("-", "_"), str) for option in _BUILT_IN_OPTIONS
             ]
@@ -75,7 +74,7 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
     settings = find_task(reference).settings
     for field in dataclasses.fields(settings):
         option = "--" + field.name.replace("_", "-")
-        if option in parser._option_string_actions:
+        if option in options:
             raise ValueError(
                 f"Expected the option {field.name!r} of task {reference!r} to have another name: "
                 f"fl-epe run has an option {option} of its own."
@@ -87,26 +86,26 @@ def task_settings(parser: Parser, words: Sequence[str]) -> type:
 
 def _reference(parser: Parser, words: Sequence[str]) -> str | None:
     """The first word that may be a task, and is no option and no option's value."""
-    value = False
+    is_value = False
     for word in words:
-        if not value and not word.startswith("-") and is_reference(word):
+        if not is_value and not word.startswith("-") and is_reference(word):
             return word
         action = parser._option_string_actions.get(word)
-        value = not value and action is not None and action.nargs is None
+        is_value = not is_value and action is not None and action.nargs is None
     return None
 
 
 @contextlib.contextmanager
 def task_errors(reference: str, *but: Any) -> Iterator[None]:
-    """Errors of somebody's own task as errors of that task, with their place.
+    """Errors of a user's task as errors of that task, with their place.
 
     Args:
         reference: of the task.
-        but: errors that are no task's.
+        but: errors that do not come from a task.
 
     Raises:
-        ValueError: for whatever is no `ValueError`, `OSError` or `ImportError`, which speak for
-            themselves.
+        ValueError: for an error other than `ValueError`, `OSError` and `ImportError`, whose
+            messages need no explanation.
     """
     try:
         yield
@@ -154,46 +153,47 @@ class _Machine:
     def _carry_out(
         self, job: Job, output: Path, words: Sequence[str], *, resumed: bool = False
     ) -> int:
-        """Train in a folder that nobody else works in, keep the record, and report on it."""
+        """Train in a folder that is locked, keep the record, and report on it."""
         from fl_epe import flower, simulation
 
+        reference = job.task.reference
+        started = now()
+        command = command_line(words)
+        resume = self._resume_command(job, output)
         stop = simulation.StopRequest()
-        log, started, command = RunLog(output, _warn), now(), command_line(words)
+        line = console.ProgressLine()
+        log = RunLog(output, _warn)
+        loggers = Loggers(self.log_to, output, _warn)
         log.note(
             "started", command=command, task=job.task.name, rounds=job.config.rounds
         )
         remove_parts(output)
-        loggers = Loggers(self.log_to, output, _warn)
-        own = ["--task", job.task.reference] if ":" in job.task.reference else []
-        own += [word for name in self.log_to for word in ("--log-to", name)]
-        for text in simulation.files_named(job.to_dict(), output):
-            own += ["--reads", text]
-        resume = command_line(["resume", str(output), *own])
 
-        def tell(done: Progress) -> None:
-            ended = _FINAL in done.epsilons
-            line.show("round", done.round, done.rounds, _text(done), last=ended)
-            log.progress(done)
-            loggers.log(done.round, done.metrics(), resumed=resumed)
+        def on_round(progress: Progress) -> None:
+            ended = _FINAL in progress.epsilons
+            text = _text(progress)
+            line.show("round", progress.round, progress.rounds, text, last=ended)
+            log.progress(progress)
+            loggers.log(progress.round, progress.metrics(), resumed=resumed)
 
-        def keep_model(theta: Floats32) -> None:
+        def on_model(theta: Floats32) -> None:
             try:
                 job.task.save_model(theta, output / _MODEL)
-            except OSError as error:  # which never ends a run
+            except OSError as error:  # does not end the run
                 _warn(f"{output / _MODEL} could not be written: {error}")
 
         try:
             with (
-                task_errors(job.task.reference, simulation.RunStoppedError),
-                console.ProgressLine() as line,
+                task_errors(reference, simulation.RunStoppedError),
+                line,
                 signals_stop(stop) as signals,
             ):
                 record = flower.simulate(
                     job,
                     checkpoint=output / CHECKPOINT,
                     stop=stop,
-                    on_round=tell,
-                    on_model=keep_model if self.save_model else None,
+                    on_round=on_round,
+                    on_model=on_model if self.save_model else None,
                     backend=self.backend,
                     workers=self.workers,
                     checkpoint_every=self.checkpoint_every,
@@ -212,28 +212,55 @@ class _Machine:
         except BaseException as error:
             log.note("failed", error=type(error).__name__, text=str(error))
             loggers.close({"status": "failed"})
-            kept = simulation.has_checkpoint(output / CHECKPOINT)
-            if not (kept and isinstance(error, KeyboardInterrupt)):
+            is_kept = simulation.has_checkpoint(output / CHECKPOINT)
+            if not (is_kept and isinstance(error, KeyboardInterrupt)):
                 raise
             console.print_whole("", f"Stopped. Go on with: {resume}")
             return exit_status(error)
         log.note("finished", rounds=record.rounds)
         record = record.with_values(**run_facts(output, command, started))
-        again = resume
+        return self._report(record, output, resume, log, loggers)
+
+    def _report(
+        self,
+        record: AuditRecord,
+        output: Path,
+        resume: str,
+        log: RunLog,
+        loggers: Loggers,
+    ) -> int:
+        """Keep the record of a finished run, and report on it."""
+        from fl_epe.simulation import remove_checkpoint
+
+        next_command = resume
         try:
             record.save(output / RECORD)
-            again = command_line(["report", str(output)])
-            simulation.remove_checkpoint(output / CHECKPOINT)
+            next_command = command_line(["report", str(output)])
+            remove_checkpoint(output / CHECKPOINT)
             summary = print_and_write(record, output, details=self.details)
         except OSError as error:
             log.note("failed", error=type(error).__name__, text=str(error))
-            told = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
-            console.say(f"{told} Then go on with: {again}")
+            text = f"The run is finished, but {error}. {console.remedy(error)}".rstrip()
+            console.say(f"{text} Then go on with: {next_command}")
             return console.FAILED
-        status, page = summary.exit_status, str(output / "report.html")
+        status = summary.exit_status
+        page = str(output / "report.html")
         log.note("report", status=summary.status, exit_status=status, page=page)
         loggers.close(summary.metrics(), output)
         return status
+
+    def _resume_command(self, job: Job, output: Path) -> str:
+        """The command that goes on with this run, with all that a checkpoint may not choose."""
+        from fl_epe.simulation import files_named
+
+        words = ["resume", str(output)]
+        if ":" in job.task.reference:
+            words += ["--task", job.task.reference]
+        for name in self.log_to:
+            words += ["--log-to", name]
+        for path in files_named(job.to_dict(), output):
+            words += ["--reads", path]
+        return command_line(words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,8 +320,8 @@ class Run(_Machine):
                     "output", str(output), "to be free: it holds a finished run"
                 )
             if has_checkpoint(output / CHECKPOINT):
-                go_on = command_line(["resume", str(output)])
-                text = f"Expected {{output}} to be free: it holds an unfinished run. See: {go_on}"
+                resume = command_line(["resume", str(output)])
+                text = f"Expected {{output}} to be free: it holds an unfinished run. See: {resume}"
                 raise ArgumentError(text, output=str(output))
             for note in notes:
                 print(f"Note: {on_one_line(note)}", file=sys.stderr)
@@ -325,13 +352,13 @@ class Resume(_Machine):
         from fl_epe.simulation import load_job
 
         if not self.run_dir.is_dir():
-            load_job(self.run_dir / CHECKPOINT)  # says that there is none
+            load_job(self.run_dir / CHECKPOINT)  # raises the error: there is none
         with locked(self.run_dir):
             if (self.run_dir / RECORD).exists():
-                shows = command_line(["report", str(self.run_dir)])
-                text = f"Expected {{run_dir}} to hold an unfinished run. See: {shows}"
+                report = command_line(["report", str(self.run_dir)])
+                text = f"Expected {{run_dir}} to hold an unfinished run. See: {report}"
                 raise ArgumentError(text, run_dir=str(self.run_dir))
-            if ":" in (self.task or ""):  # a module of one's own
+            if self.task is not None and ":" in self.task:  # a module of the user
                 look_in_current_folder()
             job = load_job(self.run_dir / CHECKPOINT, self.task, self.reads)
             return self._carry_out(job, self.run_dir, words, resumed=True)
@@ -346,21 +373,21 @@ def _text(progress: Progress) -> str:
 
     if not progress.round:
         return "starting"
-    value, left = progress.accuracy, f"{progress.seconds_left:.0f} s left"
-    held_out = (
-        f"{progress.metric} {value:.4g}"
-        if progress.metric
-        else f"{progress.eval_loss:.4g}"
-    )
-    held_out = (
-        f"acc {value:.1%}" if progress.metric == "accuracy" else f"held out {held_out}"
-    )
+    if progress.metric == "accuracy":
+        held_out = f"acc {progress.accuracy:.1%}"
+    elif progress.metric:
+        held_out = f"held out {progress.metric} {progress.accuracy:.4g}"
+    else:
+        held_out = f"held out {progress.eval_loss:.4g}"
     names = (_FINAL, "epsilon-all", "epsilon-all-low", "epsilon-all-high")
     final, every, low, high = (progress.epsilons.get(name, math.nan) for name in names)
+    time_left = f"{progress.seconds_left:.0f} s left"
     if math.isnan(every):
-        shown = f"clip {progress.clip_norm:.3g}  {left}"
+        result = f"clip {progress.clip_norm:.3g}  {time_left}"
     elif math.isnan(final):
-        shown = f"ε so far {number(every)} ({number(low)} – {number(high)})  {left}"
+        result = (
+            f"ε so far {number(every)} ({number(low)} – {number(high)})  {time_left}"
+        )
     else:
-        shown = f"ε final model {number(final)}, every round {number(every)}"
-    return f"loss {progress.loss:.4g}  {held_out}  {shown}"
+        result = f"ε final model {number(final)}, every round {number(every)}"
+    return f"loss {progress.loss:.4g}  {held_out}  {result}"

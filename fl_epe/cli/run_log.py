@@ -1,9 +1,9 @@
-"""``run.log``: what happens in a run, one JSON object a line, for programs that watch it.
+"""``run.log``: the events of a run, one JSON object a line, for programs that watch it.
 
     tail -f runs/half/run.log | jq -c 'select(.event == "round") | [.round, ."epsilon-all"]'
 
-Each line has ``time`` (UTC) and ``event``; what else it has is listed in docs/guides/run.md. It
-has no seed. A log that cannot be written is said once, and the run goes on.
+Each line has ``time`` (UTC) and ``event``; docs/guides/run.md lists its other values. The log has
+no seed. If it cannot be written, there is one warning, and the run goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def now() -> str:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """What was typed, as a shell takes it, without the value of --seed.
+    """The command that was typed, as a shell takes it, without the value of --seed.
 
     Examples:
         >>> command_line(["run", "digits", "--seed", "17", "--output", "my runs"])
@@ -39,17 +39,16 @@ def command_line(words: Sequence[str]) -> str:
         >>> command_line(["run", "digits", "--seed= 17"])
         'fl-epe run digits --seed=…'
     """
-    shown, before = ["fl-epe"], ""
+    shown = ["fl-epe"]
+    hides_next = False
     for word in words:
-        option, equals, _ = word.partition("=")
-        if before == "--seed":
+        if hides_next:
             shown.append("…")
-            before = ""
+        elif word.startswith("--seed="):
+            shown.append("--seed=…")
         else:
-            shown.append(
-                "--seed=…" if option == "--seed" and equals else shlex.quote(word)
-            )
-            before = word
+            shown.append(shlex.quote(word))
+        hides_next = word == "--seed" and not hides_next
     return " ".join(shown)
 
 
@@ -58,59 +57,67 @@ class RunLog:
 
     Args:
         directory: of the run.
-        warn: told once, in a sentence, if the log cannot be written.
+        warn: called once, with a sentence, if the log cannot be written.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
-        self._path, self._warn, self._lost = directory / RUN_LOG, warn, False
-        self._faults = 0  # that were noted
+        self._path = directory / RUN_LOG
+        self._warn = warn
+        self._is_lost = False
+        self._noted_faults = 0
 
     def note(self, event: str, **values: Any) -> None:
         """Add a line; numbers that are infinite or unknown become ``null``."""
-        if self._lost:
+        if self._is_lost:
             return
-        told = {n: finite(v) if isinstance(v, float) else v for n, v in values.items()}
-        line = {"time": now(), "event": event, **told}
+        line: dict[str, Any] = {"time": now(), "event": event}
+        for name, value in values.items():
+            line[name] = finite(value) if isinstance(value, float) else value
         try:
             with open(self._path, "a", encoding="utf-8", opener=no_link) as file:
                 file.write(json.dumps(line, allow_nan=False, default=str) + "\n")
         except OSError as error:
-            self._lost = True
+            self._is_lost = True
             self._warn(
                 f"{self._path} cannot be written ({error}); the run goes on without a log."
             )
 
-    def progress(self, done: Progress) -> None:
+    def progress(self, progress: Progress) -> None:
         """Note where the run stands after a round, or before the first one of this process."""
-        more = {
-            name: getattr(done, name)
-            for name in ("rounds", "seconds_left", "fault_counts")
-        }
-        texts, self._faults = done.faults[self._faults :], len(done.faults)
-        self.note("round", round=done.round, **done.metrics(), faults=texts, **more)
+        new_faults = progress.faults[self._noted_faults :]
+        self._noted_faults = len(progress.faults)
+        self.note(
+            "round",
+            round=progress.round,
+            **progress.metrics(),
+            faults=new_faults,
+            rounds=progress.rounds,
+            seconds_left=progress.seconds_left,
+            fault_counts=progress.fault_counts,
+        )
 
 
 def run_facts(directory: Path, command: str, started: str) -> dict[str, Any]:
-    """What a record keeps of when and how its run was made: ``started``, ``ended``, ``commands``.
+    """How a run was made, as its record keeps it: ``started``, ``ended`` and ``commands``.
 
     Args:
-        directory: of the run, whose log says what came before, as far as it can be read.
-        command: that is ending the run now.
+        directory: of the run, whose log has the earlier commands, as far as it can be read.
+        command: the command that is ending the run now.
         started: when that command started.
     """
-    known = list[tuple[str, str]]()
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        with open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file:
-            texts = file.read().splitlines()
-        for text in texts:
+    starts = list[tuple[str, str]]()
+    with (
+        contextlib.suppress(OSError, ValueError, LookupError, TypeError),
+        open(directory / RUN_LOG, encoding="utf-8", opener=no_link) as file,
+    ):
+        for text in file:
             line = json.loads(text)
             if line["event"] == "started":
-                words, time = str(line["command"]), str(line["time"])
-                before = (
-                    known if words.startswith("fl-epe resume") else []
-                )  # of another run
-                known = [*before, (words, time)]
-    if not known or known[-1][0] != command:
-        known.append((command, started))
-    commands = tuple(words for words, _ in known)
-    return {"started": known[0][1], "ended": now(), "commands": commands}
+                start = (str(line["command"]), str(line["time"]))
+                if not start[0].startswith("fl-epe resume"):
+                    starts.clear()  # they are of another run
+                starts.append(start)
+    if not starts or starts[-1][0] != command:
+        starts.append((command, started))
+    commands = tuple(typed for typed, _ in starts)
+    return {"started": starts[0][1], "ended": now(), "commands": commands}

@@ -1,4 +1,4 @@
-"""What a person reads: the answer of a record on one screen, on a page, and as figures and JSON.
+"""Reports: the answer of a record on one screen, on a page, and as figures and JSON.
 
 A report is made from an `AuditRecord` alone, so it can be made again at any time.
 
@@ -31,7 +31,7 @@ from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import number
 
 NOT_MEASURED = "not measured"
-"""What stands in place of a number."""
+"""The text in place of a number that was not measured."""
 
 __all__ = [
     "ADVISE",

@@ -1,5 +1,6 @@
 """The picture of the answer: ε of a client of the run against its number of participations."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
@@ -38,89 +39,115 @@ def epsilon_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart 
         ``None`` if no ε was measured.
     """
     client = AuditedClient.of(record)
-    named = [(charts.seen(one.adversary.sees, record), one) for one in answers]
-    often = how_often(client.participations)
+    times = how_often(client.participations)
+    named = [
+        (charts.view_name(answer.adversary.sees, record), answer) for answer in answers
+    ]
     if client.secret is not None:
         return charts.answer_chart(
             named,
             name="epsilon",
-            title=f"ε of a client that is expected to take part {often}",
+            title=f"ε of a client that is expected to take part {times}",
             caption="Circles are estimates with their intervals, triangles what leaks at "
             "least, crosses what theory allows: all for an adversary who does not know in which "
             "rounds the client took part.",
         )
-    measured = {
-        name: found for name, one in named if (found := charts.finite_estimate(one))
-    }
-    if not measured:
+    estimates = dict[str, EpsilonEstimate]()
+    for name, answer in named:
+        estimate = charts.finite_estimate(answer)
+        if estimate is not None:
+            estimates[name] = estimate
+    if not estimates:
         return None
-    estimate, *_ = measured.values()
-    counts, times = _clients(record), client.participations
-    taken = record.presence.sum(axis=0)
-    top = min(max(times, taken.max(initial=0), counts.max(initial=0)), _FAR * times)
-    grid = np.union1d(top * np.linspace(0, 1, _STEPS) ** 2, [times])
-    drawn = [parts for a in answers if (parts := _adversary(record, client, a, grid))]
-    traces = [trace for kind in zip(*drawn, strict=True) for trace in kind]
-    highest = max(y or 0.0 for band, *_ in drawn for y in band["y"])
-    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
-    bars, beyond = [], int(np.sum(counts > top))
-    if len(counts):
-        panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
-        bars.append(_bars(counts[counts <= top], top))
-    room = 1 + _LETTER * max(len(number(found.epsilon)) for found in measured.values())
-    step = next(
-        m * 10**e for e in range(9) for m in (1, 2, 5) if top <= _TICKS * m * 10**e
+    first_estimate = next(iter(estimates.values()))
+    client_counts = _client_counts(record)
+    canary_counts = record.presence.sum(axis=0)
+    largest_count = max(
+        client.participations,
+        canary_counts.max(initial=0),
+        client_counts.max(initial=0),
     )
-    ticks = np.arange(0, top + step / 1000, step).tolist()
-    limit = charts.known(answers[1].analytical.epsilon)
-    is_above = any(found.epsilon > limit for found in measured.values())
+    end = min(largest_count, _FAR * client.participations)
+    squares = end * np.linspace(0, 1, _STEPS) ** 2  # curves are steep near 0
+    grid = np.union1d(squares, [client.participations])
+    drawn = [_adversary_traces(record, client, answer, grid) for answer in answers]
+    drawn = [traces for traces in drawn if traces]
+    areas_first = itertools.chain.from_iterable(zip(*drawn, strict=True))
+    highest = max(y or 0.0 for area, *_ in drawn for y in area["y"])
+    median_client = _median_client_traces(answers[1], estimates, grid, highest)
+    traces = [*areas_first, *median_client]
+    panels: list[tuple[str, float, JSON]] = [("ε", 6.0, {"rangemode": "tozero"})]
+    if len(client_counts):
+        panels.append(("clients", 1.0, {"nticks": 2, "rangemode": "tozero"}))
+        traces.append(_bars(client_counts[client_counts <= end], end))
+    letters = max(len(number(estimate.epsilon)) for estimate in estimates.values())
+    step = next(
+        digit * 10**power
+        for power in range(9)
+        for digit in (1, 2, 5)
+        if end <= _TICKS * digit * 10**power
+    )
     return Chart(
         name="epsilon",
-        title=f"ε at δ = {estimate.delta:.2g} of one client, by how often it takes part",
-        caption=f"Lines are ε by what an adversary sees, with shaded "
-        f"{estimate.confidence:.0%} intervals; open symbols are canaries, at the number "
-        "of rounds that they took part in. Diamonds are the client of the answer, which took part "
-        f"{often}, the median; triangles are what leaks of it at least."
-        + (" An estimate above theory is so by chance." if is_above else "")
-        + (
-            " No canary took part so often."
-            if any(a.extrapolated for a in answers)
-            else ""
-        )
-        + (" Below are the clients of this run." if len(counts) else "")
-        + (
-            f" {beyond:,} more took part up to {how_often(counts.max())}."
-            if beyond
-            else ""
-        ),
-        alternative=f"A client that takes part {often}. {charts.answers_in_words(named)}",
-        traces=charts.in_legend_once(
-            [*traces, *_client(answers[1], measured, grid, highest), *bars]
-        ),
+        title=f"ε at δ = {first_estimate.delta:.2g} of one client, by how often it takes part",
+        caption=" ".join(_caption(times, answers, estimates, client_counts, end)),
+        alternative=f"A client that takes part {times}. {charts.answers_in_words(named)}",
+        traces=charts.in_legend_once(traces),
         layout=charts.axes(
-            "participations", *panels, range=[0, room * top], tickvals=ticks
+            "participations",
+            *panels,
+            range=[0, (1 + _LETTER * letters) * end],
+            tickvals=np.arange(0, end + step / 1000, step).tolist(),
         ),
         may_be_logarithmic=True,
     )
 
 
-def _clients(record: AuditRecord) -> Integers:
-    """How often each real client took part; empty if nobody knows."""
-    if (ids := record.clients.ids) is None or not len(ids):
+def _caption(
+    times: str,
+    answers: tuple[Answer, Answer],
+    estimates: Mapping[str, EpsilonEstimate],
+    client_counts: Integers,
+    end: float,
+) -> Iterator[str]:
+    """The sentences below the chart of a client that takes part ``times``, up to ``end``."""
+    confidence = next(iter(estimates.values())).confidence
+    yield (
+        f"Lines are ε by what an adversary sees, with shaded {confidence:.0%} intervals; "
+        "open symbols are canaries, at the number of rounds that they took part in. Diamonds are "
+        f"the client of the answer, which took part {times}, the median; triangles are what leaks "
+        "of it at least."
+    )
+    limit = charts.drawable(answers[1].analytical.epsilon)
+    if any(estimate.epsilon > limit for estimate in estimates.values()):
+        yield "An estimate above theory is so by chance."
+    if any(answer.extrapolated for answer in answers):
+        yield "No canary took part so often."
+    if len(client_counts):
+        yield "Below are the clients of this run."
+    not_drawn = int(np.sum(client_counts > end))
+    if not_drawn:
+        yield f"{not_drawn:,} more took part up to {how_often(client_counts.max())}."
+
+
+def _client_counts(record: AuditRecord) -> Integers:
+    """How often each real client took part; empty if the record does not say."""
+    ids = record.clients.ids
+    if ids is None or not len(ids):
         return np.empty(0, np.int64)
     return np.asarray(np.bincount(ids, minlength=record.design.num_clients or 0))
 
 
-def _bars(counts: Integers, top: float) -> JSON:
+def _bars(counts: Integers, end: float) -> JSON:
     """How many clients took part how often."""
     width = 1 + int(np.ptp(counts)) // _BARS
-    first, many = np.unique(counts // width, return_counts=True)
+    bins, clients = np.unique(counts // width, return_counts=True)
     return {
         "type": "bar",
         "name": "clients",
-        "x": (first * width + (width - 1) / 2).tolist(),
-        "y": many.tolist(),
-        "width": min(0.8 * width, 0.06 * top),
+        "x": (bins * width + (width - 1) / 2).tolist(),
+        "y": clients.tolist(),
+        "width": min(0.8 * width, 0.06 * end),
         "marker": {"color": PLAIN},
         "hovertemplate": "%{y} clients took part %{x} times<extra></extra>",
         "yaxis": "y2",
@@ -128,89 +155,120 @@ def _bars(counts: Integers, top: float) -> JSON:
     }
 
 
-def _client(
+def _median_client_traces(
     answer: Answer,
-    measured: Mapping[str, EpsilonEstimate],
+    estimates: Mapping[str, EpsilonEstimate],
     grid: Floats,
     highest: float,
 ) -> Iterator[JSON]:
-    """What theory allows, and ε of the client with labels that do not touch."""
-    times, delta = answer.participations, next(iter(measured.values())).delta
-    if math.isfinite(limit := charts.known(answer.analytical.epsilon)):
-        allowed = epsilon_of_shift(
-            shift_of_epsilon(limit, delta) * np.sqrt(grid / times), delta
-        )
+    """What theory allows, and ε of the median client with labels that do not touch."""
+    delta = next(iter(estimates.values())).delta
+    limit = charts.drawable(answer.analytical.epsilon)
+    if math.isfinite(limit):
+        growth = np.sqrt(grid / answer.participations)
+        allowed = epsilon_of_shift(shift_of_epsilon(limit, delta) * growth, delta)
         yield scatter("lines", grid, allowed, "theory", charts.THEORY, "dot")
-    y = [found.epsilon for found in measured.values()]
-    inside = len(y) == 1 or np.ptp(y) > _APART * highest
-    sides = ("bottom right", "top right") if inside else ("top left", "bottom right")
-    at, text = (
-        [sides[epsilon < max(y)] for epsilon in y],
-        [number(epsilon) for epsilon in y],
+    epsilons = [estimate.epsilon for estimate in estimates.values()]
+    larger = max(epsilons)
+    if len(epsilons) == 1 or np.ptp(epsilons) > _APART * highest:
+        larger_place = "bottom right"
+        smaller_place = "top right"
+    else:
+        larger_place = "top left"
+        smaller_place = "bottom right"
+    yield scatter(
+        "markers+text",
+        [answer.participations] * len(epsilons),
+        epsilons,
+        "median client",
+        PLAIN,
+        "diamond",
+        size=7,
+        text=[number(epsilon) for epsilon in epsilons],
+        textposition=[
+            smaller_place if epsilon < larger else larger_place for epsilon in epsilons
+        ],
+        meta=list(estimates),
     )
-    more: JSON = {"size": 7, "text": text, "textposition": at, "meta": list(measured)}
-    x = [times] * len(y)
-    yield scatter("markers+text", x, y, "median client", PLAIN, "diamond", **more)
 
 
-def _adversary(
+def _adversary_traces(
     record: AuditRecord, client: AuditedClient, answer: Answer, grid: Floats
 ) -> tuple[JSON, ...]:
     """Interval, curve, canaries and proof of an adversary; empty if ε was not measured."""
-    sees, fit, scores = answer.adversary.sees, answer.fit, answer.scores
-    if (
-        fit is None
-        or scores is None
-        or (found := charts.finite_estimate(answer)) is None
-    ):
+    sees = answer.adversary.sees
+    fit = answer.fit
+    scores = answer.scores
+    estimate = charts.finite_estimate(answer)
+    if fit is None or scores is None or estimate is None:
         return ()
-    view, name = seen_by(record, Adversary(sees)), charts.seen(sees, record)
+    view = seen_by(record, Adversary(sees))
+    name = charts.view_name(sees, record)
     color, dash, symbol = charts.LOOKS[sees]
-    size, sizes = client.size(view), view.sizes.observed
+    client_size = client.size(view)
+    delta = estimate.delta
 
     def epsilon(scale: ArrayLike, times: ArrayLike) -> Floats:
         share = np.asarray(times) / client.participations
         growth = share if answer.adversary.sees_final else np.sqrt(share)
-        return epsilon_of_shift(np.asarray(scale) * size * growth, found.delta)
+        return epsilon_of_shift(np.asarray(scale) * client_size * growth, delta)
 
-    taken, rest = scored(record, len(sizes)), scores.deviates(fit.scale * sizes)
-    half = float(scipy.special.ndtri((1 + found.confidence) / 2)) * max(fit.width, 1.0)
-    groups = [group for group in _groups(taken) if sizes[group].any()]
-    times = np.array([taken[group].mean() for group in groups])
+    sizes = view.sizes.observed
+    counts = scored_participations(record, len(sizes))
+    residuals = scores.deviates(fit.scale * sizes)
+    groups = [group for group in _groups(counts) if sizes[group].any()]
+    times = np.array([counts[group].mean() for group in groups])
     energies = np.array([np.sum(sizes[group] ** 2) for group in groups])
-    scales = fit.scale + np.array([rest[g] @ sizes[g] for g in groups]) / energies
-    wide = half / np.sqrt(energies)
-    middle, low, high = (epsilon(scales + end * wide, times) for end in (0, -1, 1))
+    shifts = np.array([residuals[group] @ sizes[group] for group in groups])
+    scales = fit.scale + shifts / energies
+    quantile = float(scipy.special.ndtri((1 + estimate.confidence) / 2))
+    half_widths = quantile * max(fit.width, 1.0) / np.sqrt(energies)
+    middle = epsilon(scales, times)
+    bars = charts.error_bars(
+        middle,
+        epsilon(scales - half_widths, times),
+        epsilon(scales + half_widths, times),
+        color,
+    )
     hover = "%{customdata[0]} canaries, %{x:.3g} times: ε %{y:.3g}"
-    markers = scatter(
+    canaries = scatter(
         "markers", times, middle, f"canaries, {name}", color, symbol, size=10
     )
-    canaries = markers | {
-        "error_y": charts.error_bars(middle, low, high, color),
+    canaries |= {
+        "error_y": bars,
         "customdata": [[len(group)] for group in groups],
         "hovertemplate": f"{hover}<extra>{name}</extra>",
     }
-    proved, at = [charts.known(answer.proved)], [client.participations]
-    low, high = epsilon(fit.low, grid), epsilon(fit.high, grid)
-    drawn = (
-        charts.band(grid, low, high, "interval", color),
+    traces = (
+        charts.band(
+            grid, epsilon(fit.low, grid), epsilon(fit.high, grid), "interval", color
+        ),
         scatter("lines", grid, epsilon(fit.scale, grid), name, color, dash),
         canaries,
-        scatter("markers", at, proved, f"at least, {name}", color, "triangle-up"),
+        scatter(
+            "markers",
+            [client.participations],
+            [charts.drawable(answer.proved)],
+            f"at least, {name}",
+            color,
+            "triangle-up",
+        ),
     )
-    return tuple(trace | {"meta": name} for trace in drawn)
+    return tuple(trace | {"meta": name} for trace in traces)
 
 
-def _groups(taken: Integers) -> list[Integers]:
+def _groups(counts: Integers) -> list[Integers]:
     """Which canaries took part equally often, or about so if these would be many groups."""
-    order = np.argsort(taken, kind="stable")[np.sum(taken == 0) :]
-    ends = np.flatnonzero(np.diff(taken[order])) + 1
-    return (
-        np.split(order, ends) if len(ends) < _GROUPS else np.array_split(order, _GROUPS)
-    )
+    order = np.argsort(counts, kind="stable")[np.sum(counts == 0) :]
+    ends = np.flatnonzero(np.diff(counts[order])) + 1
+    if len(ends) < _GROUPS:
+        return np.split(order, ends)
+    return np.array_split(order, _GROUPS)
 
 
-def scored(record: AuditRecord, count: int) -> Integers:
+def scored_participations(record: AuditRecord, count: int) -> Integers:
     """Participations of the ``count`` canaries that have a score."""
-    taken = np.asarray(record.presence.sum(axis=0))
-    return taken if count == len(taken) else taken[taken > 0]
+    participations = np.asarray(record.presence.sum(axis=0))
+    if count == len(participations):
+        return participations
+    return participations[participations > 0]

@@ -17,17 +17,19 @@ from fl_epe.reporting.summary import Summary
 from fl_epe.wording import counted, number, signed
 
 _MOST_ROUNDS = 200  # of a curve
+_LOOKS = {"held out": (FINAL, "solid"), "training": (PLAIN, "dash"), "": (PLAIN, "dot")}
 
 
 def run_charts(summary: Summary) -> list[Chart]:
     """All charts of a run that have something to show, in the order of the page."""
-    if (record := summary.record) is None:
+    record = summary.record
+    if record is None:
         return []
-    found, every = summary.answers, summary.answers[1]
+    answers = summary.answers
     drawn = (
-        epsilon_chart(record, found),
-        rounds_chart(record, every, summary.delta, summary.confidence),
-        scores_chart(record, found),
+        epsilon_chart(record, answers),
+        rounds_chart(record, answers[1], summary.delta, summary.confidence),
+        scores_chart(record, answers),
         training_chart(record),
     )
     return [chart for chart in drawn if chart is not None]
@@ -37,30 +39,32 @@ def rounds_chart(
     record: AuditRecord, answer: Answer, delta: float, confidence: float = 0.95
 ) -> Chart | None:
     """ε so far after each round, its interval that holds at every round at once, and theory's."""
-    so_far = epsilon_by_round(record, delta, confidence=confidence, most=_MOST_ROUNDS)
-    if not so_far:
+    by_round = epsilon_by_round(record, delta, confidence=confidence, most=_MOST_ROUNDS)
+    if not by_round:
         return None
-    rounds, last = np.array([now.round for now in so_far]), so_far[-1].estimate
-    parts = [(e.estimate.epsilon, e.estimate.low, e.estimate.high) for e in so_far]
-    middle, low, high = np.array(parts).T
-    sure, sees = np.isfinite(high), last.adversary
+    rounds = np.array([after.round for after in by_round])
+    estimates = [after.estimate for after in by_round]
+    ends = [(estimate.epsilon, estimate.low, estimate.high) for estimate in estimates]
+    middle, low, high = np.array(ends).T
+    bounded = np.isfinite(high)
     traces = [
-        charts.band(rounds[sure], low[sure], high[sure], "interval", EVERY),
+        charts.band(rounds[bounded], low[bounded], high[bounded], "interval", EVERY),
         scatter("lines", rounds, middle, "ε so far", EVERY, "solid"),
     ]
-    limit, knows = (
-        charts.known(answer.analytical.epsilon),
-        answer.analytical.knows_rounds,
-    )
-    if sees and sees.knows_rounds == knows and math.isfinite(limit):
-        shares = (
-            np.array([now.participations for now in so_far]) / answer.participations
-        )
-        growth = np.sqrt(shares) if knows else np.ones(len(shares))
-        name = "theory" if knows else "theory, at the end"
-        theory = epsilon_of_shift(
-            shift_of_epsilon(limit, last.delta) * growth, last.delta
-        )
+    last = estimates[-1]
+    limit = charts.drawable(answer.analytical.epsilon)
+    knows_rounds = answer.analytical.knows_rounds
+    is_alike = last.adversary and last.adversary.knows_rounds == knows_rounds
+    if is_alike and math.isfinite(limit):
+        shift = shift_of_epsilon(limit, last.delta)
+        if knows_rounds:
+            name = "theory"
+            counts = np.array([after.participations for after in by_round])
+            shifts = shift * np.sqrt(counts / answer.participations)
+        else:
+            name = "theory, at the end"
+            shifts = np.full(len(rounds), shift)
+        theory = epsilon_of_shift(shifts, last.delta)
         traces.append(scatter("lines", rounds, theory, name, charts.THEORY, "dot"))
     later = high[len(high) // 2 :]  # the first intervals may be far wider
     highest = np.nanmax([limit, *middle, *later[np.isfinite(later)]])
@@ -81,25 +85,27 @@ def rounds_chart(
 
 def training_chart(record: AuditRecord) -> Chart | None:
     """Loss, accuracy and clip norm by round, one below the other; ``None`` if nothing changed."""
-    traces, told, panels = (
-        list[JSON](),
-        list[str](),
-        dict[str, tuple[str, float, JSON]](),
-    )
+    traces = []
+    clauses = []
+    panels = dict[str, tuple[str, float, JSON]]()
     for title, name, steps, values in _series(record):
         finite = values[np.isfinite(values)]
         if len(values) != len(steps) or not len(finite) or np.ptp(finite) == 0:
             continue
         panels[title] = (title, 1.0, {"nticks": 5, "rangemode": "tozero"})
-        looks = {"held out": (FINAL, "solid"), "training": (PLAIN, "dash")}
-        look = looks.get(name, (PLAIN, "dot"))
-        at = charts.spread_out(len(steps), _MOST_ROUNDS)
-        panel = charts.panel(list(panels).index(title))
-        traces.append(
-            scatter("lines", steps[at], values[at], name or title, *look, yaxis=panel)
+        drawn = charts.spread_out(len(steps), _MOST_ROUNDS)
+        curve = scatter(
+            "lines",
+            steps[drawn],
+            values[drawn],
+            name or title,
+            *_LOOKS[name],
+            yaxis=charts.panel(list(panels).index(title)),
         )
-        ends = signed(float(values[0])), signed(float(values[-1]))
-        told.append(f"{title} {name}".strip() + f" from {ends[0]} to {ends[1]}")
+        traces.append(curve)
+        first = signed(float(values[0]))
+        last = signed(float(values[-1]))
+        clauses.append(f"{f'{title} {name}'.strip()} from {first} to {last}")
     if not traces:
         return None
     return Chart(
@@ -107,7 +113,7 @@ def training_chart(record: AuditRecord) -> Chart | None:
         title="How the training went",
         caption=f"{', '.join(panels).capitalize()} by round. These say how well the model learned, "
         f"not how private it is.{charts.left_out(record.rounds, 'rounds', _MOST_ROUNDS)}",
-        alternative=f"Over {counted(record.rounds, 'round')}: {'; '.join(told)}.",
+        alternative=f"Over {counted(record.rounds, 'round')}: {'; '.join(clauses)}.",
         traces=charts.in_legend_once(traces),
         layout=charts.axes("round", *panels.values()),
     )
@@ -115,10 +121,12 @@ def training_chart(record: AuditRecord) -> Chart | None:
 
 def _series(record: AuditRecord) -> Iterator[tuple[str, str, Floats, Floats]]:
     """Title, name, rounds and values of each series of the training."""
-    rounds, none = np.arange(1.0, record.rounds + 1), np.empty(0)
-    evaluated = record.metrics.get("eval_round", none)
+    missing = np.empty(0)
+    metrics = record.metrics
+    rounds = np.arange(1.0, record.rounds + 1)
+    evaluated = metrics.get("eval_round", missing)
     metric = record.design.metric.replace("_", " ")
     for title, key in (("loss", "loss"), (metric, "accuracy"), ("ROC AUC", "auc")):
-        yield title, "training", rounds, record.metrics.get(f"train_{key}", none)
-        yield title, "held out", evaluated, record.metrics.get(f"eval_{key}", none)
+        yield title, "training", rounds, metrics.get(f"train_{key}", missing)
+        yield title, "held out", evaluated, metrics.get(f"eval_{key}", missing)
     yield "clip norm", "", rounds, record.mechanism.clip_norms

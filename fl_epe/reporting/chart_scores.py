@@ -4,7 +4,7 @@ import numpy as np
 
 from fl_epe.auditing import Adversary, Answer, AuditRecord, seen_by
 from fl_epe.reporting import charts
-from fl_epe.reporting.chart_epsilon import scored
+from fl_epe.reporting.chart_epsilon import scored_participations
 from fl_epe.reporting.charts import Chart, scatter
 from fl_epe.reporting.numbers import JSON
 from fl_epe.wording import number, signed
@@ -15,50 +15,54 @@ _MOST_NULL = 100  # scores of canaries that took no part
 
 def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart | None:
     """Score against expected score of each canary; ``None`` if nothing was measured."""
-    traces, null, told = list[JSON](), list[JSON](), list[str]()
+    traces = list[JSON]()
+    null_traces = []
+    clauses = list[str]()
     for answer in answers:
-        fit, scores, sees = answer.fit, answer.scores, answer.adversary.sees
+        fit = answer.fit
+        scores = answer.scores
         if fit is None or scores is None:
             continue
-        name, (color, dash, symbol) = charts.seen(sees, record), charts.LOOKS[sees]
-        sizes, at = (
-            seen_by(record, Adversary(sees)).sizes.observed,
-            charts.panel(len(told)),
-        )
-        chosen, times = charts.spread_out(len(sizes)), scored(record, len(sizes))
+        sees = answer.adversary.sees
+        name = charts.view_name(sees, record)
+        color, dash, symbol = charts.LOOKS[sees]
+        of_adversary: JSON = {"yaxis": charts.panel(len(clauses)), "meta": name}
+        sizes = seen_by(record, Adversary(sees)).sizes.observed
         ends = np.array([0.0, float(sizes.max(initial=0.0))])
-        middle, label = fit.scale * ends, f"{name}, κ = {signed(fit.scale)}"
+        line = fit.scale * ends
+        label = f"{name}, κ = {signed(fit.scale)}"
+        chosen = charts.spread_out(len(sizes))
+        counts = scored_participations(record, len(sizes))
         hover = (
             "%{customdata[0]} participations<br>expected score %{x:.3g}, score %{y:.3g}"
         )
         points = scatter(
             "markers", sizes[chosen], scores.observed[chosen], name, color, symbol
         )
-        drawn = [
-            charts.band(ends, middle - _WIDE, middle + _WIDE, "band", color, yaxis=at),
-            scatter("lines", ends, middle, label, color, dash, yaxis=at),
-            points
-            | {
-                "customdata": [[int(times[i])] for i in chosen],
-                "showlegend": False,
-                "yaxis": at,
-            }
-            | {"hovertemplate": f"{hover}<extra>{name}</extra>"},
+        points |= {
+            "customdata": [[int(counts[canary])] for canary in chosen],
+            "showlegend": False,
+            "hovertemplate": f"{hover}<extra>{name}</extra>",
+        }
+        traces += [
+            charts.band(ends, line - _WIDE, line + _WIDE, "band", color) | of_adversary,
+            scatter("lines", ends, line, label, color, dash) | of_adversary,
+            points | of_adversary,
         ]
-        traces += [trace | {"meta": name} for trace in drawn]
         if scores.unobserved is not None:
-            y = scores.unobserved[charts.spread_out(len(scores.unobserved), _MOST_NULL)]
-            look = (charts.PLAIN, "x")
-            place: JSON = {"yaxis": at, "meta": name}
-            null.append(
-                scatter("markers", 0 * y, y, "took no part", *look, size=6, **place)
+            drawn = charts.spread_out(len(scores.unobserved), _MOST_NULL)
+            null = scores.unobserved[drawn]
+            null_trace = scatter(
+                "markers", 0 * null, null, "took no part", charts.PLAIN, "x", size=6
             )
-        told.append(
+            null_traces.append(null_trace | of_adversary)
+        clauses.append(
             f"{name}: scores of {len(sizes):,} canaries are {signed(fit.scale)} times the expected "
             f"ones ({signed(fit.low)} to {signed(fit.high)}), and {number(fit.width)} about them"
         )
-    if not told:
+    if not clauses:
         return None
+    panels = [("score", 1.0, {"nticks": 5})] * len(clauses)
     return Chart(
         name="scores",
         title="Are scores as large as they should be?",
@@ -66,11 +70,7 @@ def scores_chart(record: AuditRecord, answers: tuple[Answer, Answer]) -> Chart |
         "the score to expect from its rounds. The slope of the line is κ, 1 in theory; if one κ "
         "fits all, 95% of the symbols lie in the shaded band. Canaries that took no part lie "
         "about 0." + charts.left_out(record.num_canaries, "canaries"),
-        alternative=f"{'; '.join(told)}.",
-        traces=charts.in_legend_once([*traces, *null]),
-        layout=charts.axes(
-            "expected score",
-            *[("score", 1.0, {"nticks": 5})] * len(told),
-            rangemode="tozero",
-        ),
+        alternative=f"{'; '.join(clauses)}.",
+        traces=charts.in_legend_once([*traces, *null_traces]),
+        layout=charts.axes("expected score", *panels, rangemode="tozero"),
     )

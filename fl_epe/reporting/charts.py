@@ -1,4 +1,4 @@
-"""What a chart of a report is: traces and a layout as JSON, and the same numbers as words and rows.
+"""Charts of a report: traces and a layout as JSON, and the same numbers as words and rows.
 
 A chart is drawn twice. `fl_epe.reporting.still` makes a picture of it, which stands in the page and
 in print; in a browser with JavaScript, plotly draws the same traces over it. Colors are names of
@@ -20,13 +20,13 @@ from fl_epe.reporting.numbers import JSON, interval
 from fl_epe.wording import number
 
 FINAL, EVERY, THEORY, PLAIN = "@final", "@every", "@theory", "@plain"
-"""Roles of colors: what is of the one adversary, of the other, theory's, and of none of these."""
+"""Roles of colors: of one adversary, of the other one, of theory, and of none of these."""
 
 SEEN = {"final": "final model", "all": "every round"}
 """What an adversary sees, in words."""
 
 
-def seen(sees: Sees, record: AuditRecord | None) -> str:
+def view_name(sees: Sees, record: AuditRecord | None) -> str:
     """As `SEEN`, for a record after which there may be more rounds."""
     if sees == "all" or record is None or record.findings.last_model_is_final:
         return SEEN[sees]
@@ -37,7 +37,7 @@ LOOKS = {
     "final": (FINAL, "dash", "square-open"),
     "all": (EVERY, "solid", "circle-open"),
 }
-"""Color, dash and symbol of what is of an adversary."""
+"""Color, dash and symbol of what is drawn of an adversary."""
 
 MOST_POINTS = 300
 """Points of a cloud that a page holds at most."""
@@ -71,38 +71,39 @@ class Chart:
 
     @functools.cached_property
     def points(self) -> list[JSON]:
-        """What is drawn, a row for each point, bar or corner of an area, with its interval.
+        """A row for each point, bar or corner of an area that is drawn, with its interval.
 
         A value stands under the title of the axis that it is drawn at. "adversary" is what an
         adversary sees, where a series is of one; the trace has it as ``meta``.
         """
-        found, x = [], self.layout["xaxis"]["title"]["text"]
+        rows = list[JSON]()
+        x_title = self.layout["xaxis"]["title"]["text"]
         for trace in self.traces:
-            axis = trace.get("yaxis", "y").replace("y", "yaxis")
-            y = self.layout[axis]["title"]["text"] or "row"
-            values = {"series": trace["name"]}
-            values |= {"adversary": trace["meta"]} if "meta" in trace else {}
-            values |= {x: trace["x"], y: trace["y"]}
-            for middle, bars in (
-                (trace[which], trace.get(f"error_{which}")) for which in "xy"
-            ):
+            y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
+            y_title = self.layout[y_axis]["title"]["text"] or "row"
+            columns = {"series": trace["name"]}
+            if "meta" in trace:
+                columns["adversary"] = trace["meta"]
+            columns[x_title] = trace["x"]
+            columns[y_title] = trace["y"]
+            for letter in "xy":
+                bars = trace.get(f"error_{letter}")
                 if bars:
-                    values["from"] = plain(np.subtract(middle, bars["arrayminus"]))
-                    values["to"] = plain(np.add(middle, bars["array"]))
-            count = len(trace["x"])
-            columns = [
-                [each] * count if isinstance(each, str) else each
-                for each in values.values()
+                    middle = trace[letter]
+                    columns["from"] = plain(np.subtract(middle, bars["arrayminus"]))
+                    columns["to"] = plain(np.add(middle, bars["array"]))
+            rows += [
+                {
+                    name: values if isinstance(values, str) else values[place]
+                    for name, values in columns.items()
+                }
+                for place in range(len(trace["x"]))
             ]
-            found += [
-                dict(zip(values, row, strict=True))
-                for row in zip(*columns, strict=True)
-            ]
-        return found
+        return rows
 
     @property
     def columns(self) -> list[str]:
-        """Names of all that `points` have."""
+        """Names of all columns of `points`."""
         return list(dict.fromkeys(name for point in self.points for name in point))
 
 
@@ -119,14 +120,13 @@ def axes(x: str, *panels: tuple[str, float, JSON], **x_axis: Any) -> JSON:
     }
     unit = (1 - _GAP * (len(panels) - 1)) / sum(height for _, height, _ in panels)
     top = 1.0
-    for place, (title, height, more) in enumerate(panels):
+    for place, (title, height, properties) in enumerate(panels):
         low = max(top - unit * height, 0.0)
-        axis = {
+        layout[panel(place).replace("y", "yaxis")] = {
             "title": {"text": title},
             "domain": [round(low, 4), round(top, 4)],
-            **more,
+            **properties,
         }
-        layout[panel(place).replace("y", "yaxis")] = axis
         top = low - _GAP
     return layout
 
@@ -140,11 +140,11 @@ def scatter(
     mode: str, x: ArrayLike, y: ArrayLike, name: str, color: str, look: str, **more: Any
 ) -> JSON:
     """Curves ("lines"; the look is a dash) or markers ("markers"; it is a symbol)."""
-    style = {"line": {"color": color, "dash": look, "width": 2}}
-    if mode != "lines":
-        style = {
-            "marker": {"color": color, "symbol": look, "size": more.pop("size", 9)}
-        }
+    if mode == "lines":
+        style = {"line": {"color": color, "dash": look, "width": 2}}
+    else:
+        size = more.pop("size", 9)
+        style = {"marker": {"color": color, "symbol": look, "size": size}}
     return {
         "type": "scatter",
         "mode": mode,
@@ -157,52 +157,54 @@ def scatter(
     }
 
 
-def band(
-    x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str, **more: Any
-) -> JSON:
+def band(x: ArrayLike, low: ArrayLike, high: ArrayLike, name: str, color: str) -> JSON:
     """The area between two curves, which the legend does not name."""
-    ends = (
-        np.append(np.ravel(x), np.ravel(x)[::-1]),
-        np.append(high, np.ravel(low)[::-1]),
+    there_and_back = np.append(np.ravel(x), np.ravel(x)[::-1])
+    upper_and_lower = np.append(high, np.ravel(low)[::-1])
+    return scatter(
+        "lines",
+        there_and_back,
+        upper_and_lower,
+        name,
+        "rgba(0,0,0,0)",
+        "solid",
+        showlegend=False,
+        fill="toself",
+        fillcolor=color,
+        opacity=0.2,
+        hoverinfo="skip",
     )
-    area: JSON = {
-        "fill": "toself",
-        "fillcolor": color,
-        "opacity": 0.2,
-        "hoverinfo": "skip",
-    }
-    drawn = scatter(
-        "lines", *ends, name, "rgba(0,0,0,0)", "solid", showlegend=False, **area
-    )
-    return drawn | more
 
 
 def in_legend_once(traces: Iterable[JSON]) -> tuple[JSON, ...]:
     """The traces, of which the legend shows each name once."""
-    named, found = set[str](), list[JSON]()
+    names = set()
+    marked = []
     for trace in traces:
-        shown = trace.get("showlegend", trace["name"] not in named)
-        named |= {trace["name"]} if shown else set()
-        found.append(trace | {"showlegend": shown})
-    return tuple(found)
+        is_shown = trace.get("showlegend", trace["name"] not in names)
+        if is_shown:
+            names.add(trace["name"])
+        marked.append(trace | {"showlegend": is_shown})
+    return tuple(marked)
 
 
 def error_bars(middle: ArrayLike, low: ArrayLike, high: ArrayLike, color: str) -> JSON:
     """Intervals about points; an end that is not finite is not drawn."""
-    sides = np.subtract(high, middle), np.subtract(middle, low)
-    above, below = ([end or 0.0 for end in plain(np.ravel(side))] for side in sides)
-    look = {"color": color, "thickness": 2, "width": 0}
+    above = plain(np.ravel(np.subtract(high, middle)))
+    below = plain(np.ravel(np.subtract(middle, low)))
     return {
         "type": "data",
         "symmetric": False,
-        "array": above,
-        "arrayminus": below,
-        **look,
+        "array": [length or 0.0 for length in above],
+        "arrayminus": [length or 0.0 for length in below],
+        "color": color,
+        "thickness": 2,
+        "width": 0,
     }
 
 
 def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | None:
-    """ε of each answer: estimate, interval, what leaks at least, what theory allows, a row each.
+    """ε of each answer: estimate, interval, lower bound and theory, a row each.
 
     Args:
         named: answers with the names of their rows.
@@ -211,21 +213,27 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
     Returns:
         ``None`` if no ε was measured.
     """
-    shown = [(name, a, e) for name, a in named if (e := finite_estimate(a))]
-    if not shown:
+    names = []
+    ends = []
+    proved = []
+    allowed = []
+    for name, answer in named:
+        estimate = finite_estimate(answer)
+        if estimate is not None:
+            names.append(name)
+            ends.append([estimate.epsilon, estimate.low, estimate.high])
+            proved.append(drawable(answer.proved))
+            allowed.append(drawable(answer.analytical.epsilon))
+    if not names:
         return None
-    names = [name for name, _, _ in shown]
-    ends = [[e.epsilon, e.low, e.high] for _, _, e in shown]
     middle, low, high = np.maximum(ends, _FLOOR).T
-    far = middle.max() > _FAR * middle.min()
-    x_axis = {"type": "log"} if far else {"rangemode": "tozero"}
-    least = [known(answer.proved) for _, answer, _ in shown]
-    theory = [known(answer.analytical.epsilon) for _, answer, _ in shown]
-    drawn = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
+    is_far = middle.max() > _FAR * middle.min()
+    x_axis = {"type": "log"} if is_far else {"rangemode": "tozero"}
+    epsilons = scatter("markers", middle, [], "ε, interval", PLAIN, "circle", size=11)
     traces = (
-        drawn | {"error_x": error_bars(middle, low, high, PLAIN)},
-        scatter("markers", least, [], "at least", PLAIN, "triangle-right"),
-        scatter("markers", theory, [], "theory allows", THEORY, "x"),
+        epsilons | {"error_x": error_bars(middle, low, high, PLAIN)},
+        scatter("markers", proved, [], "at least", PLAIN, "triangle-right"),
+        scatter("markers", allowed, [], "theory allows", THEORY, "x"),
     )
     return Chart(
         alternative=answers_in_words(named),
@@ -237,48 +245,50 @@ def answer_chart(named: Sequence[tuple[str, Answer]], **about: Any) -> Chart | N
 
 def finite_estimate(answer: Answer) -> EpsilonEstimate | None:
     """The answer's estimate, if it can be drawn."""
-    found = answer.estimate
-    return found if found is not None and math.isfinite(found.epsilon) else None
+    estimate = answer.estimate
+    if estimate is None or not math.isfinite(estimate.epsilon):
+        return None
+    return estimate
 
 
 def answers_in_words(named: Iterable[tuple[str, Answer]]) -> str:
-    """ε, interval, what leaks at least and what theory allows of each answer, in a sentence."""
+    """ε, interval, lower bound and theory of each answer, in a sentence."""
     words = "{}: ε {}, interval {}, at least {}, theory allows {}"
-    return (
-        "; ".join(words.format(name, *answer_cells(answer)) for name, answer in named)
-        + "."
-    )
+    clauses = [words.format(name, *answer_cells(answer)) for name, answer in named]
+    return "; ".join(clauses) + "."
 
 
 def answer_cells(answer: Answer) -> tuple[str, str, str, str]:
-    """ε, interval, what leaks at least and what theory allows, as text."""
-    found, limit = answer.estimate, answer.analytical.epsilon
+    """ε, interval, lower bound and theory, as text."""
+    limit = answer.analytical.epsilon
     theory = "none known" if limit is None else number(limit)
-    if found is None:
+    estimate = answer.estimate
+    if estimate is None:
         return "not measured", "–", "–", theory
-    least = "–" if not answer.proved else number(answer.proved)
-    return number(found.epsilon), interval(found), least, theory
+    proved = number(answer.proved) if answer.proved else "–"
+    return number(estimate.epsilon), interval(estimate), proved, theory
 
 
-def known(value: float | None) -> float:
+def drawable(value: float | None) -> float:
     """A value to draw, or NaN, which is not drawn, for one that is unknown, infinite or 0."""
     return value if value and math.isfinite(value) else math.nan
 
 
 def plain(values: Iterable[float]) -> list[float | None]:
-    """Five significant digits of each, as JSON; ``None`` for what is not finite."""
+    """Five significant digits of each value, as JSON; ``None`` for one that is not finite."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
-def spread_out(count: int, most: int = MOST_POINTS) -> Integers:
-    """Which of ``count`` things to draw: all, or ``most`` that are evenly spread over them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round()).astype(
-        np.int64
-    )
+def spread_out(count: int, limit: int = MOST_POINTS) -> Integers:
+    """Which of ``count`` points to draw: all, or ``limit`` that are evenly spread over them."""
+    places = np.linspace(0, count - 1, min(count, limit)).round()
+    return np.unique(places).astype(np.int64)
 
 
-def left_out(count: int, what: str, most: int = MOST_POINTS) -> str:
+def left_out(count: int, plural: str, limit: int = MOST_POINTS) -> str:
     """A sentence on what `spread_out` leaves out; empty if that is nothing."""
-    if count <= most:
+    if count <= limit:
         return ""
-    return f" Drawn are {most:,} of {count:,} {what}, evenly spread over their numbers."
+    return (
+        f" Drawn are {limit:,} of {count:,} {plural}, evenly spread over their numbers."
+    )

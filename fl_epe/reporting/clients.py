@@ -12,10 +12,10 @@ from fl_epe.accounting import epsilon_of_shift
 from fl_epe.auditing import AuditRecord, NotMeasured
 from fl_epe.checks import Floats, Integers
 from fl_epe.files import write_text
-from fl_epe.reporting.publish import table_text
+from fl_epe.reporting.publish import columns_text
 from fl_epe.reporting.summary import Summary
 
-_AT_ONCE = 1000  # clients
+_BLOCK = 1000  # clients whose rounds are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,9 +24,9 @@ class ClientLeakage:
 
     Attributes:
         ids: of the clients, ``(n,)``.
-        participations: of each, ``(n,)``.
-        weights: how many times as much as a client of median weight each added in its rounds, on
-            average, ``(n,)``.
+        participations: of each client, ``(n,)``.
+        weights: how many times as much as a client of median weight each client added in its
+            rounds, on average, ``(n,)``.
         epsilon: by what the adversary sees, ``(n,)`` each; NaN where it was not measured.
     """
 
@@ -37,7 +37,7 @@ class ClientLeakage:
 
 
 def client_leakage(summary: Summary) -> ClientLeakage:
-    """ε of each client of the log, computed once for all with the same rounds and weights.
+    """ε of each client of the log, computed once for all clients with the same rounds and weights.
 
     Raises:
         ValueError: if the record does not say which client took part when.
@@ -49,40 +49,48 @@ def client_leakage(summary: Summary) -> ClientLeakage:
         )
     if not len(record.clients.ids):
         raise ValueError("Expected a record with clients: its log is empty.")
-    ids, examples, example_of = _alike(record)
-    participations, weights = np.zeros(len(examples), np.int64), np.zeros(len(examples))
-    sizes = {
-        one.adversary.sees: np.full(len(examples), np.nan) for one in summary.answers
+    ids, representatives, kind_of_client = _kinds(record)
+    kinds = len(representatives)
+    participations = np.zeros(kinds, np.int64)
+    weights = np.zeros(kinds)
+    shifts = {
+        answer.adversary.sees: np.full(kinds, np.nan) for answer in summary.answers
     }
-    for first in range(0, len(examples), _AT_ONCE):
-        block = slice(first, first + _AT_ONCE)
-        shares = record.clients.shares_of(examples[block])
+    for start in range(0, kinds, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        shares = record.clients.shares_of(representatives[block])
         participations[block] = np.count_nonzero(shares, axis=0)
         weights[block] = shares.sum(axis=0)
-        for one in summary.answers:
-            if one.fit is not None and one.view is not None:
-                sizes[one.adversary.sees][block] = one.fit.scale * one.view.sizes.of(
-                    shares
-                )
+        for answer in summary.answers:
+            if answer.fit is not None and answer.view is not None:
+                sizes = answer.view.sizes.of(shares)
+                shifts[answer.adversary.sees][block] = answer.fit.scale * sizes
     weights /= np.maximum(participations, 1)
     epsilon = dict[str, Floats]()
-    for sees, each in sizes.items():
-        found = epsilon_of_shift(np.nan_to_num(each), summary.delta)
-        epsilon[sees] = np.where(np.isfinite(each), found, np.nan)[example_of]
-    return ClientLeakage(ids, participations[example_of], weights[example_of], epsilon)
+    for sees, shift in shifts.items():
+        epsilons = epsilon_of_shift(np.nan_to_num(shift), summary.delta)
+        epsilons = np.where(np.isfinite(shift), epsilons, np.nan)
+        epsilon[sees] = epsilons[kind_of_client]
+    return ClientLeakage(
+        ids, participations[kind_of_client], weights[kind_of_client], epsilon
+    )
 
 
-def _alike(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
-    """All clients, one of each kind with the same rounds and weights, and each client's kind."""
-    log = record.clients
-    who, rounds, weights = log.rows()
-    order = np.lexsort((rounds, who))
-    ids, starts = np.unique(who[order], return_index=True)
+def _kinds(record: AuditRecord) -> tuple[Integers, Integers, Integers]:
+    """Clients by kind: those of one kind have the same rounds and weights.
+
+    Returns:
+        The ids of all clients, of one client of each kind, and the kind of each client.
+    """
+    clients, rounds, weights = record.clients.rows()
+    order = np.lexsort((rounds, clients))
+    ids, starts = np.unique(clients[order], return_index=True)
     rows = np.stack([rounds, weights], axis=1)[order]
     keys = [part.tobytes() for part in np.split(rows, starts[1:])]
     kinds: dict[bytes, int] = {}
-    kind_of = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
-    return ids, ids[np.unique(kind_of, return_index=True)[1]], kind_of
+    kind_of_client = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
+    _, first_clients = np.unique(kind_of_client, return_index=True)
+    return ids, ids[first_clients], kind_of_client
 
 
 def write_clients(summary: Summary, path: Path) -> Path:
@@ -92,17 +100,16 @@ def write_clients(summary: Summary, path: Path) -> Path:
         NotMeasured: if no ε was measured.
         ValueError: if the record does not say which client took part when.
     """
-    if all(one.fit is None for one in summary.answers):
+    if all(answer.fit is None for answer in summary.answers):
         raise NotMeasured(summary.answers[0].reason)
-    found = client_leakage(summary)
+    leakage = client_leakage(summary)
     columns = {
-        "client": found.ids.tolist(),
-        "participations": found.participations.tolist(),
+        "client": leakage.ids.tolist(),
+        "participations": leakage.participations.tolist(),
+        "weight": [float(f"{weight:.5g}") for weight in leakage.weights],
     }
-    columns["weight"] = [float(f"{weight:.5g}") for weight in found.weights]
-    for sees, each in found.epsilon.items():
-        texts = ["" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in each]
-        columns[f"epsilon_{sees}_rounds_known"] = texts
-    rows = zip(*columns.values(), strict=True)
-    text = table_text([dict(zip(columns, row, strict=True)) for row in rows])
-    return write_text(path, text, private=True)
+    for sees, epsilons in leakage.epsilon.items():
+        columns[f"epsilon_{sees}_rounds_known"] = [
+            "" if np.isnan(epsilon) else f"{epsilon:.5g}" for epsilon in epsilons
+        ]
+    return write_text(path, columns_text(columns), private=True)

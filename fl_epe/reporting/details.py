@@ -1,4 +1,4 @@
-"""What else a report says, under the questions that somebody would ask: `details`."""
+"""The details of a report, under the questions that a reader would ask: `details`."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,41 +13,42 @@ from fl_epe.reporting.numbers import interval
 from fl_epe.reporting.reliability import SEES, canary_share, what_is_seen
 from fl_epe.reporting.sentences import rounds_of
 from fl_epe.reporting.summary import Summary
-from fl_epe.wording import counted, how_often, number
+from fl_epe.wording import capitalized, counted, how_often, number
 
 _HEAVY = 1.1  # times the median weight
 _PAPER = {"model": "cosine with the final model", "maximum": "largest cosine"}
 
 
 def details(summary: Summary) -> list[tuple[str, list[str]]]:
-    """Each question with its sentences; without questions that this run says nothing about."""
-    found = [(question, list(says(summary))) for question, says in _QUESTIONS.items()]
-    return [(question, lines) for question, lines in found if lines]
+    """Each question with its sentences; questions without sentences are left out."""
+    sections = [(question, list(say(summary))) for question, say in _QUESTIONS.items()]
+    return [(question, lines) for question, lines in sections if lines]
 
 
 def _trust(summary: Summary) -> Iterator[str]:
-    if (record := summary.record) is None:
+    record = summary.record
+    if record is None:
         return
-    for one in summary.answers:
-        seen = what_is_seen(one, record)
-        seen = f"{seen[:1].upper()}{seen[1:]}"
-        said = (
-            [f"not measured, as {one.reason}."]
-            if one.fit is None
-            else _fit(one, one.fit)
-        )
-        yield from (f"{seen}: {text}" for text in said)
-    if (share := canary_share(record)) is not None:
+    for answer in summary.answers:
+        view = capitalized(what_is_seen(answer, record))
+        if answer.fit is None:
+            yield f"{view}: not measured, as {answer.reason}."
+        else:
+            for text in _fit(answer, answer.fit):
+                yield f"{view}: {text}"
+    share = canary_share(record)
+    if share is not None:
         yield (
             f"{record.num_canaries:,} canaries took part; they are {share:.1%} of a round's weight "
             f"(up to {auditing.MOST_SHARE:.0%} is taken as harmless)."
         )
-    if idle := int((record.norms.means == 0).sum()):
+    idle = int((record.norms.means == 0).sum())
+    if idle:
         yield f"The model did not move in {idle} of {record.rounds} rounds, which say nothing."
     yield from record.findings.noise
 
 
-def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
+def _fit(answer: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
     yield (
         f"scores are {fit.scale:.3g} ({fit.low:.3g} – {fit.high:.3g}) times as large as what the "
         f"canaries added predicts, and vary {fit.width:.2f} times as much as assumed."
@@ -64,44 +65,49 @@ def _fit(one: auditing.Answer, fit: auditing.LadderFit) -> Iterator[str]:
             "the first round left half",
         ),
     )
-    for test, what, otherwise in tests:
+    for test, assumption, alternative in tests:
         if test is not None:
             yield (
-                f"test that scores {what} as assumed: p = {test.p_value:.2g}. If {otherwise}, a "
-                f"run of this load would show it at level 1% in {test.power:.0%} of cases."
+                f"test that scores {assumption} as assumed: p = {test.p_value:.2g}. If "
+                f"{alternative}, a run of this load would show it at level 1% in "
+                f"{test.power:.0%} of cases."
             )
-    if one.scores is None:
+    scores = answer.scores
+    if scores is None:
         return
-    if (null := one.scores.unobserved) is not None and one.scores.standard_null:
+    null = scores.unobserved
+    if null is not None and scores.standard_null:
         yield (
             f"{len(null)} canaries that took no part have scores of mean {null.mean():.2f} and "
             f"width {np.sqrt(np.mean(null**2)):.2f}; 0 and 1 are expected."
         )
-    if (back := one.scores.followed) is not None:
+    if scores.followed is not None:
         yield (
-            f"the noise is correlated over more rounds than the {back} that scores are whitened "
-            "with, so ε may be up to some 7% too small."
+            f"the noise is correlated over more rounds than the {scores.followed} that scores are "
+            "whitened with, so ε may be up to some 7% too small."
         )
-    if one.proof is not None:
-        bound = BOUNDS[one.proof]
+    if answer.proof is not None:
+        bound = BOUNDS[answer.proof]
         yield (
-            f"'at least' is by {one.proof!r}, fixed by the number of canaries and δ alone; it "
+            f"'at least' is by {answer.proof!r}, fixed by the number of canaries and δ alone; it "
             f"assumes {bound.assumption} ({bound.theorem})."
         )
 
 
 def _knowledge(summary: Summary) -> Iterator[str]:
-    record, unit, every = summary.record, summary.unit, summary.answers[1].analytical
+    record = summary.record
+    unit = summary.unit
+    every_round = summary.answers[1].analytical
     yield (
-        f"Theory is for {every.adjacency} adjacency, and assumes: {every.assumption}. The unit of "
-        f"privacy is one {unit}."
+        f"Theory is for {every_round.adjacency} adjacency, and assumes: {every_round.assumption}. "
+        f"The unit of privacy is one {unit}."
     )
-    for one in summary.told:
-        epsilon, ends, least, theory = answer_cells(one)
+    for answer in summary.rounds_known:
+        epsilon, ends, proved, theory = answer_cells(answer)
         yield (
-            f"Another question: an adversary who sees {SEES[one.adversary.sees]} and knows the "
-            f"{unit}'s {rounds_of(one, summary)}: ε = {epsilon} ({ends}), at least {least}, theory "
-            f"allows {theory}."
+            f"Another question: an adversary who sees {SEES[answer.adversary.sees]} and knows the "
+            f"{unit}'s {rounds_of(answer, summary)}: ε = {epsilon} ({ends}), at least {proved}, "
+            f"theory allows {theory}."
         )
     yield (
         "Both adversaries know the first model, the server's optimizer and the directions of all "
@@ -116,117 +122,115 @@ def _clients(summary: Summary) -> Iterator[str]:
     if summary.record is None:
         return
     try:
-        found = client_leakage(summary)
+        leakage = client_leakage(summary)
     except ValueError:
         yield "The record does not say which client took part in which round."
-    else:
-        counts = found.participations
-        low, middle, high = np.quantile(counts, (0, 0.5, 1)).tolist()
-        clients = counted(len(counts), "client")
-        rounds = f"{low:g} to {high:g} rounds, median {middle:g}"
-        if low == high:
-            rounds = f"{low:g} rounds each"
-        yield (
-            f"{clients} took part in {rounds}. Their ε differ by the number of their rounds, and "
-            "by how much the noise and other clients hide them in these."
-        )
-        for one in summary.answers:
-            each = found.epsilon[one.adversary.sees]
-            if np.isfinite(each).any():
-                worst = int(np.nanargmax(each))
-                yield (
-                    f"The worst-case client took part {how_often(counts[worst])}; against an "
-                    "adversary who knows its rounds, ε is "
-                    f"{_of_client(summary, found, worst, one)}."
-                )
-        heaviest = int(np.argmax(found.weights))
-        if found.weights[heaviest] >= _HEAVY:
-            yield _heaviest(summary, found, heaviest)
-        yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
-
-
-def _heaviest(summary: Summary, found: ClientLeakage, place: int) -> str:
-    """The weight of the heaviest client, and its ε."""
-    each = [
-        _of_client(summary, found, place, one) for one in summary.answers if one.fit
-    ]
-    return (
-        f"The heaviest client has {found.weights[place]:.3g} times the median weight; its ε is "
-        f"{', and '.join(each) or 'not measured'}. Canaries have the median weight, so nothing is "
-        "proved of it."
+        return
+    counts = leakage.participations
+    low, median, high = np.quantile(counts, (0, 0.5, 1)).tolist()
+    rounds = f"{low:g} to {high:g} rounds, median {median:g}"
+    if low == high:
+        rounds = f"{low:g} rounds each"
+    yield (
+        f"{counted(len(counts), 'client')} took part in {rounds}. Their ε differ by the number of "
+        "their rounds, and by how much the noise and other clients hide them in these."
     )
+    for answer in summary.answers:
+        epsilons = leakage.epsilon[answer.adversary.sees]
+        if np.isfinite(epsilons).any():
+            worst = int(np.nanargmax(epsilons))
+            yield (
+                f"The worst-case client took part {how_often(counts[worst])}; against an "
+                "adversary who knows its rounds, ε is "
+                f"{_of_client(summary, leakage, worst, answer)}."
+            )
+    heaviest = int(np.argmax(leakage.weights))
+    if leakage.weights[heaviest] >= _HEAVY:
+        epsilons_in_words = [
+            _of_client(summary, leakage, heaviest, answer)
+            for answer in summary.answers
+            if answer.fit is not None
+        ]
+        yield (
+            f"The heaviest client has {leakage.weights[heaviest]:.3g} times the median weight; "
+            f"its ε is {', and '.join(epsilons_in_words) or 'not measured'}. Canaries have the "
+            "median weight, so nothing is proved of it."
+        )
+    yield "fl-epe report RUN_DIR --clients writes ε of each client; that is personal data."
 
 
 def _of_client(
-    summary: Summary, found: ClientLeakage, place: int, one: auditing.Answer
+    summary: Summary, leakage: ClientLeakage, place: int, answer: auditing.Answer
 ) -> str:
-    """ε of a client by κ of the canaries, its interval, and what theory allows it."""
-    record, fit, view = summary.record, one.fit, one.view
+    """ε of a client by κ of the canaries, its interval, and the limit of theory."""
+    record = summary.record
+    fit = answer.fit
+    view = answer.view
     assert record is not None and fit is not None and view is not None  # noqa: S101, PT018
-    shares = record.clients.shares_of(found.ids[place : place + 1])
-    client = auditing.AuditedClient(float(found.participations[place]), shares)
+    shares = record.clients.shares_of(leakage.ids[place : place + 1])
+    client = auditing.AuditedClient(float(leakage.participations[place]), shares)
     theory = auditing.analytical(record.mechanism, client, summary.delta).epsilon
-    allowed = (
-        "no theory is known" if theory is None else f"theory allows {number(theory)}"
-    )
+    allowed = "no theory is known"
+    if theory is not None:
+        allowed = f"theory allows {number(theory)}"
     scales = np.maximum([fit.scale, fit.low, fit.high], 0.0)
     epsilons = epsilon_of_shift(scales * view.sizes.of(shares), summary.delta)
     epsilon, low, high = map(number, epsilons.tolist())
-    return f"{epsilon} ({low} – {high}; {allowed}) from {what_is_seen(one, record)}"
+    return f"{epsilon} ({low} – {high}; {allowed}) from {what_is_seen(answer, record)}"
 
 
 def _paper(summary: Summary) -> Iterator[str]:
-    record, sure = summary.record, summary.confidence
+    record = summary.record
     if record is None:
         return
-    taken = record.presence.sum(axis=0)
+    counts = record.presence.sum(axis=0)
     for statistic, name in _PAPER.items():
         try:
-            found = auditing.epsilon_from_record(
+            estimate = auditing.epsilon_from_record(
                 record,
                 summary.delta,
                 statistic=statistic,
                 variance="fitted",
-                confidence=sure,
+                confidence=summary.confidence,
             )
         except ValueError as error:
             yield f"The paper's {name}: not measured, as {error}."
-            continue
-        yield (
-            f"The paper's {name}: ε = {number(found.epsilon)} ({interval(found)}). It need not "
-            "agree with the table: it is of a mean canary, which took part "
-            f"{how_often(taken.mean())}, and compares Gaussians whose widths are fitted. Canaries "
-            "that took part more and less often widen theirs, and so raise ε; the table's fit "
-            "knows how often each took part."
-        )
+        else:
+            yield (
+                f"The paper's {name}: ε = {number(estimate.epsilon)} ({interval(estimate)}). It "
+                "need not agree with the table: it is of a mean canary, which took part "
+                f"{how_often(counts.mean())}, and compares Gaussians whose widths are fitted. "
+                "Canaries that took part more and less often widen theirs, and so raise ε; the "
+                "table's fit knows how often each took part."
+            )
 
 
 def _events(summary: Summary) -> Iterator[str]:
-    if (record := summary.record) is not None:
-        rounds = counted(record.rounds, "round")
-        unobserved = f"{record.unobserved.count} canaries that took no part"
-        yield f"{rounds}, {record.dim:,} parameters, {unobserved}."
-        if (stop := record.findings.stopped) is not None:
-            watched = stop.estimate
+    record = summary.record
+    if record is not None:
+        yield (
+            f"{counted(record.rounds, 'round')}, {record.dim:,} parameters, "
+            f"{record.unobserved.count} canaries that took no part."
+        )
+        stop = record.findings.stopped
+        if stop is not None:
             yield (
                 f"The run ended after round {stop.after}; its rule watched ε = "
-                f"{number(watched.epsilon)} ({interval(watched)}, which holds at "
+                f"{number(stop.estimate.epsilon)} ({interval(stop.estimate)}, which holds at "
                 "every round at once) for an adversary who sees every round's model."
             )
-        if (seconds := record.provenance.seconds) is not None:
-            memory = record.provenance.canary_bytes / 1e6
+        provenance = record.provenance
+        if provenance.seconds is not None:
             yield (
-                f"The audit took {seconds:.2g} s a round, beside the strategy's own work, and "
-                f"{memory:.2g} MB of memory for a round's canaries."
+                f"The audit took {provenance.seconds:.2g} s a round, beside the strategy's own "
+                f"work, and {provenance.canary_bytes / 1e6:.2g} MB of memory for a round's "
+                "canaries."
             )
     yield from (f"{line}." for line in summary.performance())
     yield from summary.plan
-    known = {str(kind): kind.meaning for kind in auditing.FaultKind}
-    for kind, count in sorted(
-        summary.fault_counts.items(), key=lambda pair: (-pair[1], pair[0])
-    ):
-        if count:
-            yield f"{count} × {kind}. {known.get(kind, '')}".strip()
+    meanings = {str(kind): kind.meaning for kind in auditing.FaultKind}
+    for kind, count in summary.faults_by_kind():
+        yield f"{count} × {kind}. {meanings.get(kind, '')}".strip()
     yield from summary.faults
 
 

@@ -29,8 +29,12 @@ from fl_epe.reporting.summary import Summary, in_words, settings_of
 from fl_epe.reporting.tables import Terminal, plain_table
 from fl_epe.wording import counted
 
-_MOST_WORDS, _MOST_LINES = 186, 20  # of a screen, without what a command adds
+# A report fits on a screen of 80 × 24 letters, with the lines that a command adds.
+_MOST_WORDS = 186
+_MOST_LINES = 20
 _TABLE_LINES = 5
+_HEADING_WORDS = 21  # of the table, with its title
+_WIDTH = 76  # letters of a line, where it is folded between words
 
 
 def write_report(summary: Summary, directory: Path) -> None:
@@ -44,19 +48,21 @@ def write_report(summary: Summary, directory: Path) -> None:
         directory: where to write; created if it is missing.
     """
     charts = run_charts(summary)
-    values, page = as_report(summary), _report_page(summary, charts)
+    values = as_report(summary)
+    page = _report_page(summary, charts)
     pictures = [picture(chart, "png") for chart in charts if chart.name == "epsilon"]
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "report.json", values)
-    for drawn in pictures:
-        write_bytes(directory / "epsilon.png", drawn)
+    epsilon_png = directory / "epsilon.png"
+    if pictures:
+        write_bytes(epsilon_png, pictures[0])
+    else:
+        epsilon_png.unlink(missing_ok=True)
     write_text(directory / "report.html", page)
-    if not pictures:
-        (directory / "epsilon.png").unlink(missing_ok=True)
 
 
 def as_text(summary: Summary, *, details: bool = False) -> str:
-    """What `print_report` prints, as plain text."""
+    """The text that `print_report` prints, without colors."""
     console = Terminal(file=io.StringIO(), width=80, color_system=None)
     print_report(console, summary, bullet="-", details=details)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
@@ -71,47 +77,54 @@ def print_report(
         console: where to print.
         summary: of the run.
         bullet: before each warning.
-        details: also all else that the page says, under its questions.
+        details: whether to print all other text of the page too, under its questions.
     """
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False)
 
-    first, then = sentences.first_sentence(summary), sentences.what_to_do(summary)
+    first = sentences.first_sentence(summary)
+    advice = sentences.what_to_do(summary)
+    rows = sentences.table_rows(summary)
+    note = sentences.table_note(summary)
     say(first, None if summary.status == "ok" else "bold red")
-    say(then)
-    rows, title = sentences.table_rows(summary), sentences.table_title(summary)
+    say(advice)
+    title = sentences.table_title(summary)
     console.print(plain_table(title, sentences.headings(summary), rows=rows))
-    if note := sentences.table_note(summary):
+    if note:
         say(note, "dim")
     extra = [*sentences.more_warnings(summary), *sentences.fault_lines(summary)]
-    shown = extra if details else _fitting(extra, f"{first} {then} {note}", rows)
-    for text in shown:
+    if not details:
+        extra = _fitting(extra, f"{first} {advice} {note}", rows)
+    for text in extra:
         say(f"{bullet} {text}")
-    for question, lines in details_of(summary) if details else ():
-        say(question, "bold")
-        for text in lines:
-            say(f"{bullet} {text}", "dim")
+    if details:
+        for question, lines in details_of(summary):
+            say(question, "bold")
+            for text in lines:
+                say(f"{bullet} {text}", "dim")
 
 
 def _fitting(extra: list[str], above: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Of warnings those that fit on the screen, and how many do not."""
-    words = (
-        len(above.split()) + 21 + sum(len(cell.split()) for row in rows for cell in row)
-    )
-    lines, found = math.ceil(len(above) / 75) + 2 + _TABLE_LINES, list[str]()
-    for text in extra:
+    words = len(above.split()) + _HEADING_WORDS
+    words += sum(len(cell.split()) for row in rows for cell in row)
+    lines = math.ceil(len(above) / (_WIDTH - 1)) + 2 + _TABLE_LINES
+    for place, text in enumerate(extra):
         words += len(text.split()) + 1
-        lines += len(textwrap.wrap(text, 76))
+        lines += len(textwrap.wrap(text, _WIDTH))
         if words > _MOST_WORDS or lines > _MOST_LINES:
-            more = len(extra) - len(found)
-            return [*found, f"{counted(more, 'more warning')} in the details."]
-        found.append(text)
-    return found
+            more = counted(len(extra) - place, "more warning")
+            return [*extra[:place], f"{more} in the details."]
+    return extra
 
 
 def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
     record = summary.record
+    drawn = {
+        chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts
+    }
+    text = json.dumps(drawn, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return render_page(
         "report.html.j2",
         summary=summary,
@@ -119,7 +132,8 @@ def _report_page(summary: Summary, charts: Sequence[Chart]) -> str:
         questions=details_of(summary),
         made=record.provenance if record else None,
         charts=[(chart, still(chart)) for chart in charts],
-        drawn=_drawn(charts),
+        # JSON that may stand between two tags.
+        drawn=text.replace("<", "\\u003c").replace("&", "\\u0026"),
         plotly=plotly_script() if charts else "",
         config=in_words(summary.settings) if record is None else settings_of(record),
     )
@@ -131,14 +145,3 @@ def plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
-
-
-def _drawn(charts: Sequence[Chart]) -> str:
-    """Traces and layouts as JSON that may stand between two tags."""
-    values = {
-        chart.name: {"data": chart.traces, "layout": chart.layout} for chart in charts
-    }
-    text = json.dumps(
-        values, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-    )
-    return text.replace("<", "\\u003c").replace("&", "\\u0026")

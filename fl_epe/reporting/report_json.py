@@ -1,4 +1,4 @@
-"""What ``report.json`` holds; ``report.schema.json`` beside this file is its JSON schema."""
+"""The content of ``report.json``; ``report.schema.json`` beside this file is its JSON schema."""
 
 from collections.abc import Iterable
 
@@ -15,10 +15,10 @@ SCHEMA = 1
 
 def as_report(summary: Summary) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
-    made = summary.record and summary.record.provenance
+    record = summary.record
 
-    def values(found: Iterable[Answer], delta: float = summary.delta) -> list[JSON]:
-        return [answer_values(one, delta, summary.confidence) for one in found]
+    def values(answers: Iterable[Answer], delta: float = summary.delta) -> list[JSON]:
+        return [answer_values(answer, delta, summary.confidence) for answer in answers]
 
     return {
         "schema": SCHEMA,
@@ -28,36 +28,37 @@ def as_report(summary: Summary) -> JSON:
         "answer": values(summary.answers),
         "run": _run(summary),
         "details": {
-            "told_rounds": values(summary.told),
+            "told_rounds": values(summary.rounds_known),
             "at_small_delta": values(summary.at_small_delta, SMALL_DELTA),
-            "fits": [as_json(one.fit) for one in summary.answers],
+            "fits": [as_json(answer.fit) for answer in summary.answers],
             "questions": dict(details(summary)),
             "plan": list(summary.plan),
             "faults": list(summary.faults),
             "fault_counts": summary.fault_counts,
             "settings": as_json(summary.settings),
-            "versions": made.versions if made else installed_versions(),
+            "versions": (
+                installed_versions() if record is None else record.provenance.versions
+            ),
         },
     }
 
 
-def answer_values(one: Answer, delta: float, confidence: float) -> JSON:
+def answer_values(answer: Answer, delta: float, confidence: float) -> JSON:
     """An answer as JSON values; ``unbounded`` names those of its numbers that are infinite."""
-    ends = [getattr(one.estimate, name, None) for name in ("epsilon", "low", "high")]
-    names = ("epsilon", "low", "high", "proved", "analytical")
-    numbers = dict(
-        zip(names, (*ends, one.proved or None, one.analytical.epsilon), strict=True)
-    )
+    names = ("epsilon", "low", "high")
+    numbers = {name: getattr(answer.estimate, name, None) for name in names}
+    numbers["proved"] = answer.proved or None
+    numbers["analytical"] = answer.analytical.epsilon
     return {
-        "sees": one.adversary.sees,
-        "knows_rounds": one.adversary.knows_rounds,
-        "participations": finite(one.participations),
+        "sees": answer.adversary.sees,
+        "knows_rounds": answer.adversary.knows_rounds,
+        "participations": finite(answer.participations),
         **finite_numbers(numbers),
-        "reason": one.reason or None,
-        "extrapolated": one.extrapolated,
-        "adjacency": one.analytical.adjacency,
-        "assumption": one.analytical.assumption,
-        "proof": one.proof,
+        "reason": answer.reason or None,
+        "extrapolated": answer.extrapolated,
+        "adjacency": answer.analytical.adjacency,
+        "assumption": answer.analytical.assumption,
+        "proof": answer.proof,
         "delta": delta,
         "confidence": confidence,
     }
@@ -69,7 +70,7 @@ def _run(summary: Summary) -> JSON:
     values: JSON = {"task": summary.task, "unit": summary.unit, "held_out": held_out}
     if record is None:
         return values | {"rounds": None, "started": None, "ended": None, "commands": []}
-    made = record.provenance
+    provenance = record.provenance
     return values | {
         "rounds": record.rounds,
         "stopped_by": record.design.stop_when if record.findings.stopped else None,
@@ -80,7 +81,7 @@ def _run(summary: Summary) -> JSON:
         "canary_share": canary_share(record),
         "participation": record.mechanism.participation.name,
         "noise_multiplier": record.mechanism.noise_multiplier,
-        "started": made.started,
-        "ended": made.ended,
-        "commands": list(made.commands),
+        "started": provenance.started,
+        "ended": provenance.ended,
+        "commands": list(provenance.commands),
     }

@@ -1,4 +1,4 @@
-"""What people and programs read of runs side by side: tables, a page with a chart, CSV and JSON.
+"""Runs side by side as tables, as a page with a chart, and as CSV and JSON.
 
 `write_runs_compared` writes the files, `print_runs_compared` prints to a terminal.
 """
@@ -24,17 +24,19 @@ from fl_epe.wording import amount, sentence
 _MOST_SETTINGS = 12  # that differ, in the terminal; the page has all
 
 
-def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
+def write_runs_compared(compared: RunsCompared, directory: Path) -> list[Path]:
     """Write ``comparison.html``, ``comparison.json`` and ``comparison.csv``.
 
     Args:
-        found: from `compare_runs`.
+        compared: from `compare_runs`.
         directory: where to write; made if it is missing.
 
     Returns:
         The files that were written.
     """
-    page, values, table = _page(found), to_dict(found), _csv(found)
+    page = _page(compared)
+    values = to_dict(compared)
+    table = _csv(compared)
     directory.mkdir(parents=True, exist_ok=True)
     return [
         write_text(directory / "comparison.html", page),
@@ -43,141 +45,160 @@ def write_runs_compared(found: RunsCompared, directory: Path) -> list[Path]:
     ]
 
 
-def to_dict(found: RunsCompared) -> dict[str, Any]:
-    """What ``comparison.json`` holds; ``None`` for a number that is infinite or unknown."""
+def to_dict(compared: RunsCompared) -> dict[str, Any]:
+    """The content of ``comparison.json``; ``None`` for a number that is infinite or unknown."""
     return {
         "schema": 1,
-        "delta": found.delta,
-        "confidence": found.confidence,
-        "finding": finding(found),
+        "delta": compared.delta,
+        "confidence": compared.confidence,
+        "finding": result(compared),
         "runs": [
-            {"letter": run.letter, "directory": run.name, "settings": run.settings}
-            | {"report": as_report(run.summary)}
-            for run in found.runs
+            {
+                "letter": run.letter,
+                "directory": run.name,
+                "settings": run.settings,
+                "report": as_report(run.summary),
+            }
+            for run in compared.runs
         ],
-        "different_settings": list(found.different),
+        "different_settings": list(compared.different),
         "differences": [
-            as_json(pair) | {"larger_than_chance": pair.found.larger_than_chance}
-            for pair in found.differences
+            {
+                "adversary": pair.adversary,
+                "first": pair.first,
+                "second": pair.second,
+                "found": as_json(pair.difference),
+                "larger_than_chance": pair.difference.larger_than_chance,
+            }
+            for pair in compared.differences
         ],
-        "notes": list(found.notes),
+        "notes": list(compared.notes),
     }
 
 
-def finding(found: RunsCompared) -> str:
+def result(compared: RunsCompared) -> str:
     """The result in a sentence or two, for non-experts."""
-    if not found.differences:
-        measured = sum(
-            run.summary.answers[1].estimate is not None for run in found.runs
-        )
-        if measured > 1:
+    if not compared.differences:
+        measured = [
+            run for run in compared.runs if run.summary.answers[1].estimate is not None
+        ]
+        if len(measured) > 1:
             return "These runs do not answer one question, so their ε are not compared."
         return "Too few of these runs were measured to say which leaks more."
-    told, certain = list[str](), list[tuple[str, str]]()
-    for adversary, words in SEES.items():
-        leaks = [
-            pair.leak() for pair in found.differences if pair.adversary == adversary
-        ]
-        here = [leak for leak in leaks if leak is not None]
-        certain += here
-        said = f"{len(here)} of {len(leaks)} pairs of runs differ by more than chance"
-        if len(leaks) == 1:
-            said = "the two runs cannot be told apart"
-            said = (
-                f"run {here[0][0]} leaks more than run {here[0][1]}" if here else said
+    clauses = []
+    any_leak = False
+    for adversary, view in SEES.items():
+        pairs = [pair for pair in compared.differences if pair.adversary == adversary]
+        if not pairs:
+            continue
+        leaks = [leak for leak in [pair.leak() for pair in pairs] if leak]
+        any_leak = any_leak or bool(leaks)
+        if len(pairs) > 1:
+            clause = (
+                f"{len(leaks)} of {len(pairs)} pairs of runs differ by more than chance"
             )
-        told += [f"to an adversary who sees {words}, {said}"] if leaks else []
-    if not certain:
+        elif leaks:
+            clause = f"run {leaks[0][0]} leaks more than run {leaks[0][1]}"
+        else:
+            clause = "the two runs cannot be told apart"
+        clauses.append(f"to an adversary who sees {view}, {clause}")
+    if not any_leak:
         return "No two of these runs can be told apart: their ε differ by no more than chance."
-    return sentence("; ".join(told))
+    return sentence("; ".join(clauses))
 
 
 _HEADINGS = ("rounds", "ε", "interval", "at least", "theory allows")
 
 
 def _answer_cells(run: ComparedRun, place: int) -> tuple[str, ...]:
-    """Participations of the client, ε, interval, what leaks at least and what theory allows."""
-    one = run.summary.answers[place]
-    secret = "" if one.adversary.knows_rounds else " (secret)"
-    return f"{amount(one.participations)}{secret}", *marked_cells(one)
+    """Participations of the client, ε, interval, lower bound and theory."""
+    answer = run.summary.answers[place]
+    rounds = amount(answer.participations)
+    if not answer.adversary.knows_rounds:
+        rounds += " (secret)"
+    return rounds, *marked_cells(answer)
 
 
 def _run_cells(run: ComparedRun) -> tuple[str, ...]:
-    """What a run is, as text: directory, status, its metric, when it ended."""
-    metric = run.summary.held_out()
+    """Directory, status, metric and end of a run, as text."""
+    metrics = [f"{value} {name}" for name, value in run.summary.held_out()]
+    ended = run.record.provenance.ended or "–"
     return (
         run.name,
         run.summary.status,
-        " ".join(reversed(metric[0])) if metric else "–",
-        (run.record.provenance.ended or "–").replace("T", " ").removesuffix("Z"),
+        metrics[0] if metrics else "–",
+        ended.replace("T", " ").removesuffix("Z"),
     )
 
 
 MARKS = "* follows from every round's, by post-processing. † extrapolated."
-"""What the marks of the table mean."""
+"""A note on the marks of the table."""
 
 
-def print_runs_compared(console: Console, found: RunsCompared) -> None:
-    """Print the finding, the runs, what differs, ε of each, the differences and the notes."""
-    console.print(finding(found), style="bold", highlight=False)
+def print_runs_compared(console: Console, compared: RunsCompared) -> None:
+    """Print the result, the runs, their settings, ε of each, the differences and the notes."""
+    console.print(result(compared), style="bold", highlight=False)
     runs = plain_table(
         "Runs", ("", "directory", "status", "held out", "ended (UTC)"), left=3
     )
-    runs.columns[1].no_wrap, runs.columns[1].overflow = False, "fold"
-    for run in found.runs:
+    for run in compared.runs:
         style = "" if run.summary.status == "ok" else "red"
         runs.add_row(run.letter, *_run_cells(run), style=style)
+    letters = [run.letter for run in compared.runs]
+    settings = plain_table("Settings that differ", ("setting", *letters))
+    for name, values in list(compared.different.items())[:_MOST_SETTINGS]:
+        settings.add_row(name, *values)
+    for column in (runs.columns[1], *settings.columns[1:]):
+        column.no_wrap = False
+        column.overflow = "fold"
+    table = plain_table(
+        f"ε at δ = {compared.delta:.2g} of one client, {compared.confidence:.0%} intervals",
+        ("adversary sees", "run", *_HEADINGS),
+        left=2,
+    )
+    for place, view in enumerate(SEEN.values()):
+        for run in compared.runs:
+            cells = (run.letter, *_answer_cells(run, place))
+            table.add_row(view if run is compared.runs[0] else "", *cells)
+        table.add_section()
     console.print(runs)
-    differ = plain_table(
-        "Settings that differ", ("setting", *(run.letter for run in found.runs))
-    )
-    for column in differ.columns[1:]:
-        column.no_wrap, column.overflow = False, "fold"
-    for name, values in list(found.different.items())[:_MOST_SETTINGS]:
-        differ.add_row(name, *values)
-    console.print(differ)
-    title = (
-        f"ε at δ = {found.delta:.2g} of one client, {found.confidence:.0%} intervals"
-    )
-    table = plain_table(title, ("adversary sees", "run", *_HEADINGS), left=2)
-    for seen, words in enumerate(SEEN.values()):
-        for place, run in enumerate(found.runs):
-            last = place == len(found.runs) - 1
-            cells = words if not place else "", run.letter, *_answer_cells(run, seen)
-            table.add_row(*cells, end_section=last)
+    console.print(settings)
     console.print(table)
-    for pair in found.differences:
+    for pair in compared.differences:
         console.print(f"• {pair.sentence()}", highlight=False)
-    for note in (MARKS, *found.notes):
+    for note in (MARKS, *compared.notes):
         console.print(f"• {note}", style="dim", highlight=False)
 
 
-def _csv(found: RunsCompared) -> str:
+def _csv(compared: RunsCompared) -> str:
     rows = []
-    for run in found.runs:
-        start: dict[str, Any] = {
-            "run": run.letter,
-            "directory": run.name,
-            "status": run.summary.status,
-            "own_delta": run.record.delta,
+    for run in compared.runs:
+        settings = {
+            f"setting: {name}": run.settings.get(name, "")
+            for name in compared.different
         }
-        end = dict(run.summary.held_out())
-        end |= {
-            f"setting: {name}": run.settings.get(name, "") for name in found.different
-        }
-        for one in run.summary.answers:
-            values = answer_values(one, found.delta, found.confidence)
+        for answer in run.summary.answers:
+            values = answer_values(answer, compared.delta, compared.confidence)
             del values["unbounded"]
-            rows.append(start | values | end)
+            row = {
+                "run": run.letter,
+                "directory": run.name,
+                "status": run.summary.status,
+                "own_delta": run.record.delta,
+                **values,
+                **dict(run.summary.held_out()),
+                **settings,
+            }
+            rows.append(row)
     return table_text(rows)
 
 
-def _page(found: RunsCompared) -> str:
+def _page(compared: RunsCompared) -> str:
     chart = answer_chart(
         [
-            (f"{words}, {run.letter}", run.summary.answers[place])
-            for place, words in enumerate(SEEN.values())
-            for run in found.runs
+            (f"{view}, {run.letter}", run.summary.answers[place])
+            for place, view in enumerate(SEEN.values())
+            for run in compared.runs
         ],
         name="runs",
         title="ε of each run",
@@ -185,15 +206,15 @@ def _page(found: RunsCompared) -> str:
     )
     return render_page(
         "comparison.html.j2",
-        found=found,
-        finding=finding(found),
-        runs=[(run, _run_cells(run)) for run in found.runs],
+        compared=compared,
+        result=result(compared),
+        runs=[(run, _run_cells(run)) for run in compared.runs],
         rows=[
-            (words, [(run, _answer_cells(run, place)) for run in found.runs])
-            for place, words in enumerate(SEEN.values())
+            (view, [(run, _answer_cells(run, place)) for run in compared.runs])
+            for place, view in enumerate(SEEN.values())
         ],
         headings=_HEADINGS,
         chart=chart,
         image=None if chart is None else still(chart),
-        notes=(MARKS, *found.notes),
+        notes=(MARKS, *compared.notes),
     )

@@ -7,164 +7,169 @@ from rich.console import Console
 from fl_epe.auditing import ScoreSummary
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.reporting.numbers import JSON, as_json, finite_numbers, interval
-from fl_epe.reporting.reliability import ReportWarning, Status, against
+from fl_epe.reporting.reliability import ReportWarning, Status, refutation
 from fl_epe.reporting.sentences import CAVEAT, guess_limit, share
 from fl_epe.reporting.tables import plain_table
 from fl_epe.wording import number, sentence
 
-_LARGE_OVERLAP = 0.02  # one canary alone then has a shift that is larger by half of it
+_LARGE_OVERLAP = (
+    0.02  # the shift of one canary without the others is larger by half of it
+)
+_LARGEST_OVERLAP = 1.2  # that canaries of one release can have
 
 
-def score_warnings(found: ScoreSummary) -> list[ReportWarning]:
-    """What makes the answer unreliable or changes its reading, the most important first."""
-    lines, estimate, proved = (
-        list[tuple[str, str]](),
-        found.estimate,
-        number(found.proved),
-    )
-    evidence = found.evidence
+def score_warnings(scores: ScoreSummary) -> list[ReportWarning]:
+    """Reasons why the answer is unreliable or read differently, the most important first."""
+    warnings = []
+    estimate = scores.estimate
+    evidence = scores.evidence
     if evidence is not None and evidence.violated:
-        text = f"{against(evidence)}, claimed {number(evidence.claimed)}"
-        lines.append(("exceeds-theory", f"more leaks than is claimed ({text})"))
+        text = f"{refutation(evidence)}, claimed {number(evidence.claimed)}"
+        warnings.append(
+            ReportWarning("exceeds-theory", f"more leaks than is claimed ({text})")
+        )
     if estimate is None:
-        lines.append(("not-measured", f"no estimate: {found.refused}"))
-    elif (found.proved or 0.0) > estimate.high:
-        above = f"the least ε that is proved ({proved}) is above the interval of the estimate"
-        lines.append(("contradicted", f"{above} ({interval(estimate)})"))
-    if estimate is not None and found.refused is not None:
-        lines.append(("width", found.refused))
-    if _LARGE_OVERLAP <= (found.overlap or 0.0) <= 1.2:  # more cannot be in one release
+        warnings.append(ReportWarning("not-measured", f"no estimate: {scores.refused}"))
+    else:
+        if (scores.proved or 0.0) > estimate.high:
+            text = (
+                f"the least ε that is proved ({number(scores.proved)}) is above the interval of "
+                f"the estimate ({interval(estimate)})"
+            )
+            warnings.append(ReportWarning("contradicted", text))
+        if scores.refused is not None:
+            warnings.append(ReportWarning("width", scores.refused))
+    overlap = scores.overlap or 0.0
+    if _LARGE_OVERLAP <= overlap <= _LARGEST_OVERLAP:
         text = (
-            f"if all {found.observed} canaries took part in the same release, they are "
-            f"{min(found.overlap or 0.0, 1):.0%} of its energy and hide each other: ε of one alone "
-            "is larger"
+            f"if all {scores.observed} canaries took part in the same release, they are "
+            f"{min(overlap, 1):.0%} of its energy and hide each other: ε of one alone is larger"
         )
-        lines.append(("caveat", text))
-    return [ReportWarning(*line) for line in lines]
+        warnings.append(ReportWarning("caveat", text))
+    return warnings
 
 
-def score_status(found: ScoreSummary) -> Status:
-    """What the answer is worth: that of the most important warning."""
-    return next((one.status for one in score_warnings(found)), "ok")
+def score_status(scores: ScoreSummary) -> Status:
+    """The status of the most important warning, or "ok"."""
+    warnings = score_warnings(scores)
+    return warnings[0].status if warnings else "ok"
 
 
-def score_sentences(found: ScoreSummary) -> list[str]:
-    """How exposed a canary is, and what that says of the claim; the first warning comes first."""
-    status, estimate = score_status(found), found.estimate
+def score_sentences(scores: ScoreSummary) -> list[str]:
+    """How exposed a canary is, after the first warning, and whether the claim is refuted."""
+    status = score_status(scores)
+    estimate = scores.estimate
     if estimate is None:
-        told = "how exposed a canary is was not measured"
+        clause = "how exposed a canary is was not measured"
+        caveat = ""
     else:
-        right = share(guess_limit(estimate.high, found.delta))
-        source = (
-            "by these scores, if they are Gaussian,"
-            if found.if_gaussian
-            else "by these scores,"
+        condition = "if they are Gaussian, " if scores.if_gaussian else ""
+        clause = (
+            f"by these scores, {condition}this attack guesses right "
+            f"{share(guess_limit(estimate.high, scores.delta))} whether one canary took part "
+            f"(ε ≈ {number(estimate.epsilon)}, interval up to {number(estimate.high)})"
         )
-        told = (
-            f"{source} this attack guesses right {right} whether one canary took part (ε ≈ "
-            f"{number(estimate.epsilon)}, interval up to {number(estimate.high)})"
-        )
-    caveat = "" if estimate is None else f" {CAVEAT}."
+        caveat = f" {CAVEAT}."
     if status == "ok":
-        first = sentence(told) + caveat
-    elif status == "not measured":
-        first = sentence(score_warnings(found)[0].text)
+        first = sentence(clause) + caveat
     else:
-        first = f"{status.capitalize()}, as {score_warnings(found)[0].text}: {told}.{caveat}"
-    return [first, _of_claim(found)]
+        warning = score_warnings(scores)[0].text
+        first = f"{status.capitalize()}, as {warning}: {clause}.{caveat}"
+        if status == "not measured":
+            first = sentence(warning)
+    return [first, _of_claim(scores)]
 
 
-def _of_claim(found: ScoreSummary) -> str:
-    evidence = found.evidence
+def _of_claim(scores: ScoreSummary) -> str:
+    evidence = scores.evidence
     if evidence is None:
         return "Nothing is claimed; --claim tests an ε that is."
-    claimed = f"ε ≤ {number(evidence.claimed)}"
+    claim = f"ε ≤ {number(evidence.claimed)}"
     if evidence.violated:
-        return (
-            f"The claim of {claimed} is refuted at {found.confidence:.0%} confidence."
-        )
+        return f"The claim of {claim} is refuted at {scores.confidence:.0%} confidence."
     if not evidence.undecided:
-        return f"The claim of {claimed} is not refuted; an ε twice as large would have been."
-    why = evidence.laws.objection or evidence.undecided
-    return f"Whether {claimed} holds is undecided, as {why}."
+        return (
+            f"The claim of {claim} is not refuted; an ε twice as large would have been."
+        )
+    reason = evidence.laws.objection or evidence.undecided
+    return f"Whether {claim} holds is undecided, as {reason}."
 
 
-def score_values(found: ScoreSummary) -> JSON:
+def score_values(scores: ScoreSummary) -> JSON:
     """As JSON values; ``unbounded`` names those of the answer's numbers that are infinite."""
-    names = ("epsilon", "low", "high")
-    numbers = {name: getattr(found.estimate, name, None) for name in names}
-    claimed = None if found.evidence is None else found.evidence.claimed
-    numbers |= {"proved": found.proved, "claimed": claimed}
+    estimate = scores.estimate
+    evidence = scores.evidence
+    numbers = {
+        name: getattr(estimate, name, None) for name in ("epsilon", "low", "high")
+    }
+    numbers["proved"] = scores.proved
+    numbers["claimed"] = getattr(evidence, "claimed", None)
+    details = ("dim", "observed", "unobserved", "estimates", "bounds", "gaussian")
     return {
-        "status": score_status(found),
-        "warnings": as_json(score_warnings(found)),
+        "status": score_status(scores),
+        "warnings": as_json(score_warnings(scores)),
         "answer": {
             **finite_numbers(numbers),
-            "method": None if found.estimate is None else found.estimate.method,
-            "proof": found.proof,
-            "verdict": None if found.evidence is None else found.evidence.verdict,
-            "delta": found.delta,
-            "confidence": found.confidence,
+            "method": getattr(estimate, "method", None),
+            "proof": scores.proof,
+            "verdict": getattr(evidence, "verdict", None),
+            "delta": scores.delta,
+            "confidence": scores.confidence,
         },
-        "details": {
-            name: as_json(getattr(found, name))
-            for name in (
-                "dim",
-                "observed",
-                "unobserved",
-                "estimates",
-                "bounds",
-                "gaussian",
-            )
-        },
+        "details": {name: as_json(getattr(scores, name)) for name in details},
     }
 
 
 def print_scores(
-    console: Console, found: ScoreSummary, *, details: bool = False
+    console: Console, scores: ScoreSummary, *, details: bool = False
 ) -> None:
     """Print the answer on one screen.
 
     Args:
         console: where to print.
-        found: what the scores say.
+        scores: what the scores say.
         details: also the other estimates and bounds, and tests of normality.
     """
-    first, then = score_sentences(found)
-    console.print(first, style=None if score_status(found) == "ok" else "bold red")
-    console.print(then)
-    sure = f"{found.confidence:.0%}"
-    table = plain_table(
-        f"ε at δ = {found.delta:.2g} of one canary",
-        ("scores", "ε", f"{sure} interval", f"at least ({sure})", "claimed"),
-    )
-    estimate, proved = found.estimate, found.proved
-    table.add_row(
-        f"{found.observed} + {found.unobserved}",
+    first, of_claim = score_sentences(scores)
+    is_ok = score_status(scores) == "ok"
+    console.print(first, style=None if is_ok else "bold red")
+    console.print(of_claim)
+    estimate = scores.estimate
+    evidence = scores.evidence
+    level = f"{scores.confidence:.0%}"
+    row = (
+        f"{scores.observed} + {scores.unobserved}",
         "–" if estimate is None else number(estimate.epsilon),
         "–" if estimate is None else interval(estimate),
-        "–" if proved is None else number(proved),
-        "–" if found.evidence is None else f"≤ {number(found.evidence.claimed)}",
+        "–" if scores.proved is None else number(scores.proved),
+        "–" if evidence is None else f"≤ {number(evidence.claimed)}",
+    )
+    table = plain_table(
+        f"ε at δ = {scores.delta:.2g} of one canary",
+        ("scores", "ε", f"{level} interval", f"at least ({level})", "claimed"),
+        rows=[row],
     )
     console.print(table)
-    rest = score_warnings(found)[0 if score_status(found) == "ok" else 1 :]
-    for one in rest:
-        console.print(f"• {sentence(one.text)}")
-    for line in _details(found) if details else ():
-        console.print(f"• {line}", style="dim")
+    for warning in score_warnings(scores)[0 if is_ok else 1 :]:
+        console.print(f"• {sentence(warning.text)}")
+    if details:
+        for line in _details(scores):
+            console.print(f"• {line}", style="dim")
 
 
-def _details(found: ScoreSummary) -> Iterator[str]:
-    for one in found.estimates:
-        yield f"{one.method}: ε = {number(one.epsilon)} ({interval(one)})."
-    for method, epsilon in found.bounds.items():
-        bound, role = BOUNDS[method], "exploratory"
-        if method == found.proof:
+def _details(scores: ScoreSummary) -> Iterator[str]:
+    for estimate in scores.estimates:
+        epsilon = number(estimate.epsilon)
+        yield f"{estimate.method}: ε = {epsilon} ({interval(estimate)})."
+    for method, lower_bound in scores.bounds.items():
+        bound = BOUNDS[method]
+        role = "exploratory"
+        if method == scores.proof:
             role = "the proof, chosen without regard to the scores"
         elif not bound.valid:
             role = "the paper's, not valid"
-        yield f"{method}: ε ≥ {number(epsilon)} ({role}); assumes {bound.assumption}."
-    for side, test in found.gaussian.items():
+        yield f"{method}: ε ≥ {number(lower_bound)} ({role}); assumes {bound.assumption}."
+    for side, test in scores.gaussian.items():
         yield (
             f"{side} scores, test that they are Gaussian: A² = {test.statistic:.3f}, p = "
             f"{test.p_value:.3g}."

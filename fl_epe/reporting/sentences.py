@@ -1,4 +1,4 @@
-"""What a report says first, for the terminal and for the page: two sentences, a table, warnings.
+"""The beginning of a report, in the terminal and on the page: two sentences, a table, warnings.
 
 How exposed a client is goes by how often a guess at whether it took part can be right, if it is as
 likely as not beforehand: `guess_limit` has the formula. Where "little" and "a lot" begin is ours.
@@ -13,16 +13,19 @@ import textwrap
 
 import numpy as np
 
-from fl_epe.auditing import Answer, EpsilonEstimate
+from fl_epe.auditing import Answer
 from fl_epe.auditing.bounds import BOUNDS
 from fl_epe.checks import finite
-from fl_epe.reporting.charts import answer_cells, seen
+from fl_epe.reporting.charts import answer_cells, view_name
 from fl_epe.reporting.reliability import what_is_seen
 from fl_epe.reporting.summary import SMALL_DELTA, Summary
-from fl_epe.wording import counted, number
+from fl_epe.wording import counted, number, sentence
 
-LITTLE, SOME = 0.75, 0.95
-"""Guesses that are right at most so often count as "little" and as "some"; above, as "a lot"."""
+LITTLE = 0.75
+"""A limit of guesses up to which it counts as "little"."""
+
+SOME = 0.95
+"""A limit of guesses up to which it counts as "some"; above, it is "a lot"."""
 
 
 def size_of_updates(summary: Summary) -> str:
@@ -33,46 +36,46 @@ def size_of_updates(summary: Summary) -> str:
 
 
 def scope(summary: Summary) -> str:
-    """What the answer does and does not say about real clients' data, without its full stop."""
-    views = [one.view for one in summary.answers if one.view is not None]
-    more = ""
+    """What is and what is not measured about the data of clients, without its full stop."""
+    views = [answer.view for answer in summary.answers if answer.view is not None]
+    rare = ""
     if not all(view.noise_prevails() for view in views):
-        more = (
+        rare = (
             "A client whose update avoids the directions of all others (a rare word's) is hidden "
             "by the noise alone, and leaks more, up to what theory allows. "
         )
     return (
         f"Measured are random updates, {size_of_updates(summary)}, known to the adversary. Clients "
         "whose updates are smaller, or not to be guessed, leak less; how much less is not "
-        f"measured. {more}ε is of all that one {summary.unit} contributes together: what leaks "
+        f"measured. {rare}ε is of all that one {summary.unit} contributes together: what leaks "
         "about one person or record in it is not measured. It tells what clipping, noise and "
         "schedule let through, not whether this training data is easy to attack"
     )
 
 
 def about_run(summary: Summary) -> str:
-    """Which run it is: what was trained, for how many, how long, when and how well."""
-    record, unit = summary.record, summary.unit
+    """The run: its task, number of clients, rounds, end, and metric on held-out data."""
+    record = summary.record
     facts = [f"Task: {summary.task or 'not named'}"]
     if record is not None:
         if record.design.num_clients is not None:
-            each = "" if unit == "client" else f", each one {unit}"
-            facts.append(f"{counted(record.design.num_clients, 'client')}{each}")
+            clients = counted(record.design.num_clients, "client")
+            if summary.unit != "client":
+                clients += f", each one {summary.unit}"
+            facts.append(clients)
         facts.append(counted(record.rounds, "round"))
         ended = record.provenance.ended
-        facts.append(
-            f"ended {ended[:16].replace('T', ' ')} UTC"
-            if ended
-            else "date not recorded"
-        )
-    facts += [
-        f"{name} on held-out data {value}" for name, value in summary.held_out()[:1]
-    ]
+        if ended:
+            facts.append(f"ended {ended[:16].replace('T', ' ')} UTC")
+        else:
+            facts.append("date not recorded")
+    for name, value in summary.held_out()[:1]:
+        facts.append(f"{name} on held-out data {value}")
     return " · ".join(facts)
 
 
 CAVEAT = "Stronger attacks may find more"
-"""What has to stand with every ε that was measured, as it is that of one attack."""
+"""A warning beside every ε that was measured, as it is that of one attack."""
 
 ALWAYS = "practically always"
 """How often a guess is right that is never wrong, but for one in a million."""
@@ -82,9 +85,9 @@ _INSTEAD = {
     "add-or-remove": "the same run without it (add-or-remove adjacency)",
 }
 
-_SURE = 1 - 1e-6  # of a guess, from which on more digits say nothing
+_CERTAIN = 1 - 1e-6  # of a guess, from which on more digits say nothing
 _LONGEST = 230  # letters of a warning in a terminal
-_LONGEST_FAULT = 160  # and of a fault
+_LONGEST_FAULT = 160  # letters of a fault there
 
 _ADVICE = {
     "diverged": "Fix the training, and measure again before anything is published.",
@@ -118,7 +121,7 @@ def guess_limit(epsilon: float, delta: float) -> float:
 
 def share(limit: float) -> str:
     """How often, in words, with as many digits as tell it from certainty."""
-    if limit > _SURE:
+    if limit > _CERTAIN:
         return ALWAYS
     digits = max(0, math.ceil(-math.log10(1 - limit)) - 2)
     percent = math.ceil(100 * limit * 10**digits - 1e-9) / 10**digits
@@ -131,127 +134,114 @@ def first_sentence(summary: Summary) -> str:
     Wherever an ε was measured, `CAVEAT` stands behind it.
     """
     status = summary.status
-    told = exposure(summary)
-    caveat = f" {_caveat(summary)}." if told else ""
+    clause = exposure(summary)
+    caveat = ""
+    if clause:
+        caveat = f" {CAVEAT}"
+        limit = finite(summary.answers[1].analytical.epsilon)
+        if limit is not None and status != "faulty":
+            caveat += f": theory allows {number(limit)} if implemented as claimed"
+        caveat += "."
     if status == "ok":
-        return f"{told[:1].upper()}{told[1:]}.{caveat}"
-    text = textwrap.shorten(summary.warnings[0].text, _LONGEST, placeholder=" …")
-    of_one = f"of one {summary.full_unit}"
+        return sentence(clause) + caveat
+    warning = summary.warnings[0]
+    text = textwrap.shorten(warning.text, _LONGEST, placeholder=" …")
+    unit = summary.full_unit
     if status == "diverged":
-        told = f"the numbers below, {of_one}, are not those of a model that learned"
-    elif status == "faulty" and summary.warnings[0].code == "steps":
-        told = f"ε {of_one} is not that of the mechanism whose privacy is accounted for"
-    elif not told:
-        told = f"it is not known how much this run leaks about one {summary.full_unit}"
-    return f"{status.capitalize()}, as {text}: {told}.{caveat}"
-
-
-def _caveat(summary: Summary) -> str:
-    """`CAVEAT`, and what theory allows, unless the run is known to break its assumptions."""
-    limit = finite(summary.answers[1].analytical.epsilon)
-    if summary.status == "faulty" or limit is None:
-        return CAVEAT
-    return f"{CAVEAT}: theory allows {number(limit)} if implemented as claimed"
+        clause = (
+            f"the numbers below, of one {unit}, are not those of a model that learned"
+        )
+    elif warning.code == "steps":
+        clause = f"ε of one {unit} is not that of the mechanism whose privacy is accounted for"
+    elif not clause:
+        clause = f"it is not known how much this run leaks about one {unit}"
+    return f"{status.capitalize()}, as {text}: {clause}.{caveat}"
 
 
 def exposure(summary: Summary) -> str:
-    """How often this attack is right, from what it sees; empty if nothing was measured."""
-    found = list[str]()
-    for one in summary.answers:
-        if one.estimate is None:
+    """How often this attack is right by each adversary's view; empty if nothing was measured."""
+    clauses = list[str]()
+    for answer in summary.answers:
+        estimate = answer.estimate
+        if estimate is None:
             continue
-        often = _often(one, summary.delta)
-        source = what_is_seen(one, summary.record)
-        if not one.adversary.sees_final and summary.unit != "example":
+        upper = _upper_end(answer)
+        how_right = share(guess_limit(upper, summary.delta))
+        if how_right == ALWAYS and guess_limit(estimate.low, summary.delta) < LITTLE:
+            how_right = f"between a blind guess and {how_right}"  # too wide to say more
+        source = what_is_seen(answer, summary.record)
+        if not answer.adversary.sees_final and summary.unit != "example":
             source += f", which another {summary.unit} sees"
-        blind = "" if found or ALWAYS in often else "; blind guess: 50%"
-        numbers = (
-            f"ε ≈ {number(one.estimate.epsilon)}{_up_to(one, one.estimate)}{blind}"
-        )
-        found.append(f"{often} from {source} ({numbers})")
-    if not found:
+        numbers = f"ε ≈ {number(estimate.epsilon)}"
+        if upper != estimate.epsilon:
+            limit = "theory ≤" if upper < estimate.high else "up to"
+            numbers += f", {limit} {number(upper)}"
+        if not clauses and ALWAYS not in how_right:
+            numbers += "; blind guess: 50%"
+        clauses.append(f"{how_right} from {source} ({numbers})")
+    if not clauses:
         return ""
     return (
         f"whether one {summary.full_unit} took part, this audit's attack guesses right "
-        f"{' and '.join(found)}"
+        f"{' and '.join(clauses)}"
     )
 
 
-def _often(one: Answer, delta: float) -> str:
-    """How often a guess is right; where the interval is too wide to say, that."""
-    right = share(guess_limit(_most(one), delta))
-    low = 0.0 if one.estimate is None else one.estimate.low
-    wide = right == ALWAYS and guess_limit(low, delta) < LITTLE
-    return f"between a blind guess and {right}" if wide else right
-
-
-def _up_to(one: Answer, estimate: EpsilonEstimate) -> str:
-    most = _most(one)
-    limit = "theory ≤" if most < estimate.high else "up to"
-    return f", {limit} {number(most)}" if most != estimate.epsilon else ""
-
-
-def _most(one: Answer) -> float:
+def _upper_end(answer: Answer) -> float:
     """The largest ε that the interval allows, and theory unless the interval excludes it."""
-    if one.estimate is None:
+    estimate = answer.estimate
+    if estimate is None:
         return 0.0
-    limit = one.analytical.epsilon
-    if limit is None or one.estimate.low > limit:
-        return one.estimate.high
-    return min(one.estimate.high, limit)
+    limit = answer.analytical.epsilon
+    if limit is None or estimate.low > limit:
+        return estimate.high
+    return min(estimate.high, limit)
 
 
-def rounds_of(one: Answer, summary: Summary) -> str:
+def rounds_of(answer: Answer, summary: Summary) -> str:
     """How often the client of an answer takes part, in words that follow "in"."""
-    if not math.isfinite(one.participations):
+    if not math.isfinite(answer.participations):
         return "nobody knows how many rounds"
-    rounds = counted(one.participations, "round")
-    if not one.adversary.knows_rounds:
+    rounds = counted(answer.participations, "round")
+    if not answer.adversary.knows_rounds:
         return f"{rounds} on average, drawn in secret"
     ids = summary.record.clients.ids if summary.record else None
     return rounds if ids is None or not len(ids) else f"{rounds} (the median)"
 
 
 def what_to_do(summary: Summary) -> str:
-    """What to do, in one sentence; never that a model may be published."""
+    """Advice in one sentence; it never is that a model may be published."""
     if summary.status != "ok":
         return _ADVICE.get(summary.warnings[0].code, _RELY)
-    levels = [
-        sum(guess_limit(_most(one), summary.delta) > most for most in (LITTLE, SOME))
-        for one in summary.answers
-    ]
-    told = _advice(summary, *levels)
-    return f"{told[:1].upper()}{told[1:]}."
-
-
-def _advice(summary: Summary, final: int, every: int) -> str:
-    """By how much can be told: little, something or a lot."""
-    z = summary.record.mechanism.noise_multiplier if summary.record else None
-    noise = "raise the noise" if z else "add noise"
-    how = "" if summary.unit == "example" else f" ({ADVISE})"
-    if final == 2:
+    final, every = (
+        guess_limit(_upper_end(answer), summary.delta) for answer in summary.answers
+    )
+    has_noise = summary.record and summary.record.mechanism.noise_multiplier
+    noise = "raise the noise" if has_noise else "add noise"
+    if final > SOME:
+        how = "" if summary.unit == "example" else f" ({ADVISE})"
         return (
-            f"before the model is published, {noise}{how} or let each {summary.unit} take part "
-            "less often, and train again"
+            f"Before the model is published, {noise}{how} or let each {summary.unit} take part "
+            "less often, and train again."
         )
-    if every > final:
+    if every > SOME or every > LITTLE >= final:
         return (
-            f"keep the rounds' models secret, as they leak more than the final one; {noise} if "
-            f"that one leaks too much, which {_DECIDES}"
+            f"Keep the rounds' models secret, as they leak more than the final one; {noise} if "
+            f"that one leaks too much, which {_DECIDES}."
         )
-    if final == 1:
-        return f"{noise} if that is too much, which {_DECIDES}"
-    return f"little was found; whether it is little enough, {_DECIDES}"
+    if final > LITTLE:
+        return sentence(f"{noise} if that is too much, which {_DECIDES}")
+    return f"Little was found; whether it is little enough, {_DECIDES}."
 
 
 def headings(summary: Summary) -> tuple[str, ...]:
-    """Of the table."""
-    sure = f"{summary.confidence:.0%}"
+    """The headings of the table."""
+    level = f"{summary.confidence:.0%}"
     return (
         "adversary sees",
         "ε",
-        f"{sure} interval",
-        f"at least ({sure})",
+        f"{level} interval",
+        f"at least ({level})",
         "theory allows",
     )
 
@@ -259,57 +249,65 @@ def headings(summary: Summary) -> tuple[str, ...]:
 def table_rows(summary: Summary) -> list[tuple[str, ...]]:
     """The cells of the table, as text: a row for each adversary."""
     return [
-        (seen(one.adversary.sees, summary.record), *marked_cells(one))
-        for one in summary.answers
+        (view_name(answer.adversary.sees, summary.record), *marked_cells(answer))
+        for answer in summary.answers
     ]
 
 
-def marked_cells(one: Answer) -> tuple[str, str, str, str]:
-    """ε, its interval, what leaks at least and what theory allows, marked as in `table_note`."""
-    epsilon, ends, least, theory = answer_cells(one)
-    if finite(one.analytical.epsilon) is not None:
-        theory = f"≤ {theory}" + "*" * one.adversary.sees_final
-    return epsilon + "†" * one.extrapolated, ends, least, theory
+def marked_cells(answer: Answer) -> tuple[str, str, str, str]:
+    """ε, its interval, lower bound and theory, marked as in `table_note`."""
+    epsilon, ends, proved, theory = answer_cells(answer)
+    if answer.extrapolated:
+        epsilon += "†"
+    if finite(answer.analytical.epsilon) is not None:
+        theory = f"≤ {theory}"
+        if answer.adversary.sees_final:
+            theory += "*"
+    return epsilon, ends, proved, theory
 
 
 def table_title(summary: Summary) -> str:
-    """Above the table."""
+    """The title above the table."""
     return f"How much leaks about one {summary.unit}: ε at δ = {summary.delta:.2g}"
 
 
 def table_note(summary: Summary) -> str:
-    """Whose ε the table has, and what its marks mean."""
-    one = summary.answers[1]
-    if not math.isfinite(one.participations):
+    """The client and adversary of the ε in the table, and the meaning of its marks."""
+    answers = summary.answers
+    every_round = answers[1]
+    if not math.isfinite(every_round.participations):
         return ""
-    knows = " and rounds" if one.adversary.knows_rounds else ", not its rounds"
-    part = "" if summary.unit in ("example", "record") else " (not one record's)"
+    of_client = "" if summary.unit in ("example", "record") else " (not one record's)"
+    rounds = rounds_of(every_round, summary)
+    instead = _INSTEAD[every_round.analytical.adjacency]
+    knows = " and rounds" if every_round.adversary.knows_rounds else ", not its rounds"
     text = (
-        f"ε compares one {summary.unit}'s random updates{part} in {rounds_of(one, summary)}, "
-        f"{size_of_updates(summary)}, with {_INSTEAD[one.analytical.adjacency]}. The adversary "
-        f"knows its updates{knows}."
+        f"ε compares one {summary.unit}'s random updates{of_client} in {rounds}, "
+        f"{size_of_updates(summary)}, with {instead}. The adversary knows its updates{knows}."
     )
-    found = [(a.estimate, a.analytical.epsilon or math.inf) for a in summary.answers]
+    measured = [
+        (answer, answer.estimate) for answer in answers if answer.estimate is not None
+    ]
     if any(
-        estimate is not None and estimate.epsilon > limit for estimate, limit in found
+        estimate.epsilon > (answer.analytical.epsilon or math.inf)
+        for answer, estimate in measured
     ):
         text += " Estimates may exceed theory by chance."
-    unproved = [one.estimate for one in summary.answers if not one.proved]
     if any(
-        estimate is not None and estimate.low == 0 < estimate.epsilon
-        for estimate in unproved
+        not answer.proved and estimate.low == 0 < estimate.epsilon
+        for answer, estimate in measured
     ):
         text += " An interval from 0 shows neither a leak nor its absence."
-    if marked_cells(summary.answers[0])[3].endswith("*"):
+    if marked_cells(answers[0])[3].endswith("*"):
         text += " * As every round's."
-    if (
-        any(answer.extrapolated for answer in summary.answers)
-        and summary.record is not None
-    ):
-        most = int(summary.record.presence.sum(axis=0).max())
-        often = counted(most, "round")
-        text += f" † Extrapolated from canaries (synthetic clients) in at most {often}."
-    if summary.at_small_delta and any(estimate for estimate, _ in found):
+    extrapolated = any(answer.extrapolated for answer in answers)
+    if extrapolated and summary.record is not None:
+        largest = int(summary.record.presence.sum(axis=0).max())
+        rounds = counted(largest, "round")
+        text += (
+            f" † Extrapolated from canaries (synthetic clients) in at most {rounds}."
+        )
+    if summary.at_small_delta and measured:
         final, every = map(answer_cells, summary.at_small_delta)
         text += (
             f" At δ = {SMALL_DELTA:.0e}, usual in larger runs: ε ≈ {final[0]} and "
@@ -320,33 +318,35 @@ def table_note(summary: Summary) -> str:
 
 def more_warnings(summary: Summary) -> list[str]:
     """The warnings that the first sentence does not have, as sentences."""
-    rest = summary.warnings if summary.status == "ok" else summary.warnings[1:]
-    return [f"{one.text[:1].upper()}{one.text[1:]}." for one in rest]
+    first = 0 if summary.status == "ok" else 1
+    return [sentence(warning.text) for warning in summary.warnings[first:]]
 
 
 def fault_lines(summary: Summary) -> list[str]:
     """How many faults of each kind there were, and the first one; none if nothing went wrong."""
-    counts = {kind: count for kind, count in summary.fault_counts.items() if count}
-    if not counts and not summary.faults:
+    kinds = summary.faults_by_kind()
+    total = sum(count for _, count in kinds) or len(summary.faults)
+    if not total:
         return []
-    total = sum(counts.values()) or len(summary.faults)
-    kinds = sorted(counts, key=lambda kind: (-counts[kind], kind))
-    told = ", ".join(f"{counts[kind]} {kind}" for kind in kinds[:3])
-    line = f"{counted(total, 'fault')} during the run{f': {told}' * bool(told)}."
-    if not summary.faults:
-        return [line]
-    first = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")
-    return [line, f"The first fault: {first}"]
+    line = f"{counted(total, 'fault')} during the run"
+    if kinds:
+        line += ": " + ", ".join(f"{count} {kind}" for kind, count in kinds[:3])
+    lines = [f"{line}."]
+    if summary.faults:
+        fault = textwrap.shorten(summary.faults[0], _LONGEST_FAULT, placeholder=" …")
+        lines.append(f"The first fault: {fault}")
+    return lines
 
 
 def meaning(summary: Summary) -> list[str]:
-    """What an ε means for a guess, and what kind of number each is, in sentences."""
+    """The meaning of ε for a guess, and of each kind of number, in sentences."""
     scale = [
         f"{share(guess_limit(epsilon, summary.delta))} at ε = {epsilon}"
         for epsilon in (1, 3)
     ]
     assumes = ""
-    if (proof := summary.answers[1].proof) is not None:
+    proof = summary.answers[1].proof
+    if proof is not None:
         assumes = f"; it assumes {BOUNDS[proof].assumption} ({BOUNDS[proof].theorem})"
     return [
         f"Whoever guesses whether one {summary.unit} took part, with yes as likely as no "

@@ -1,7 +1,7 @@
 """The answers of silos, for a terminal, a page and JSON: of a whole federation, or of one silo.
 
-What is said first is what theory allows, and then for each adversary the silo with the largest ε.
-Only silos with the same unit and the same δ are compared, and nobody's ε is averaged.
+The report begins with what theory allows, and then names for each adversary the silo with the
+largest ε. Only silos with the same unit and the same δ are compared, and no ε is averaged.
 
 Examples:
     >>> from fl_epe.auditing import SiloAnswer, SiloLine
@@ -48,13 +48,13 @@ READING = (
     "Stronger attacks may find more. A silo that lies about itself is not detected.",
     "A record is one row of the data: several rows that belong together leak more.",
 )
-"""What has to stand with the numbers."""
+"""How the numbers are to be read."""
 
 HEADINGS = ("seen by", "ε (interval)", "at least", "every step", "linear limit")
-"""Of a silo's table."""
+"""The headings of a silo's table."""
 
 UNNAMED = "this silo"
-"""A silo without a name, in its own report."""
+"""What a silo without a name is called in its own report."""
 
 _NUMBERS = ("epsilon", "low", "high", "proved", "theory", "linear_limit")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")  # of metrics
@@ -102,69 +102,73 @@ def write_silos_report(
 
 def silos_json(answers: Sequence[SiloAnswer], faults: Sequence[str] = ()) -> JSON:
     """As JSON values; ``None`` for a number that is infinite or unknown."""
-    answers = [dataclasses.replace(one, silo=one.silo or UNNAMED) for one in answers]
+    answers = [
+        dataclasses.replace(answer, silo=answer.silo or UNNAMED) for answer in answers
+    ]
     lines = [(answer.silo, line) for answer in answers for line in answer.lines]
-    wrong = [
+    defects = [
         f"{silo}: more leaks to {WHO[line.adversary]} than theory allows"
         for silo, line in lines
         if line.exceeds_theory
     ]
-    wrong += [
+    defects += [
         f"{answer.silo}: {fault}" for answer in answers for fault in answer.faults
     ]
-    notes = list(_notes(answers))
-    status = "unreliable" if faults or any(line.doubts for _, line in lines) else "ok"
-    if all(line.epsilon is None for _, line in lines):
-        status = "not measured"
-    if wrong:
+    status = "ok"
+    if defects:
         status = "faulty"
+    elif all(line.epsilon is None for _, line in lines):
+        status = "not measured"
+    elif faults or any(line.doubts for _, line in lines):
+        status = "unreliable"
     return {
         "schema": SILO_SCHEMA,
         "status": status,
         "answer": list(_sentences(answers)),
-        "faults": [f"{fault}." for fault in (*wrong, *faults)],
-        "notes": [f"{note}." for note in notes],
+        "faults": [f"{fault}." for fault in (*defects, *faults)],
+        "notes": [f"{note}." for note in _notes(answers)],
         "silos": [_values(answer) for answer in answers],
         "reading": list(READING),
     }
 
 
 def _notes(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """Why lines are not measured, and what is doubtful: each once, with whom it is said of."""
-    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    """Why lines are not measured, and what is doubtful: each text once, with its silos.
+
+    A text that is not about all adversaries of a silo has their names too.
+    """
+    silos_by_note: dict[tuple[str, str], list[str]] = {}
     for answer in answers:
-        of_lines: dict[str, list[str]] = {}
+        adversaries_by_text: dict[str, list[str]] = {}
         for line in answer.lines:
             reasons = (line.reason,) if line.reason else ()
             for text in (*reasons, *line.doubts):
-                of_lines.setdefault(text, []).append(line.adversary)
-        for text, adversaries in of_lines.items():
-            who = () if len(adversaries) == len(answer.lines) else tuple(adversaries)
-            found.setdefault((text, who), []).append(answer.silo)
+                adversaries_by_text.setdefault(text, []).append(line.adversary)
+        for text, adversaries in adversaries_by_text.items():
+            names = ""
+            if len(adversaries) < len(answer.lines):
+                names = f" ({', '.join(adversaries)})"
+            silos_by_note.setdefault((text, names), []).append(answer.silo)
         for text in answer.notes:
-            found.setdefault((text, ()), []).append(answer.silo)
-    for (text, who), silos in found.items():
-        of_whom = f" ({', '.join(who)})" if who else ""
-        yield f"{', '.join(silos)}{of_whom}: {text}"
+            silos_by_note.setdefault((text, ""), []).append(answer.silo)
+    for (text, names), silos in silos_by_note.items():
+        yield f"{', '.join(silos)}{names}: {text}"
 
 
 def _values(answer: SiloAnswer) -> JSON:
     values: JSON = as_json(answer)
-    for name in (
-        "faults",
-        "notes",
-        "records",
-    ):  # which stand elsewhere, or leave no silo here
+    # Faults and notes stand elsewhere, and the number of records does not leave the silo.
+    for name in ("faults", "notes", "records"):
         del values[name]
-    for shown, line in zip(values["lines"], answer.lines, strict=True):
-        shown |= finite_numbers({name: getattr(line, name) for name in _NUMBERS})
+    for line_values, line in zip(values["lines"], answer.lines, strict=True):
+        line_values |= finite_numbers({name: getattr(line, name) for name in _NUMBERS})
     return values
 
 
 def _lines(
     answers: Sequence[SiloAnswer], adversary: SiloAdversary
 ) -> dict[str, SiloLine]:
-    """What silos have to say of an adversary, by their names."""
+    """The lines of silos about an adversary, by the names of the silos."""
     return {
         answer.silo: line
         for answer in answers
@@ -174,74 +178,78 @@ def _lines(
 
 
 def _sentences(answers: Sequence[SiloAnswer]) -> Iterator[str]:
-    """What theory allows, and what each adversary learns, of the silo with the largest ε.
-
-    For each unit and δ.
-    """
+    """For each unit and δ: the limit of theory, and the silo with the largest ε by adversary."""
     for unit, delta in dict.fromkeys((answer.unit, answer.delta) for answer in answers):
-        alike = [one for one in answers if (one.unit, one.delta) == (unit, delta)]
+        alike = [
+            answer
+            for answer in answers
+            if answer.unit == unit and answer.delta == delta
+        ]
         yield sentence(f"theory: ε of one {unit} at δ = {delta:.2g} {_allowed(alike)}")
-        for adversary, seen in SEEN_OF_SILOS.items():
-            if lines := _lines(alike, adversary):
-                about = (
-                    f"{WHO[adversary]}, who sees {seen}, "
-                    f"learns of one {unit} at δ = {delta:.2g}"
+        for adversary, view in SEEN_OF_SILOS.items():
+            lines = _lines(alike, adversary)
+            if lines:
+                yield sentence(
+                    f"{WHO[adversary]}, who sees {view}, learns of one {unit} at δ = {delta:.2g}: "
+                    f"{_largest(lines)}"
                 )
-                yield sentence(f"{about}: {_largest(lines)}")
     if not answers:
         yield "Not measured: no silo has answered."
 
 
 def _allowed(answers: Sequence[SiloAnswer]) -> str:
-    """What theory allows in these silos, in words."""
-    theories = {
-        answer.silo: [line.theory for line in answer.lines if line.theory is not None]
-        for answer in answers
-    }
-    known = {silo: max(theory) for silo, theory in theories.items() if theory}
-    unknown = [silo for silo, theory in theories.items() if not theory]
-    texts = []
-    if known:
-        silo = max(known, key=lambda silo: known[silo])
-        text = f"is not bounded in {silo}"
-        if known[silo] < math.inf:
-            text = f"is at most {number(known[silo])} (in {silo})"
-            text += ", if clipping, sampling and noise are as claimed"
-        texts.append(text)
+    """The limit of theory in these silos, in words."""
+    limits = {}
+    unknown = []
+    for answer in answers:
+        theories = [line.theory for line in answer.lines if line.theory is not None]
+        if theories:
+            limits[answer.silo] = max(theories)
+        else:
+            unknown.append(answer.silo)
+    clauses = []
+    if limits:
+        silo = max(limits, key=lambda name: limits[name])
+        if limits[silo] < math.inf:
+            clauses.append(
+                f"is at most {number(limits[silo])} (in {silo}), if clipping, sampling and noise "
+                "are as claimed"
+            )
+        else:
+            clauses.append(f"is not bounded in {silo}")
     if unknown:
-        texts.append(f"is not known in {', '.join(unknown)}")
-    return "; ".join(texts)
+        clauses.append(f"is not known in {', '.join(unknown)}")
+    return "; ".join(clauses)
 
 
 def _largest(lines: dict[str, SiloLine]) -> str:
     """The largest ε of the silos with these lines, in words."""
-    unmeasured = [silo for silo, line in lines.items() if line.epsilon is None]
-    silo = max(lines, key=lambda silo: lines[silo].epsilon or 0.0)
-    text = ""
+    clauses = []
+    silo = max(lines, key=lambda name: lines[name].epsilon or 0.0)
     if lines[silo].epsilon is not None:
-        epsilon, least, *_ = line_cells(lines[silo])
-        most = "most in " if len(lines) > 1 else "in "
-        text = f"{most}{silo}, ε ≈ {epsilon}"
-        if lines[silo].proved:
-            text += f", at least {least}"
+        epsilon, proved, _, _ = line_cells(lines[silo])
+        place = f"most in {silo}" if len(lines) > 1 else f"in {silo}"
+        at_least = f", at least {proved}" if lines[silo].proved else ""
+        clauses.append(f"{place}, ε ≈ {epsilon}{at_least}")
+    unmeasured = [name for name, line in lines.items() if line.epsilon is None]
     if unmeasured:
-        text += f"; not measured in {', '.join(unmeasured)}"
-    return text.removeprefix("; ")
+        clauses.append(f"not measured in {', '.join(unmeasured)}")
+    return "; ".join(clauses)
 
 
 def line_cells(line: SiloLine) -> tuple[str, str, str, str]:
-    """ε with its interval, what is proved, theory and the linear limit, as text."""
-    measured = "not measured"
+    """ε with its interval, lower bound, theory and the linear limit, as text."""
+    epsilon = "not measured"
     if line.epsilon is not None:
-        measured = f"{number(line.epsilon)} ({number(line.low)} – {number(line.high)})"
-    least = number(line.proved) if line.proved else "–"
+        epsilon = f"{number(line.epsilon)} ({number(line.low)} – {number(line.high)})"
+    proved = number(line.proved) if line.proved else "–"
     theory = "none known" if line.theory is None else number(line.theory)
     limit = "–" if line.linear_limit is None else number(line.linear_limit)
-    return measured, least, theory, limit
+    return epsilon, proved, theory, limit
 
 
 def silo_title(answer: SiloAnswer) -> str:
-    """Whose ε the table of a silo has, and from what."""
+    """The title of a silo's table: the unit, δ, and what it was measured with."""
     silo = answer.silo or UNNAMED
     canaries = "" if answer.canaries is None else f", {answer.canaries} canaries"
     return (

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fl_epe.checks import Floats
 from fl_epe.reporting.charts import Chart
 from fl_epe.reporting.numbers import JSON
 
@@ -30,76 +27,89 @@ PALETTE = {
 }
 
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-_SYMBOLS = {"triangle-right": ">", "triangle-up": "^", "x": "x"}
-_SYMBOLS |= {"circle": "o", "square": "s", "diamond": "D"}
-# Sides of a point on which a label is: its offset in points, and which of its own ends is there.
-_SIDES: dict[str, tuple[int, Any]] = {"top": (4, "bottom"), "bottom": (-4, "top")}
-_SIDES |= {"left": (-6, "right"), "right": (6, "left")}
-_SIZE = (
-    5.0,
-    4.0,
-)  # inches; in print two stand side by side, and the text is to be read there
+_SYMBOLS = {
+    "triangle-right": ">",
+    "triangle-up": "^",
+    "x": "x",
+    "circle": "o",
+    "square": "s",
+    "diamond": "D",
+}
+# The side of a point on which its label is: offset in points, and the label's end at the point.
+_SIDES: dict[str, tuple[int, Any]] = {
+    "top": (4, "bottom"),
+    "bottom": (-4, "top"),
+    "left": (-6, "right"),
+    "right": (6, "left"),
+}
+# Inches; in print two pictures stand side by side, and their text is to be read there.
+_WIDTH = 5.0
+_HEIGHT = 4.0
 _DPI = 200  # of a PNG
 _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
-    "pdf.fonttype": 42,
     "svg.fonttype": "none",
     "svg.hashsalt": "fl-epe",
 }
-_NO_DATE: dict[str, dict[str, Any]] = {
-    "pdf": {"CreationDate": None},
+# What a file says of itself, without a date or a version; its keys are all formats.
+_METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
 }
+FIGURE_FORMATS = tuple(_METADATA)
+"""All file formats of figures."""
 
 
 def picture(chart: Chart, ending: str, *, titled: bool = True) -> bytes:
-    """The file of a chart's picture, as "svg", "pdf" or "png"; the same for the same chart.
+    """The file of a chart's picture; the same for the same chart.
 
     Args:
         chart: what to draw.
-        ending: the format.
-        titled: whether the title stands in the picture, for one that stands alone.
+        ending: the format, one of `FIGURE_FORMATS`.
+        titled: whether the title stands in the picture, for one that is shown without its page.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
-    layout, ys = chart.layout, [key for key in chart.layout if key.startswith("y")]
-    names = next((list(t["y"]) for t in chart.traces if isinstance(t["y"][0], str)), [])
-    height = 1.6 + 0.4 * len(names) if names else _SIZE[1]
-    with (
-        matplotlib.rc_context()
-    ):  # whatever a matplotlibrc says, or who called this has set
+    layout = chart.layout
+    y_axes = [name for name in layout if name.startswith("y")]
+    height = _HEIGHT
+    if isinstance(chart.traces[0]["y"][0], str):  # a row for each name
+        height = 1.6 + 0.4 * len(chart.traces[0]["y"])
+    # The picture depends neither on a matplotlibrc nor on settings of the caller.
+    with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS)
-        figure = Figure(figsize=(_SIZE[0], height), dpi=_DPI, layout="constrained")
-        shares = [np.ptp(layout[key]["domain"]) for key in ys]
-        panels = figure.subplots(
-            len(ys), sharex=True, squeeze=False, height_ratios=shares
-        )[:, 0]
+        figure = Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained")
+        grid = figure.subplots(
+            len(y_axes),
+            sharex=True,
+            squeeze=False,
+            height_ratios=[np.ptp(layout[name]["domain"]) for name in y_axes],
+        )
+        panels = grid[:, 0]
         for trace in chart.traces:
-            panel = panels[ys.index(trace.get("yaxis", "y").replace("y", "yaxis"))]
-            _draw(panel, trace, _numbers(trace["x"], []), _numbers(trace["y"], names))
-        for key, panel in zip(ys, panels, strict=True):
-            _finish_axis(panel, "y", layout[key], names)
+            y_axis = trace.get("yaxis", "y").replace("y", "yaxis")
+            _draw(panels[y_axes.index(y_axis)], trace)
+        for name, panel in zip(y_axes, panels, strict=True):
+            _finish_axis(panel, "y", layout[name])
             panel.spines[["top", "right"]].set_visible(False)
-        _finish_axis(panels[-1], "x", layout["xaxis"], [])
+        _finish_axis(panels[-1], "x", layout["xaxis"])
         figure.align_ylabels()
         if titled:
             figure.suptitle(chart.title, fontsize=10.5)
-        found = [panel.get_legend_handles_labels() for panel in panels]
-        handles, words = (
-            list(itertools.chain(*parts)) for parts in zip(*found, strict=True)
+        labels = [
+            label for panel in panels for label in panel.get_legend_handles_labels()[1]
+        ]
+        figure.legend(
+            loc="outside lower center",
+            ncols=2 if len(labels) > 3 else 1,
+            fontsize=8.5,
+            frameon=False,
         )
-        place: dict[str, Any] = {
-            "loc": "outside lower center",
-            "ncols": 1 + (len(words) > 3),
-        }
-        figure.legend(handles, words, fontsize=8.5, frameon=False, **place)
         buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format=ending, metadata=_NO_DATE[ending] | {"Title": chart.title}
-        )
+        metadata = _METADATA[ending] | {"Title": chart.title}
+        figure.savefig(buffer, format=ending, metadata=metadata)
     return buffer.getvalue()
 
 
@@ -109,66 +119,74 @@ def still(chart: Chart) -> str:
     return f"data:image/svg+xml;base64,{image}"
 
 
-def _numbers(values: Iterable[Any], names: list[str]) -> Floats:
-    return np.array(
-        [names.index(v) if isinstance(v, str) else v for v in values], np.float64
-    )
-
-
-def _draw(axes: Axes, trace: JSON, x: Floats, y: Floats) -> None:
+def _draw(axes: Axes, trace: JSON) -> None:
+    x = np.array(trace["x"], np.float64)
+    y = trace["y"]
+    if not isinstance(y[0], str):
+        y = np.array(y, np.float64)
     if trace["type"] == "bar":
         axes.bar(x, y, trace["width"], color=PALETTE[trace["marker"]["color"]])
         return
     if "fill" in trace:
         axes.fill(x, y, color=PALETTE[trace["fillcolor"]], alpha=trace["opacity"], lw=0)
         return
-    for which in "xy":
-        if bars := trace.get(f"error_{which}"):
-            ends: dict[str, Any] = {f"{which}err": [bars["arrayminus"], bars["array"]]}
-            axes.errorbar(x, y, fmt="none", ecolor=PALETTE[bars["color"]], lw=2, **ends)
-    look: dict[str, Any] = {
-        "label": trace["name"] if trace.get("showlegend", True) else "_"
-    }
+    for letter in "xy":
+        bars = trace.get(f"error_{letter}")
+        if bars:
+            lengths: dict[str, Any] = {
+                f"{letter}err": [bars["arrayminus"], bars["array"]]
+            }
+            color = PALETTE[bars["color"]]
+            axes.errorbar(x, y, fmt="none", ecolor=color, lw=2, **lengths)
+    label = trace["name"] if trace.get("showlegend", True) else "_"
     if trace["mode"] == "lines":
         curve = trace["line"]
-        look |= {"linestyle": _DASHES[curve["dash"]], "color": PALETTE[curve["color"]]}
-    else:
-        marker = trace["marker"]
-        symbol = marker["symbol"].removesuffix("-open")
-        look |= {
-            "marker": _SYMBOLS[symbol],
-            "markersize": 0.7 * marker["size"],
-            "linestyle": "",
-        }
-        look |= {"color": PALETTE[marker["color"]]}
-        look |= {"markerfacecolor": "none"} if symbol != marker["symbol"] else {}
-    axes.plot(x, y, **look)
-    texts = zip(trace.get("text", ()), trace.get("textposition", ()), strict=True)
-    for at, to, (words, place) in zip(x, y, texts, strict=False):
-        (up, va), (across, ha) = (_SIDES[side] for side in place.split())
+        color = PALETTE[curve["color"]]
+        axes.plot(x, y, color=color, linestyle=_DASHES[curve["dash"]], label=label)
+        return
+    marker = trace["marker"]
+    color = PALETTE[marker["color"]]
+    symbol = marker["symbol"].removesuffix("-open")
+    axes.plot(
+        x,
+        y,
+        color=color,
+        linestyle="",
+        marker=_SYMBOLS[symbol],
+        markersize=0.7 * marker["size"],
+        markerfacecolor=color if symbol == marker["symbol"] else "none",
+        label=label,
+    )
+    for place, text in enumerate(trace.get("text", ())):
+        vertical, horizontal = trace["textposition"][place].split()
+        up, va = _SIDES[vertical]
+        across, ha = _SIDES[horizontal]
         axes.annotate(
-            words, (at, to), (across, up), textcoords="offset points", va=va, ha=ha
+            text,
+            (x[place], y[place]),
+            (across, up),
+            textcoords="offset points",
+            va=va,
+            ha=ha,
         )
 
 
-def _finish_axis(
-    axes: Axes, which: Literal["x", "y"], given: JSON, names: list[str]
-) -> None:
-    getattr(axes, f"set_{which}label")(given["title"]["text"])
-    if names:
-        axes.set_yticks(range(len(names)), names)
-    low, high = getattr(axes, f"get_{which}lim")()
-    if given.get("type") == "log":
+def _finish_axis(axes: Axes, letter: Literal["x", "y"], properties: JSON) -> None:
+    """Label, limits and ticks of one axis."""
+    changes = {f"{letter}label": properties["title"]["text"]}
+    if properties.get("type") == "log":
         axes.set_xscale("log")
         plain_ticks(axes)
-    elif "range" in given:
-        getattr(axes, f"set_{which}lim")(*given["range"])
-    elif given.get("rangemode") == "tozero":
-        getattr(axes, f"set_{which}lim")(low if low < -0.06 * high else 0.0, high)
-    if "nticks" in given:
-        axes.locator_params(axis=which, nbins=given["nticks"])
-    if "tickvals" in given:
-        axes.set_xticks(given["tickvals"])
+    elif "range" in properties:
+        changes[f"{letter}lim"] = properties["range"]
+    elif properties.get("rangemode") == "tozero":
+        low, high = getattr(axes, f"get_{letter}lim")()
+        changes[f"{letter}lim"] = (low if low < -0.06 * high else 0.0, high)
+    axes.set(**changes)
+    if "nticks" in properties:
+        axes.locator_params(axis=letter, nbins=properties["nticks"])
+    if "tickvals" in properties:
+        axes.set_xticks(properties["tickvals"])
 
 
 def plain_ticks(axes: Axes) -> None:

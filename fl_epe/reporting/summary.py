@@ -1,11 +1,11 @@
-"""`summarize`: what a record says of its answers, and all that reports, pages and JSON show of it.
+"""`summarize`: the answers of a record with their warnings, for reports, pages and JSON.
 
 Examples:
     >>> from fl_epe.limit import limit_record
     >>> from fl_epe.schedules import ShuffledEpochs
     >>> record = limit_record(ShuffledEpochs(20, 4), 1.0, 1e-5, num_canaries=10, beside=90)
     >>> summary = summarize(record)
-    >>> summary.status, [one.adversary.sees for one in summary.answers]
+    >>> summary.status, [answer.adversary.sees for answer in summary.answers]
     ('ok', ['final', 'all'])
 """
 
@@ -30,13 +30,14 @@ from fl_epe.auditing import (
 from fl_epe.reporting.numbers import JSON
 from fl_epe.reporting.reliability import ReportWarning, Status, warnings_of
 
-_LARGE_DELTA, SMALL_DELTA = 1e-4, 1e-5
+_LARGE_DELTA = 1e-4
+SMALL_DELTA = 1e-5
 _NOT_SETTINGS = ("task", "num_canaries", "chance_accuracy", "chance_loss")
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The answers of a run, and what they are worth.
+    """The answers of a run, and their status.
 
     Attributes:
         answers: for an adversary who sees the final model, and for one who sees every round's.
@@ -44,7 +45,8 @@ class Summary:
         delta: target δ of every ε.
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
         record: of the run; ``None`` if it left none.
-        told: where rounds are secret, the answers for adversaries who were told them; else empty.
+        rounds_known: where rounds are secret, the answers for adversaries who know them; else
+            empty.
         at_small_delta: the answers at δ = 10⁻⁵, if δ is far above; else empty.
         faults: first messages about what went wrong: lost updates, rounds without an audit.
         fault_counts: how often each kind of fault happened.
@@ -57,7 +59,7 @@ class Summary:
     delta: float
     confidence: float = 0.95
     record: AuditRecord | None = None
-    told: tuple[Answer, ...] = ()
+    rounds_known: tuple[Answer, ...] = ()
     at_small_delta: tuple[Answer, ...] = ()
     faults: tuple[str, ...] = ()
     fault_counts: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -66,72 +68,78 @@ class Summary:
 
     @property
     def status(self) -> Status:
-        """What the answers are worth: that of the most important warning."""
+        """The status of the most important warning, or "ok"."""
         return self.warnings[0].status if self.warnings else "ok"
 
     @property
     def exit_status(self) -> int:
-        """Of a command that reports it: 0 if the status is "ok", else 3."""
+        """Exit status of a command that reports it: 0 if the status is "ok", else 3."""
         return 0 if self.status == "ok" else 3
 
     @property
     def unit(self) -> str:
-        """Whose privacy, as it is called after the first time: `full_unit` without brackets."""
+        """The unit of privacy after its first mention: `full_unit` without its brackets."""
         return self.full_unit.partition(" (")[0]
 
     @property
     def full_unit(self) -> str:
-        """Whose privacy: "hospital", "client (node)", "example" if each canary stands for one."""
+        """The unit of privacy: "hospital", "client (node)", "example" if a canary is one."""
         return self.record.mechanism.participation.unit if self.record else "client"
 
     @property
     def task(self) -> str | None:
-        """What was trained, in words; ``None`` if nobody said."""
+        """What was trained, in words; ``None`` if it is not known."""
         return self.record.design.task if self.record else self.settings.get("task")
 
     def metrics(self) -> dict[str, float | str]:
-        """The status, and what is known of the answers by their names in a run's metrics."""
-        found = answer_metrics(self.answers).items()
-        return {"status": self.status, **{n: v for n, v in found if math.isfinite(v)}}
+        """The status, and the finite numbers of the answers by their names in a run's metrics."""
+        metrics = answer_metrics(self.answers).items()
+        finite = {name: value for name, value in metrics if math.isfinite(value)}
+        return {"status": self.status, **finite}
+
+    def faults_by_kind(self) -> list[tuple[str, int]]:
+        """Kinds of faults that happened and how often, the most frequent first."""
+        kinds = [(kind, count) for kind, count in self.fault_counts.items() if count]
+        return sorted(kinds, key=lambda pair: (-pair[1], pair[0]))
 
     def held_out(self) -> list[tuple[str, str]]:
         """Names and last values on held-out data: the task's metric, area under the curve, loss."""
         if self.record is None:
             return []
-        metric, found = self.record.design.metric, list[tuple[str, str]]()
-        named = (
-            ("eval_accuracy", metric),
-            ("eval_auc", "ROC AUC"),
-            ("eval_loss", "loss"),
-        )
-        for series, name in named:
+        names = {
+            "eval_accuracy": self.record.design.metric,
+            "eval_auc": "ROC AUC",
+            "eval_loss": "loss",
+        }
+        last_values = []
+        for series, name in names.items():
             values = self.record.metrics.get(series, np.empty(0))
             if name and len(values) and math.isfinite(values[-1]):
-                form = ".1%" if name == "accuracy" else ".4g"
-                found.append((name.replace("_", " "), format(float(values[-1]), form)))
-        return found
+                last = float(values[-1])
+                text = f"{last:.1%}" if name == "accuracy" else f"{last:.4g}"
+                last_values.append((name.replace("_", " "), text))
+        return last_values
 
     def performance(self) -> list[str]:
         """Sentences of `held_out`, without full stops.
 
         Accuracy stands beside that of a constant prediction if it is nearer to it than to 1.
         """
-        found = [
+        lines = [
             f"The model's {name} on held-out data: {value}"
             for name, value in self.held_out()
         ]
-        if not found or self.record is None:
-            return found
-        guess = self.record.design.chance_accuracy
-        if guess and self.record.metrics["eval_accuracy"][-1] < (1 + guess) / 2:
-            found[0] += f" (majority class: {guess:.1%})"
-        return found
+        if lines and self.record is not None:
+            chance = self.record.design.chance_accuracy
+            if chance and self.record.metrics["eval_accuracy"][-1] < (1 + chance) / 2:
+                lines[0] += f" (majority class: {chance:.1%})"
+        return lines
 
 
 def summarize(
     record: AuditRecord, delta: float | None = None, confidence: float = 0.95
 ) -> Summary:
-    """What a record says.
+    """The answers of a record, with their warnings.
 
     Args:
         record: the audit record of a run.
@@ -139,22 +147,24 @@ def summarize(
         confidence: of the intervals (two-sided) and of the proofs (one-sided).
     """
     delta = record.delta if delta is None else delta
-    found = answers(record, delta, confidence)
-    secret = not found[0].adversary.knows_rounds
+    of_run = answers(record, delta, confidence)
+    rounds_known: tuple[Answer, ...] = ()
+    if not of_run[0].adversary.knows_rounds:
+        rounds_known = tuple(
+            answer(record, Adversary(of_one.adversary.sees), delta, confidence)
+            for of_one in of_run
+        )
+    at_small_delta: tuple[Answer, ...] = ()
+    if delta > _LARGE_DELTA:
+        at_small_delta = answers(record, SMALL_DELTA, confidence)
     return Summary(
-        answers=found,
-        warnings=warnings_of(record, found),
+        answers=of_run,
+        warnings=warnings_of(record, of_run),
         delta=delta,
         confidence=confidence,
         record=record,
-        told=tuple(
-            answer(record, Adversary(one.adversary.sees), delta, confidence)
-            for one in found
-            if secret
-        ),
-        at_small_delta=answers(record, SMALL_DELTA, confidence)
-        if delta > _LARGE_DELTA
-        else (),
+        rounds_known=rounds_known,
+        at_small_delta=at_small_delta,
         faults=record.provenance.faults,
         fault_counts=record.provenance.fault_counts,
         plan=record.findings.plan,
@@ -179,14 +189,14 @@ def summarize_unmeasured(
         faults: what went wrong, in sentences.
         fault_counts: how often each kind of fault happened.
     """
-    reason, settings = reason.strip().rstrip("."), dict(config or {})
-    nothing = Analytical(None, True, "zero-out", "the run left no record")
-    final, every = (
-        Answer(adversary, math.nan, nothing, reason=reason)
-        for adversary in (FINAL_MODEL, EVERY_ROUND)
-    )
+    reason = reason.strip().rstrip(".")
+    settings = dict(config or {})
+    no_theory = Analytical(None, True, "zero-out", "the run left no record")
     return Summary(
-        answers=(final, every),
+        answers=(
+            Answer(FINAL_MODEL, math.nan, no_theory, reason=reason),
+            Answer(EVERY_ROUND, math.nan, no_theory, reason=reason),
+        ),
         warnings=(ReportWarning("not-measured", reason),),
         delta=delta,
         faults=tuple(faults),
@@ -198,7 +208,8 @@ def summarize_unmeasured(
 
 def settings_of(record: AuditRecord) -> dict[str, str]:
     """The settings of a run in words, by name; none of them is a seed."""
-    mechanism, provenance = record.mechanism, record.provenance
+    mechanism = record.mechanism
+    provenance = record.provenance
     values = {
         "task": record.design.task,
         "rounds": record.rounds,
@@ -212,16 +223,16 @@ def settings_of(record: AuditRecord) -> dict[str, str]:
         "canary_kind": provenance.canary_kind,
         "server": mechanism.server.name,
     }
-    settings = record.design.to_settings()
-    values |= {
-        name: value for name, value in settings.items() if name not in _NOT_SETTINGS
-    }
-    values |= {f"version of {name}": text for name, text in provenance.versions.items()}
+    for name, value in record.design.to_settings().items():
+        if name not in _NOT_SETTINGS:
+            values[name] = value
+    for name, version in provenance.versions.items():
+        values[f"version of {name}"] = version
     return in_words(values)
 
 
 def in_words(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as text, without those that nobody set."""
+    """Settings as text, without those that were not set."""
     return {
         str(name): _words(value) for name, value in values.items() if value is not None
     }

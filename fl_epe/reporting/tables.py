@@ -23,13 +23,13 @@ class Terminal(Console):
     """
 
     def __init__(self, **options: Any) -> None:
-        # In a notebook, whose stream claims to be a terminal, rich would write HTML past any file.
-        notebook = type(sys.stdout).__module__.startswith("ipykernel")
-        options.setdefault("force_terminal", False if notebook else None)
+        # A notebook's stream claims to be a terminal: rich would write HTML past any file.
+        if type(sys.stdout).__module__.startswith("ipykernel"):
+            options.setdefault("force_terminal", False)
         super().__init__(markup=False, emoji=False, force_jupyter=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Each text is one line, folded where it is long: a line of its own is none of ours."""
+        """Each text is one line, folded where it is long: text cannot begin a line of its own."""
         super().print(*map(_one_line, objects), **options)
 
     def render(
@@ -40,7 +40,7 @@ class Terminal(Console):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to whoever prints; called where the error is being handled."""
+        """Leave the error, which is being handled when this is called, to the caller."""
         raise
 
 
@@ -63,15 +63,15 @@ class PlainTable(Table):
             yield from super().__rich_console__(console, options)
             return
         yield self.title or ""
-        columns = zip(*(column.cells for column in self.columns), strict=True)
-        for first, *values in columns:
+        rows = zip(*(column.cells for column in self.columns), strict=True)
+        for first, *values in rows:
             yield first
             for column, value in zip(self.columns[1:], values, strict=True):
                 yield f"  {column.header}: {value}"
 
 
 def _width(column: Column) -> int:
-    """What a column takes with the gap to the next; one that may be folded, little."""
+    """The width of a column with the gap to the next; only the gap where it may be folded."""
     if not column.no_wrap:
         return _GAP
     widest = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
@@ -84,7 +84,7 @@ def plain_table(
     left: int = 1,
     rows: Iterable[Sequence[str]] = (),
 ) -> Table:
-    """A table; the first ``left`` columns hold text, the others numbers."""
+    """A table; the first ``left`` columns hold text, all others numbers."""
     table = PlainTable(
         title=on_one_line(title),
         title_justify="left",

@@ -25,14 +25,7 @@ def runs(tmp_path, monkeypatch):
 def test_figures_beside_the_report(runs, capsys):
     assert main(["report", "one", "--figures", "svg", "png"]) == 0
     names = {path.name for path in (runs / "one" / "figures").iterdir()}
-    assert {
-        "scores.csv",
-        "table.tex",
-        "epsilon.svg",
-        "epsilon.png",
-        "epsilon.csv",
-    } <= names
-    assert not any(name.endswith(".pdf") for name in names)
+    assert {"scores.csv", "epsilon.svg", "epsilon.png", "epsilon.csv"} <= names
     assert "Figures: one/figures" in capsys.readouterr().out
 
 
@@ -118,7 +111,7 @@ def test_a_link_in_a_folder_that_somebody_sent_leads_nowhere(runs):
         (["one", "two", "./one"], "RUN_DIR='one'"),
         (["one", "--delta", "0.1"], "--delta"),
         (["one", "--output", "side"], "--output"),
-        (["one", "two", "--figures", "pdf"], "--figures"),
+        (["one", "two", "--figures", "svg"], "--figures"),
         (["one", "two", "--delta", "2"], "--delta=2.0"),
     ],
     ids=["nowhere", "twice", "delta", "output", "figures", "large-delta"],
@@ -129,6 +122,13 @@ def test_what_is_refused(runs, words, said, capsys):
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (runs / "comparison.html").exists()
+
+
+def test_formats_of_figures_are_named(runs, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["report", "one", "--figures", "pdf"])
+    assert "'pdf' (choose from 'svg', 'png')" in capsys.readouterr().err
+    assert {path.name for path in (runs / "one").iterdir()} == {"record.npz"}
 
 
 def test_a_damaged_record_is_named(runs, capsys):

@@ -80,10 +80,10 @@ def test_the_adversary_is_that_of_the_claim(case):
         assert of_one_question(found)
         assert found.adversary.knows_rounds is (not law.hidden)
     assert len({found.participations for found in summary.answers}) == 1
-    assert bool(summary.told) is law.hidden
+    assert bool(summary.rounds_known) is law.hidden
     assert all(
         found.adversary.knows_rounds and of_one_question(found)
-        for found in summary.told
+        for found in summary.rounds_known
     )
 
 
@@ -112,7 +112,8 @@ def test_the_walk_finds_what_is_not_alike(case):
     assert wrong_places(record, [entries[1] | {"participations": 1.0}])
     assert wrong_places(record, [entries[1] | {"epsilon": entries[0]["epsilon"]}])
     swapped = dataclasses.replace(
-        summary.answers[1], adversary=Adversary("all", knows_rounds=bool(summary.told))
+        summary.answers[1],
+        adversary=Adversary("all", knows_rounds=bool(summary.rounds_known)),
     )
     assert not of_one_question(swapped)
 

@@ -57,14 +57,14 @@ def test_a_difference_that_is_larger_than_chance(two):
     one, other = (
         answers(record)[1].estimate for record in (limit(0.3, 1), limit(1.0, 2))
     )
-    assert pair.found == epsilon_difference(one, other)
-    assert pair.found.larger_than_chance
+    assert pair.difference == epsilon_difference(one, other)
+    assert pair.difference.larger_than_chance
     assert "A leaks more than B" in pair.sentence()
 
 
 def test_equal_runs_have_no_winner():
     found = compare_runs({"one": limit(0.5, 1), "other": limit(0.5, 2)})
-    assert not any(pair.found.larger_than_chance for pair in found.differences)
+    assert not any(pair.difference.larger_than_chance for pair in found.differences)
     for pair in found.differences:
         assert "cannot be told apart" in pair.sentence()
         assert "more than B" not in pair.sentence()
@@ -74,7 +74,7 @@ def test_equal_runs_have_no_winner():
 def test_the_same_seed_is_not_taken_for_independence():
     shared = compare_runs({"one": limit(0.3, 7), "other": limit(1.0, 7)})
     apart = compare_runs({"one": limit(0.3, 7), "other": limit(1.0, 8)})
-    wide, narrow = (pairs(found)["A", "B"].found for found in (shared, apart))
+    wide, narrow = (pairs(found)["A", "B"].difference for found in (shared, apart))
     assert not wide.independent
     assert narrow.independent
     assert wide.high - wide.low > narrow.high - narrow.low
@@ -88,7 +88,7 @@ def test_a_record_without_seeds_may_depend_on_any_other():
     found = compare_runs(
         {"one": limit(0.3, 1), "other": limit(0.3, 2).with_values(seeds={})}
     )
-    assert not any(pair.found.independent for pair in found.differences)
+    assert not any(pair.difference.independent for pair in found.differences)
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_several_pairs_hold_together():
     records = {name: limit(0.5, seed) for seed, name in enumerate(("a", "b", "c"), 1)}
     three, couple = compare_runs(records), compare_runs(dict(list(records.items())[:2]))
     assert set(pairs(three)) == {("A", "B"), ("A", "C"), ("B", "C")}
-    wide, narrow = (pairs(found)["A", "B"].found for found in (three, couple))
+    wide, narrow = (pairs(found)["A", "B"].difference for found in (three, couple))
     assert wide.confidence == pytest.approx(1 - 0.05 / 3)
     assert wide.high - wide.low > narrow.high - narrow.low
     assert any("Bonferroni" in note for note in three.notes)
@@ -177,7 +177,7 @@ class TestPages:
         assert values["runs"][0]["report"]["status"] == "ok"
         pair = values["differences"][1]
         assert (pair["adversary"], pair["larger_than_chance"]) == ("all", True)
-        assert pair["found"]["low"] == pairs(two)["A", "B"].found.low
+        assert pair["found"]["low"] == pairs(two)["A", "B"].difference.low
 
     def test_csv(self, directory, two):
         rows = list(
