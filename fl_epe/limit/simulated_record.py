@@ -280,7 +280,7 @@ def limit_record(
         ),
         mechanism=auditing.Mechanism(
             cohort_size=size,
-            noise_multiplier=whole_noise_multiplier(
+            noise_multiplier=round_noise_multiplier(
                 noise_multiplier, setting.get("of_count", 0)
             ),
             sum_noise_multiplier=noise_multiplier,
@@ -297,7 +297,7 @@ def limit_record(
     )
 
 
-def whole_noise_multiplier(of_sum: float, of_count: float) -> float:
+def round_noise_multiplier(of_sum: float, of_count: float) -> float:
     """Z of a round that releases its sum with noise of z ``of_sum``, and a count beside it.
 
     Args:
