@@ -28,9 +28,9 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fl_epe import auditing
-from fl_epe.checks import ArgumentError, Booleans, Floats, check_fraction, raise_invalid
+from fl_epe.checks import Booleans, Floats, check_fraction, raise_invalid
 from fl_epe.mechanism import sgd_weights
-from fl_epe.schedules import Schedule, Trace, presence
+from fl_epe.schedules import Schedule, presence
 from fl_epe.seeding import generator
 
 # Any large number: scores are cosines times its root.
@@ -216,7 +216,6 @@ def limit_record(
     *,
     num_canaries: int = 1000,
     unobserved: int = 1000,
-    population: int | None = None,
     beside: int = 0,
     kept: float = 1.0,
     seed: int = 0,
@@ -225,12 +224,12 @@ def limit_record(
     """The record of a run as dimension grows.
 
     Args:
-        schedule: the participation schedule. Of a `Trace`, canaries are average-case clients.
+        schedule: the participation schedule, of the canaries alone unless there are clients
+            ``beside`` them. Of a `Trace`, canaries are average-case clients.
         noise_multiplier: z ≥ 0 of the clients' sum; > 0 unless there are real updates.
         delta: target δ.
         num_canaries: observed canaries k.
         unobserved: unobserved canaries u.
-        population: clients of the schedule, canaries among them; the canaries alone by default.
         beside: real clients who follow the schedule beside the canaries and are in the record's
             log; ``num_canaries`` are then the places of a `CanaryLoad`.
         kept: share of its rounds that a place keeps, see `CanaryLoad`.
@@ -240,24 +239,9 @@ def limit_record(
     Raises:
         ValueError: if there is neither noise nor real updates, or if an argument is out of range.
     """
-    clients = num_canaries if population is None else population
-    cohort_size = schedule.cohort_size(clients)
+    cohort_size = schedule.cohort_size(num_canaries)
     signal = _Signal.of(schedule.rounds, noise_multiplier, setting)
-    if isinstance(schedule, Trace):
-        if population not in (None, schedule.population):
-            raise_invalid(
-                "population",
-                population,
-                f"to be {schedule.population}, as in the trace",
-            )
-        clients = num_canaries
-    if clients < num_canaries:
-        raise ArgumentError(
-            "Expected {population} >= {num_canaries}.",
-            population=population,
-            num_canaries=num_canaries,
-        )
-    law = schedule.law(beside or clients)
+    law = schedule.law(beside or num_canaries)
     log = auditing.ClientLog()
     design = auditing.Design(task="limit")
     places = schedule
@@ -281,10 +265,7 @@ def limit_record(
             law.hidden,
         )
         places = load.place_schedule(schedule)
-    # Schedules treat all clients alike, so the first of them can be the canaries.
-    canary_rounds = presence(
-        places, clients, generator(seed, _PARTICIPATION), num_canaries
-    )
+    canary_rounds = presence(places, num_canaries, generator(seed, _PARTICIPATION))
     if load is not None:
         canary_rounds = load.presence(canary_rounds, generator(seed, _PARTICIPATION, 1))
     rng = generator(seed, _SCORES)
