@@ -149,14 +149,14 @@ def median_client(
         high = client_epsilon(view, client, 1 + half, record.delta)
     theory = analytical(record.mechanism, client, record.delta)
     return ClientEpsilon(
-        "median",
-        sees,
-        theory,
-        client.participations,
-        epsilon,
-        low,
-        high,
-        exceeds(epsilon, theory),
+        client="median",
+        sees=sees,
+        theory=theory,
+        participations=client.participations,
+        epsilon=epsilon,
+        low=low,
+        high=high,
+        above=exceeds(epsilon, theory),
     )
 
 
@@ -222,15 +222,18 @@ def worst_client(
         of_each_run = [bound for bound in bounds if not bound.averages]
         limit = accounting.tightest(of_each_run, rounds_known=True).epsilon
     theory = Analytical(
-        limit, True, "zero-out", "the adversary knows the client's rounds"
+        epsilon=limit,
+        knows_rounds=True,
+        adjacency="zero-out",
+        assumption="the adversary knows the client's rounds",
     )
     return ClientEpsilon(
-        "worst-case",
-        sees,
-        theory,
-        participations,
-        epsilon,
-        epsilon,
-        epsilon,
-        exceeds(epsilon, theory),
+        client="worst-case",
+        sees=sees,
+        theory=theory,
+        participations=participations,
+        epsilon=epsilon,
+        low=epsilon,
+        high=epsilon,
+        above=exceeds(epsilon, theory),
     )

@@ -78,13 +78,13 @@ def train(plan: ComparisonPlan, cell: Cell, directory: Path, nodes: int) -> Row:
             raise NotMeasured(answer.reason)
         of_clients.append(
             ClientEpsilon(
-                "median",
-                answer.adversary.sees,
-                answer.analytical,
-                answer.participations,
-                answer.estimate.epsilon,
-                answer.estimate.low,
-                answer.estimate.high,
+                client="median",
+                sees=answer.adversary.sees,
+                theory=answer.analytical,
+                participations=answer.participations,
+                epsilon=answer.estimate.epsilon,
+                low=answer.estimate.low,
+                high=answer.estimate.high,
             )
         )
     accuracy = record.metrics.get("eval_accuracy", np.empty(0))

@@ -257,12 +257,12 @@ def limit_record(
             clients_per_round=schedule.cohort_size(beside),
         )
         load = auditing.CanaryLoad(
-            beside,
-            schedule.rounds,
-            schedule.participations(),
-            num_canaries,
-            kept,
-            law.hidden,
+            clients=beside,
+            rounds=schedule.rounds,
+            participations=schedule.participations(),
+            places=num_canaries,
+            kept=kept,
+            secret=law.hidden,
         )
         places = load.place_schedule(schedule)
     canary_rounds = presence(places, num_canaries, generator(seed, _PARTICIPATION))

@@ -178,7 +178,13 @@ def answer(
     return dataclasses.replace(
         unmeasured,
         estimate=EpsilonEstimate(
-            epsilon, low, high, delta, confidence, method, claimed
+            epsilon=epsilon,
+            low=low,
+            high=high,
+            delta=delta,
+            confidence=confidence,
+            method=method,
+            adversary=claimed,
         ),
         proved=proved,
         proof=proof,

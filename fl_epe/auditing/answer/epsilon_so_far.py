@@ -193,7 +193,13 @@ class EpsilonSoFar:
         )
         adversary = dataclasses.replace(EVERY_ROUND, knows_rounds=not hidden)
         estimate = EpsilonEstimate(
-            epsilon, low, high, delta, confidence, METHOD, adversary
+            epsilon=epsilon,
+            low=low,
+            high=high,
+            delta=delta,
+            confidence=confidence,
+            method=METHOD,
+            adversary=adversary,
         )
         self._estimates[delta, confidence] = (due, estimate)
         return estimate

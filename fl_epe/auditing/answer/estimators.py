@@ -164,13 +164,13 @@ def epsilon_of_thresholds(
             f"{math.ceil(_SCORES_FOR_ANY_LAW / delta):,} scores of each side"
         )
     return EpsilonEstimate(
-        min(max(epsilon, low), high),
-        low,
-        high,
-        delta,
-        confidence,
-        f"{scores.statistic}, {ANY_LAW}",
-        scores.adversary,
+        epsilon=min(max(epsilon, low), high),
+        low=low,
+        high=high,
+        delta=delta,
+        confidence=confidence,
+        method=f"{scores.statistic}, {ANY_LAW}",
+        adversary=scores.adversary,
     )
 
 
@@ -315,11 +315,11 @@ def _known_variance(
     low = shift - math.hypot(shift - scores.shift(half), unit_error)
     high = shift + math.hypot(scores.shift(-half) - shift, unit_error)
     return EpsilonEstimate(
-        float(epsilon_of_shift(scores.unit * shift, delta)),
-        float(epsilon_of_shift(scores.unit * low, delta)),
-        float(epsilon_of_shift(scores.unit * high, delta)),
-        delta,
-        confidence,
-        method,
-        scores.adversary,
+        epsilon=float(epsilon_of_shift(scores.unit * shift, delta)),
+        low=float(epsilon_of_shift(scores.unit * low, delta)),
+        high=float(epsilon_of_shift(scores.unit * high, delta)),
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        adversary=scores.adversary,
     )

@@ -131,17 +131,35 @@ def count_errors(sample: Sample, thresholds: Floats) -> Errors:
     observed = sample.observed.size
     if sample.unobserved is None:
         log_fpr = log_null_tail(thresholds, sample.dim)
-        return Errors(missed, observed, None, 0, log_fpr)
+        return Errors(
+            missed=missed,
+            observed=observed,
+            false_alarms=None,
+            unobserved=0,
+            log_fpr=log_fpr,
+        )
     unobserved = sample.unobserved.size
     false_alarms = unobserved - _count_below(sample.unobserved, thresholds)
-    return Errors(missed, observed, false_alarms, unobserved, np.empty(0))
+    return Errors(
+        missed=missed,
+        observed=observed,
+        false_alarms=false_alarms,
+        unobserved=unobserved,
+        log_fpr=np.empty(0),
+    )
 
 
 def count_normal_errors(scores: Floats, thresholds: Floats) -> Errors:
     """Errors of the attack if unobserved scores are exactly N(0, 1), as `normal_scores` are."""
     missed = _count_below(scores, thresholds)
     log_fpr = scipy.special.log_ndtr(-thresholds)
-    return Errors(missed, scores.size, None, 0, log_fpr)
+    return Errors(
+        missed=missed,
+        observed=scores.size,
+        false_alarms=None,
+        unobserved=0,
+        log_fpr=log_fpr,
+    )
 
 
 def normal_scores(cosines: Floats, dim: int) -> Floats:

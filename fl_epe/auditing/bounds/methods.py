@@ -95,7 +95,13 @@ class Bound:
         if is_tied:
             return 0.0
         return self.compute(
-            Sample(scores, null_scores, dim or 0, delta, 1 - confidence)
+            Sample(
+                observed=scores,
+                unobserved=null_scores,
+                dim=dim or 0,
+                delta=delta,
+                alpha=1 - confidence,
+            )
         )
 
     def check_delta(self, delta: float) -> None:
