@@ -91,18 +91,17 @@ class Exposure:
         """The ``count`` worst-case clients, the worst-case one first."""
         check_count("top", count)
         order = np.argsort(-self.expected_scores, kind="stable")[:count]
+        names = self.trace.clients[order].tolist()
+        counts = self.participations[order].tolist()
+        epsilons = epsilon_of_shift(self.expected_scores[order], self.delta).tolist()
         return [
             ExposedClient(
-                name=self.trace.clients[client],
-                participations=int(self.participations[client]),
-                epsilon=float(
-                    epsilon_of_shift(self.expected_scores[client], self.delta)
-                ),
-                analytical=gaussian_epsilon(
-                    self.noise_multiplier, self.delta, int(self.participations[client])
-                ),
+                name=name,
+                participations=rounds,
+                epsilon=epsilon,
+                analytical=gaussian_epsilon(self.noise_multiplier, self.delta, rounds),
             )
-            for client in order.tolist()
+            for name, rounds, epsilon in zip(names, counts, epsilons, strict=True)
         ]
 
 

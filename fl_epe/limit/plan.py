@@ -197,7 +197,7 @@ class ComparisonPlan:
         for name, value in self.settings.items():
             checks.checked_type(name, value, kinds[name])
         checks.check_fraction("server_momentum", self.server_momentum or 0.0)
-        refused = ("replicates", "settings", "task_options")
+        refused: tuple[str, ...] = ("replicates", "settings", "task_options")
         condition = "only with a task to train"
         if self.task is not None:
             refused = ("like", "clients", *_CHOICE)

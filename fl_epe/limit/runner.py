@@ -125,12 +125,15 @@ def _mean(plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]) -> ClientEps
     if math.isfinite(epsilon):
         below = float(np.linalg.norm(epsilons - lows)) / len(trainings)
         above = float(np.linalg.norm(epsilons - highs)) / len(trainings)
-    theory = trainings[0].theory
-    limits = [training.theory.epsilon for training in trainings]
-    if None in limits:
-        theory = dataclasses.replace(theory, epsilon=None)
-    else:
-        theory = dataclasses.replace(theory, epsilon=float(np.mean(limits)))
+    limits = [
+        training.theory.epsilon
+        for training in trainings
+        if training.theory.epsilon is not None
+    ]
+    mean_limit = None
+    if len(limits) == len(trainings):
+        mean_limit = float(np.mean(limits))
+    theory = dataclasses.replace(trainings[0].theory, epsilon=mean_limit)
     # ε is above theory if it is by more than chance allows, with all comparisons of the plan taken
     # together (Bonferroni).
     strict = 1 - (1 - plan.confidence) / (2 * plan.combinations)

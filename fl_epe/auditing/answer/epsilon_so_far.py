@@ -302,18 +302,18 @@ def epsilon_by_round(
         return [answer_estimate]
     running = record.running
     planned = running.planned
-    law: ParticipationLaw | None = record.mechanism.participation
+    law = record.mechanism.participation
+    client_law = law if running.of_law else None
     if running.scores is None:
         if law.rate is not None:
             planned = float(record.presence.sum())
+        client_law = law
         if not law.hidden:
-            law = ParticipationLaw(record.rounds, client.participations)
-    elif not running.of_law:
-        law = None
+            client_law = ParticipationLaw(record.rounds, client.participations)
     count = min(most, record.rounds)
     chosen = set(np.unique(np.linspace(1, record.rounds, count).round()))
     so_far = EpsilonSoFar(
-        record.dim, record.num_canaries, planned, record.correlation.window, law
+        record.dim, record.num_canaries, planned, record.correlation.window, client_law
     )
     scores = view.whitened_scores
     signals = view.whitened_signals

@@ -319,7 +319,7 @@ def _group_weights(sizes: Integers, shift: float, epsilon: float) -> Integers:
     signed = np.concatenate([excess, np.zeros(count % 2), -excess[::-1]])
     shared = np.add.reduceat(signed, np.cumsum(sizes) - sizes) / sizes
     scaled = _LARGEST_WEIGHT * shared / max(np.abs(shared).max(), 1e-9)
-    weights = np.round(scaled).astype(int)
+    weights: Integers = np.round(scaled).astype(int)
     is_weak = (np.abs(weights) < _LEAST_WEIGHT) & (sizes < _LARGE_GROUP * count)
     weights[is_weak] = 0
     return weights

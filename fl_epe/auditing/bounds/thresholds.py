@@ -96,7 +96,7 @@ def joint_alpha(sample: Sample) -> float:
     """
     if sample.unobserved is None:
         return sample.alpha
-    return -np.expm1(np.log1p(-sample.alpha) / 2)
+    return float(-np.expm1(np.log1p(-sample.alpha) / 2))
 
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
