@@ -44,7 +44,7 @@ def advice_lines(advice: NoiseAdvice) -> list[str]:
 
 
 def canary_lines(advice: Sequence[CanaryAdvice]) -> list[str]:
-    """What theory allows the median client, and why there are so many canaries."""
+    """The analytical ε of the median client, and the reasons for the number of canaries."""
     answers = next((option.answers for option in advice if option.answers), ())
     lines = [
         f"• The median client takes part {_times(answer)}; who {_adversary(answer)} "

@@ -181,7 +181,7 @@ def noise_for_epsilon(
 
 @dataclasses.dataclass(frozen=True)
 class CanaryAdvice:
-    """What a run with canaries in a share of a round's replies would report.
+    """The report that is expected of a run with canaries in a share of a round's replies.
 
     Attributes:
         share: the largest share that they may have.

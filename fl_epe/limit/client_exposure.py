@@ -44,7 +44,7 @@ class ExposedClient:
 
 @dataclasses.dataclass(frozen=True)
 class CapEffect:
-    """What a cap on participation changes in a log.
+    """The effect of a cap on participation in a log.
 
     Attributes:
         cap: most participations of a client, in the run or in any ``window`` consecutive rounds.

@@ -236,7 +236,7 @@ def finding_of(plan: ComparisonPlan, rows: Sequence[Row]) -> str:
 
 
 def notes_of(plan: ComparisonPlan, rows: Sequence[Row]) -> list[str]:
-    """What a reader must know about the numbers, what matters most first."""
+    """Notes on the numbers, the most important first."""
     lines = []
     above = [_name(row) for row in rows if row.above]
     if above:

@@ -1,4 +1,4 @@
-"""What to compare: a grid of schedules × noise × participations, each a few times."""
+"""The plan of a comparison: a grid of schedules × noise × participations, with replicates."""
 
 import dataclasses
 import hashlib
@@ -330,7 +330,7 @@ def setting_like(run: AuditRecord | None, noise_multiplier: float) -> float | No
 
 
 def _of_count(mechanism: Mechanism) -> float:
-    """What the noisy count of an adaptive clip norm adds to 1/z²; 0 where there is none."""
+    """The part of 1/z² that is from the noisy count of an adaptive clip norm; 0 without one."""
     of_round = mechanism.noise_multiplier
     of_sum = mechanism.sum_noise_multiplier
     if not of_round or not of_sum:

@@ -44,7 +44,7 @@ _CLIENTS = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RealUpdates:
-    """What the real clients' updates add to the variance of what is released.
+    """The variance that the real clients' updates add to what is released.
 
     The variances are per coordinate, in units of (clip norm / cohort size)², like z² for the noise.
 
@@ -117,7 +117,9 @@ class LimitSetting(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Signal:
-    """What a participation adds to a canary's scores, and the residual: noise and real updates.
+    """The contribution of a participation to a canary's scores, and the residual of a run.
+
+    The residual is of noise and real updates.
 
     All lengths are those of a cohort of one client; they are in proportion to one over its size.
 

@@ -1,4 +1,4 @@
-"""From scores to an empirical ε with an interval.
+"""Estimates of an empirical ε with an interval, from scores.
 
 Every result here is an *estimate*: what this canary attack achieves, not a bound on what any attack
 could. The lower bounds are in `fl_epe.auditing.bounds`. Why known variance and the matched filter

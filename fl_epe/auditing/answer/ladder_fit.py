@@ -20,7 +20,7 @@ from fl_epe.auditing.scoring import RATES, Reaction, Scores, View, scores_of, se
 from fl_epe.checks import Floats
 
 LEVEL = 0.01
-"""Of each test."""
+"""The level of each test."""
 
 _LEAST = 1e-9
 

@@ -1,4 +1,6 @@
-"""What a federation of a few silos leaks of one record: `SiloAnswer`, and what a silo is told.
+"""The privacy leakage of one record in a federation of a few silos: `SiloAnswer`.
+
+`FederationFacts` are the facts that a silo is told for it.
 
 Silos (hospitals, banks) train by DP-SGD on their records (patients), and upload models. For each
 adversary there is a `SiloLine`: the measured ε of a record, the proved lower bound, the analytical
@@ -35,7 +37,7 @@ SEEN_OF_SILOS: dict[SiloAdversary, str] = {
     "outsider": "every round's average",
     "public": "the last model",
 }
-"""What each adversary sees; all know the gradients of the silo's other records."""
+"""The view of each adversary; all know the gradients of the silo's other records."""
 
 RECORDS = "fl_epe.records"
 """The name under which messages and states hold the content of the audit."""
@@ -117,7 +119,7 @@ class SiloAnswer:
     records: dict[str, str] | None = None
 
     def to_json(self) -> str:
-        """As a JSON text; an infinite number is the text "inf"."""
+        """The answer as a JSON text, in which an infinite number is the text "inf"."""
         values = dataclasses.asdict(self)
         for line in values["lines"]:
             for name in _NUMBERS:
@@ -201,7 +203,7 @@ class FederationFacts:
     learning_rate: float = 1.0
 
     def to_json(self) -> str:
-        """As a JSON text."""
+        """The facts as a JSON text."""
         return json.dumps(dataclasses.asdict(self), allow_nan=False)
 
     @classmethod

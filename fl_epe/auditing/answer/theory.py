@@ -62,7 +62,8 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
     if shares is None:
         return result(None, "what a client adds is not known")
     if client.secret is not None:
-        z /= max(1.0, float(shares.max()))  # z for a client of median weight
+        # The noise multiplier for a client of median weight.
+        z /= max(1.0, float(shares.max()))
         bounds = accounting.strategy_bounds(
             law.first(rounds), mechanism.strategy, z, delta
         )
@@ -76,7 +77,7 @@ def analytical(mechanism: Mechanism, client: AuditedClient, delta: float) -> Ana
 
 
 def _shares(mechanism: Mechanism) -> Floats | None:
-    """What a client of median weight adds, over what the noise is for, ``(T,)``."""
+    """The contribution of a client of median weight over what the noise is for, ``(T,)``."""
     expected = mechanism.noise_is_for
     if mechanism.contributions is None or not expected:
         return np.ones(len(mechanism.clip_norms))

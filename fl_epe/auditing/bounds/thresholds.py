@@ -101,22 +101,25 @@ def joint_alpha(sample: Sample) -> float:
 
 def epsilon_limits(sample: Sample) -> AtThresholds:
     """ε from limits of both rates that hold together, at each threshold."""
-    level = joint_alpha(sample)
-
-    def limits(errors: Errors) -> Floats:
-        log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, level)
-        return epsilon_from_rates(log_fpr, fnr, sample.delta)
-
-    return limits
+    return _joint_limits(
+        sample, functools.partial(epsilon_from_rates, delta=sample.delta)
+    )
 
 
 def mu_limits(sample: Sample) -> AtThresholds:
     """μ from limits of both rates that hold together, at each threshold."""
-    level = joint_alpha(sample)
+    return _joint_limits(sample, mu_from_rates)
+
+
+def _joint_limits(
+    sample: Sample, level_of: Callable[[Floats, Floats], Floats]
+) -> AtThresholds:
+    """The privacy level, by log FPR and FNR, of limits that hold together."""
+    alpha = joint_alpha(sample)
 
     def limits(errors: Errors) -> Floats:
-        log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, level)
-        return mu_from_rates(log_fpr, fnr)
+        log_fpr, fnr = upper_rates(errors, clopper_pearson_upper, alpha)
+        return level_of(log_fpr, fnr)
 
     return limits
 

@@ -341,7 +341,7 @@ def _not_gaussian(groups: Sequence[Floats], p_value: float | None, least: int) -
 
 
 def _excess_variance(counts: Integers | Floats, trials: int, rate: float) -> float:
-    """By how many standard errors counts vary more than Binomial(trials, rate)."""
+    """The excess of the counts' variance over Binomial(trials, rate), in standard errors."""
     square = trials * rate * (1 - rate)
     fourth = square * (1 + 3 * (trials - 2) * rate * (1 - rate))
     excess = float(np.sum((counts - trials * rate) ** 2)) - len(counts) * square
