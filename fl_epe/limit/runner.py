@@ -141,7 +141,9 @@ def _mean(plan: ComparisonPlan, trainings: Sequence[ClientEpsilon]) -> ClientEps
     lower_end = epsilon - max(ratio, 1.0) * below
     return dataclasses.replace(
         trainings[0],
-        participations=float(np.mean([row.participations for row in trainings])),
+        participations=float(
+            np.mean([training.participations for training in trainings])
+        ),
         epsilon=epsilon,
         low=max(epsilon - below, 0.0),
         high=epsilon + above,
